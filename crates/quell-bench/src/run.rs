@@ -44,7 +44,7 @@ const REACH: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 200, me
 
 /// What to measure, and on which lab.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct LabRequest {
     /// Modes; the first is the reference.
     pub modes: Vec<DeliveryMode>,
     /// Loads; an experiment for each.
@@ -67,7 +67,7 @@ pub struct Request {
 
 /// Events of a run.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum LabEvent<'a> {
     /// Killed runs were searched for leftovers. Labs that still run would disturb the measurement.
     Recovered(&'a [Found]),
     /// The lab is up and the server runs in it.
@@ -147,9 +147,9 @@ const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 /// # Errors
 /// See [`BenchError`].
 pub fn run(
-    request: &Request,
+    request: &LabRequest,
     journal: &Journal,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, BenchError> {
     let missing = missing(&request.server);
@@ -159,7 +159,7 @@ pub fn run(
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));
     }
-    watch(Event::Recovered(&recover(journal)?));
+    watch(LabEvent::Recovered(&recover(journal)?));
     let host = HostFacts::read(&ProcRoot::default())?;
     let workers = request.queues as usize;
     let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;
@@ -167,11 +167,11 @@ pub fn run(
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
     let result = measure(request, &host, &mut lab, journal, watch, stopped);
-    watch(Event::TakenDown(&lab.take_down()));
+    watch(LabEvent::TakenDown(&lab.take_down()));
     result
 }
 
-fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
+fn veth_plan(request: &LabRequest, cpus: CpuLayout) -> VethPlan {
     VethPlan {
         queues: request.queues,
         cpus,
@@ -183,7 +183,7 @@ fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
 /// A single generator thread with few connections polls the single queue itself. Otherwise NAPI threads poll the queues
 /// without deferral. With several queues, a thread could busy poll only one; with many connections, polling each of
 /// them takes too long.
-fn client_napi(request: &Request) -> NapiSettings {
+fn client_napi(request: &LabRequest) -> NapiSettings {
     let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
     let polls_itself =
         request.queues == 1 && request.generators == 1 && request.connections <= Polling::CONNECTIONS_MAX;
@@ -199,11 +199,11 @@ fn client_napi(request: &Request) -> NapiSettings {
 
 /// Runs everything between setting up and removing the lab.
 fn measure(
-    request: &Request,
+    request: &LabRequest,
     host: &HostFacts,
     lab: &mut VethLab,
     journal: &Journal,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, BenchError> {
     let mut server = Server::start(lab, &request.server, stopped)?;
@@ -219,7 +219,7 @@ fn measure(
         info!(?worker, "worker found");
     }
     let facts = lab_facts(lab, checks);
-    watch(Event::LabIsUp(&facts));
+    watch(LabEvent::LabIsUp(&facts));
     let broken = facts.checks.iter().find(|check| !check.holds).cloned();
     if let Some(check) = broken.clone().filter(|_| !request.insist) {
         return Err(BenchError::Check(check));
@@ -235,12 +235,12 @@ fn measure(
 
 /// An experiment for each load.
 fn experiments(
-    request: &Request,
+    request: &LabRequest,
     lab: &VethLab,
     server: &mut Server,
     mut generator: Generator,
     journal: &Journal,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<Vec<LoadExperiment>, BenchError> {
     let needs_reach = request.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
@@ -248,7 +248,7 @@ fn experiments(
         if needs_reach { generator.run(&REACH, &mut UntilStopped(stopped)).map_err(interrupted)?.qps } else { 0.0 };
     let mut idle = Some(generator);
     one_per_load(&request.loads, &request.modes, request.timing, reaches_per_s, &mut |load, offered_per_s, design| {
-        watch(Event::Begins { load, offered_per_s });
+        watch(LabEvent::Begins { load, offered_per_s });
         let schedule = match offered_per_s {
             Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
             None => Schedule::Closed,
@@ -264,14 +264,14 @@ fn experiments(
 
 #[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
 fn experiment(
-    request: &Request,
+    request: &LabRequest,
     (load, offered_per_s): (OfferedLoad, Option<f64>),
     design: ExperimentDesign<DeliveryMode>,
     lab: &VethLab,
     server: &Server,
     running: quell_load::RunningLoad,
     journal: &Journal,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<(LoadExperiment, Generator), BenchError> {
     let targets = Targets::find(Selection::Processes(server.processes()?))?;
@@ -290,7 +290,7 @@ fn experiment(
     let switching = Switching::begin(journal, targets, &preview.plan, None)?;
     let traffic = Traffic::Generator(running);
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &impossible, watched, traffic, stopped);
-    let finished = drive(&mut subject, design, &mut |event| watch(Event::Experiment(event)), stopped)
+    let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), stopped)
         .map_err(ComparisonError::from)?;
     let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
     let Traffic::Generator(running) = subject.traffic else { unreachable!("the traffic that was given above") };

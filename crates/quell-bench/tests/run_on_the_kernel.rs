@@ -11,7 +11,7 @@ use common::{can_raise_a_lab, request, run_to_the_end};
 use quell_bench::cpus::CpuError;
 use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, SubjectFacts};
 use quell_bench::facts::{LabFacts, ServerFacts};
-use quell_bench::run::{BenchError, Event};
+use quell_bench::run::{BenchError, LabEvent};
 use quell_bench::server::ServerCommand;
 use quell_experiment::{Criterion, SliceFlag, SliceObservation};
 use quell_linux::netns::Namespace;
@@ -128,7 +128,7 @@ fn too_many_workers_and_generators_are_refused_before_any_change() {
     request.queues = 1_000;
     let names = Namespace::list_named().unwrap();
     let mut lab_was_up = false;
-    let error = run_to_the_end(&request, |event| lab_was_up |= matches!(event, Event::LabIsUp(_))).unwrap_err();
+    let error = run_to_the_end(&request, |event| lab_was_up |= matches!(event, LabEvent::LabIsUp(_))).unwrap_err();
     assert!(matches!(error, BenchError::Cpus(CpuError::TooFew { workers: 1_000, .. })), "{error}");
     assert!(!lab_was_up);
     let made: Vec<_> = Namespace::list_named().unwrap().into_iter().filter(|name| !names.contains(name)).collect();

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Nanos;
-use crate::observe::{Message, Observations, Queue};
+use crate::observe::{Observations, ScenarioQueueCounters, SentMessage};
 use crate::scenario::{KernelRule, Scenario};
 
 /// Maximum CPU time of kernel and application on the model between two timer-driven events, ns. The model's costs are
@@ -141,7 +141,7 @@ impl Counter {
         }
     }
 
-    pub(crate) fn of(self, queue: &Queue) -> Option<u64> {
+    pub(crate) fn of(self, queue: &ScenarioQueueCounters) -> Option<u64> {
         match self {
             Self::Polls => queue.polls,
             Self::EmptyPolls => queue.empty_polls,
@@ -192,7 +192,7 @@ impl std::fmt::Display for Count {
 /// Result of checking one expectation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Finding {
+pub struct ExpectationResult {
     /// Whether the expectation held.
     pub holds: bool,
     /// Subject and expected value.
@@ -203,7 +203,7 @@ pub struct Finding {
 
 /// Compares the observations with the scenario's expectations for this arm.
 #[must_use]
-pub fn judge(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<Finding> {
+pub fn judge(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<ExpectationResult> {
     let Expectations(expectations) = &scenario.expect;
     let here = expectations.iter().filter(|expectation| expectation.on.is_empty() || expectation.on.contains(&arm));
     let judge = Judge { scenario, observations, slack: slack(arm, scenario.kernel) };
@@ -221,7 +221,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn finding(&self, subject: &Subject) -> Finding {
+    fn finding(&self, subject: &Subject) -> ExpectationResult {
         match *subject {
             Subject::SeenAfter { packet, after } => self.seen_after(packet, after),
             Subject::Unseen { packet, count } => {
@@ -247,7 +247,7 @@ impl Judge<'_> {
         }
     }
 
-    fn messages(&self, packet: usize) -> impl Iterator<Item = &Message> {
+    fn messages(&self, packet: usize) -> impl Iterator<Item = &SentMessage> {
         self.observations.messages.iter().filter(move |message| message.packet == packet)
     }
 
@@ -255,7 +255,7 @@ impl Judge<'_> {
         &self.scenario.packets[packet].name
     }
 
-    fn wait(&self, application: usize, number: usize) -> Option<&crate::observe::Wait> {
+    fn wait(&self, application: usize, number: usize) -> Option<&crate::observe::ObservedWait> {
         self.observations.waits.iter().filter(|wait| wait.application == application).nth(number - 1)
     }
 
@@ -263,8 +263,8 @@ impl Judge<'_> {
         format!("epoll_wait number {number} of `{}`", self.scenario.applications[application].name)
     }
 
-    fn seen_after(&self, packet: usize, after: Nanos) -> Finding {
-        let delay = |message: &Message| message.read_ns.map(|read_ns| read_ns.saturating_sub(message.sent_ns));
+    fn seen_after(&self, packet: usize, after: Nanos) -> ExpectationResult {
+        let delay = |message: &SentMessage| message.read_ns.map(|read_ns| read_ns.saturating_sub(message.sent_ns));
         let far_off = |delay: &Option<u64>| delay.map_or(u64::MAX, |delay| delay.abs_diff(after.0));
         let worst = self.messages(packet).map(delay).max_by_key(far_off).flatten();
         let sent = self.messages(packet).count();
@@ -275,20 +275,20 @@ impl Judge<'_> {
         self.timed(subject, worst, after)
     }
 
-    fn timed(&self, subject: String, observed: Option<u64>, expected: Nanos) -> Finding {
-        Finding {
+    fn timed(&self, subject: String, observed: Option<u64>, expected: Nanos) -> ExpectationResult {
+        ExpectationResult {
             holds: observed.is_some_and(|observed| observed.abs_diff(expected.0) <= self.slack.0),
             expected: format!("{subject}: {expected} ± {}", self.slack),
             observed: observed.map_or_else(|| "never".to_owned(), |observed| Nanos(observed).to_string()),
         }
     }
 
-    fn incoming_napi(&self, descriptor: usize, expected: Option<usize>) -> Finding {
+    fn incoming_napi(&self, descriptor: usize, expected: Option<usize>) -> ExpectationResult {
         let text =
             |queue: Option<usize>| queue.map_or_else(|| "0".to_owned(), |queue| format!("that of queue {queue}"));
         let observed = self.observations.incoming_napi.get(descriptor).copied();
         let name = &self.scenario.descriptors[descriptor].name;
-        Finding {
+        ExpectationResult {
             holds: observed == Some(expected),
             expected: format!("SO_INCOMING_NAPI_ID of `{name}`: {}", text(expected)),
             observed: observed.map_or_else(|| "not observed on this arm".to_owned(), text),
@@ -297,8 +297,8 @@ impl Judge<'_> {
 }
 
 /// A value that the arm cannot count fails the expectation. The scenario must name the arms that it applies to.
-fn counted(subject: String, observed: Option<u64>, expected: Count) -> Finding {
-    Finding {
+fn counted(subject: String, observed: Option<u64>, expected: Count) -> ExpectationResult {
+    ExpectationResult {
         holds: observed.is_some_and(|observed| expected.admits(observed)),
         expected: format!("{subject}: {expected}"),
         observed: observed.map_or_else(|| "not observed on this arm".to_owned(), |observed| observed.to_string()),

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use quell_vm::machine::{Machine, MachineError};
 
-use crate::run::{Report, SCHEMA, ScenarioResult};
+use crate::run::{ConformanceReport, SCHEMA, ScenarioResult};
 use crate::scenario::Scenario;
 
 /// Command of this program that runs in the guest. Its arguments are names of scenarios. It writes one
@@ -42,7 +42,7 @@ pub fn play(
     scenarios: &[Scenario],
     watch: &mut dyn FnMut(&ScenarioResult),
     stopped: &dyn Fn() -> bool,
-) -> Result<Report, InGuestError> {
+) -> Result<ConformanceReport, InGuestError> {
     let names = scenarios.iter().map(|scenario| scenario.name.clone());
     let arguments: Vec<String> = std::iter::once(GUEST_COMMAND.to_owned()).chain(names).collect();
     let mut results = Vec::new();
@@ -64,6 +64,6 @@ pub fn play(
     }
     match ended.filter(|ended| ended.code != Some(0)) {
         Some(ended) => Err(InGuestError::Command { code: ended.code, said: ended.diagnostics.trim().to_owned() }),
-        None => Ok(Report { schema: SCHEMA.to_owned(), results }),
+        None => Ok(ConformanceReport { schema: SCHEMA.to_owned(), results }),
     }
 }

@@ -3,10 +3,14 @@
 
 use quell_mode::Threaded;
 use quell_sim::scenario::{self as sim, Input};
-use quell_sim::{CONSTANTS, Coalescing, Constants, HostProfile, PacketKind, ProfileError, ScriptStep, SocketBusyPoll};
+use quell_sim::{
+    CONSTANTS, Constants, HostProfile, HostProfileError, PacketKind, ScriptStep, SimCoalescing, SocketBusyPoll,
+};
 
-use crate::observe::{Message, Observations, Queue, Wait};
-use crate::scenario::{Change, ChangeKind, Descriptor, DescriptorKind, Packet, Scenario, Socket, Step};
+use crate::observe::{Observations, ObservedWait, ScenarioQueueCounters, SentMessage};
+use crate::scenario::{
+    ApplicationStep, ChangeKind, Descriptor, DescriptorKind, Scenario, ScenarioChange, ScenarioPacket, ScenarioSocket,
+};
 
 /// `VETH_RING_SIZE` from `drivers/net/veth.c`, so that both arms have the same ring size.
 const RING_SIZE: usize = 256;
@@ -16,25 +20,25 @@ const BUSY_POLL_USEC_NS: u64 = 1024;
 /// Why the model cannot run a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ModelError {
+pub enum ScenarioModelError {
     /// The scenario is invalid on the model.
     #[error("the model cannot run it: {0}")]
     Scenario(#[from] sim::ScenarioError),
     /// The base host profile is missing.
     #[error(transparent)]
-    Profile(#[from] ProfileError),
+    Profile(#[from] HostProfileError),
 }
 
 /// Runs a scenario on the model.
 ///
 /// # Errors
 /// When the model rejects the scenario.
-pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
+pub fn play(scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     play_on(host()?, scenario)
 }
 
 /// Runs a scenario on another host profile than the one with minimal costs.
-pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ModelError> {
+pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();
     for message in &sent {
@@ -42,7 +46,7 @@ pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observat
         inputs.push((message.sent_ns, packet(scenario, socket)));
     }
     inputs.extend(scenario.changes.iter().map(change));
-    let played = sim::Scenario {
+    let played = sim::SimScenario {
         queues: scenario.queues.clone(),
         epolls: scenario.epolls.iter().map(epoll).collect(),
         descriptors: scenario.descriptors.iter().map(|from| descriptor(from, scenario.past_napi)).collect(),
@@ -50,27 +54,27 @@ pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observat
         napi_thread_priority: Some(50),
         inputs,
         until_ns: scenario.lasts.0,
-        ..sim::Scenario::new(host)
+        ..sim::SimScenario::new(host)
     };
     Ok(observations(scenario, sent, &played.play()?))
 }
 
 /// Host profile with the smallest useful value of every constant, no idle states and no coalescing.
-pub(crate) fn host() -> Result<HostProfile, ProfileError> {
+pub(crate) fn host() -> Result<HostProfile, HostProfileError> {
     let mut constants = Constants::default();
     for constant in CONSTANTS {
         constant.set(&mut constants, 0.0);
     }
     let template = HostProfile::shipped("epyc7662-cx5")?;
-    let (coalescing, idle_states) = (Coalescing::NONE, Vec::new());
+    let (coalescing, idle_states) = (SimCoalescing::NONE, Vec::new());
     Ok(HostProfile { name: "conformance".into(), constants, coalescing, idle_states, ring_size: RING_SIZE, ..template })
 }
 
 /// Every message. Messages of one row are 1 ns apart, so each has a distinct time.
-fn sent(scenario: &Scenario) -> Vec<Message> {
-    let row = |(packet, row): (usize, &Packet)| {
+fn sent(scenario: &Scenario) -> Vec<SentMessage> {
+    let row = |(packet, row): (usize, &ScenarioPacket)| {
         let at_ns = row.at.0;
-        (0..row.to.len()).map(move |index| Message { packet, index, sent_ns: at_ns + index as u64, read_ns: None })
+        (0..row.to.len()).map(move |index| SentMessage { packet, index, sent_ns: at_ns + index as u64, read_ns: None })
     };
     scenario.packets.iter().enumerate().flat_map(row).collect()
 }
@@ -80,11 +84,11 @@ fn packet(scenario: &Scenario, socket: usize) -> Input {
     if scenario.past_napi {
         return Input::PastNapi { descriptor };
     }
-    let held = matches!(scenario.descriptors[socket].kind, DescriptorKind::Socket(Socket { gro: true, .. }));
+    let held = matches!(scenario.descriptors[socket].kind, DescriptorKind::Socket(ScenarioSocket { gro: true, .. }));
     Input::Packet { descriptor, kind: if held { PacketKind::HeldRequest } else { PacketKind::Request } }
 }
 
-fn change(change: &Change) -> (u64, Input) {
+fn change(change: &ScenarioChange) -> (u64, Input) {
     let input = match change.what {
         ChangeKind::Napi { queue, settings } => Input::SetNapi { queue, settings },
         ChangeKind::Epoll { epoll, settings } => Input::SetEpoll { epoll, settings },
@@ -93,24 +97,24 @@ fn change(change: &Change) -> (u64, Input) {
     (change.at.0, input)
 }
 
-fn epoll(from: &crate::scenario::Epoll) -> sim::EpollContext {
+fn epoll(from: &crate::scenario::ScenarioEpoll) -> sim::EpollContext {
     sim::EpollContext { settings: from.settings, napi_known: from.napi_known, inside: from.inside }
 }
 
-fn descriptor(from: &Descriptor, past_napi: bool) -> sim::Descriptor {
+fn descriptor(from: &Descriptor, past_napi: bool) -> sim::SimDescriptor {
     match from.kind {
-        DescriptorKind::Socket(Socket { queue, edge_triggered, .. }) => {
+        DescriptorKind::Socket(ScenarioSocket { queue, edge_triggered, .. }) => {
             let queue = Some(queue).filter(|_| !past_napi);
-            sim::Descriptor { queue, epoll: from.epoll, edge_triggered }
+            sim::SimDescriptor { queue, epoll: from.epoll, edge_triggered }
         }
-        DescriptorKind::Event => sim::Descriptor { queue: None, epoll: from.epoll, edge_triggered: false },
+        DescriptorKind::Event => sim::SimDescriptor { queue: None, epoll: from.epoll, edge_triggered: false },
     }
 }
 
 /// Each application has a CPU that no queue interrupts.
-fn applications(scenario: &Scenario) -> Vec<sim::Application> {
+fn applications(scenario: &Scenario) -> Vec<sim::ScriptedApplication> {
     let first_cpu = scenario.queues.len();
-    let application = |(index, from): (usize, &crate::scenario::Application)| sim::Application {
+    let application = |(index, from): (usize, &crate::scenario::Application)| sim::ScriptedApplication {
         epoll: from.epoll,
         cpu: first_cpu + index,
         priority: None,
@@ -119,25 +123,25 @@ fn applications(scenario: &Scenario) -> Vec<sim::Application> {
     scenario.applications.iter().enumerate().map(application).collect()
 }
 
-fn step(scenario: &Scenario, max_events: usize, step: Step) -> ScriptStep {
+fn step(scenario: &Scenario, max_events: usize, step: ApplicationStep) -> ScriptStep {
     match step {
-        Step::Wait { timeout } => ScriptStep::Wait { max_events, timeout_ns: timeout.map(|time| time.0) },
-        Step::Read => ScriptStep::ReadAll,
-        Step::Receive(socket) => {
+        ApplicationStep::Wait { timeout } => ScriptStep::Wait { max_events, timeout_ns: timeout.map(|time| time.0) },
+        ApplicationStep::Read => ScriptStep::ReadAll,
+        ApplicationStep::Receive(socket) => {
             ScriptStep::Receive { descriptor: socket as u32, busy_poll: busy_poll(scenario, socket) }
         }
-        Step::Work(time) => ScriptStep::Work(time.0),
-        Step::Watch(time) => ScriptStep::Watch(time.0),
-        Step::SetEpoll(settings) => ScriptStep::SetEpoll(settings),
-        Step::AddWithoutInterest(socket) => ScriptStep::AddWithoutInterest { descriptor: socket as u32 },
-        Step::CloseEpoll => ScriptStep::CloseEpoll,
-        Step::Repeat => ScriptStep::Repeat,
+        ApplicationStep::Work(time) => ScriptStep::Work(time.0),
+        ApplicationStep::Watch(time) => ScriptStep::Watch(time.0),
+        ApplicationStep::SetEpoll(settings) => ScriptStep::SetEpoll(settings),
+        ApplicationStep::AddWithoutInterest(socket) => ScriptStep::AddWithoutInterest { descriptor: socket as u32 },
+        ApplicationStep::CloseEpoll => ScriptStep::CloseEpoll,
+        ApplicationStep::Repeat => ScriptStep::Repeat,
     }
 }
 
 fn busy_poll(scenario: &Scenario, socket: usize) -> SocketBusyPoll {
     match scenario.descriptors[socket].kind {
-        DescriptorKind::Socket(Socket { busy_poll_usecs, prefer_busy_poll, .. }) => SocketBusyPoll {
+        DescriptorKind::Socket(ScenarioSocket { busy_poll_usecs, prefer_busy_poll, .. }) => SocketBusyPoll {
             time_ns: u64::from(busy_poll_usecs) * BUSY_POLL_USEC_NS,
             prefer: prefer_busy_poll,
             budget: 0,
@@ -146,13 +150,13 @@ fn busy_poll(scenario: &Scenario, socket: usize) -> SocketBusyPoll {
     }
 }
 
-fn observations(scenario: &Scenario, mut messages: Vec<Message>, observed: &sim::Observed) -> Observations {
+fn observations(scenario: &Scenario, mut messages: Vec<SentMessage>, observed: &sim::Observed) -> Observations {
     for message in &mut messages {
         let socket = scenario.packets[message.packet].to[message.index] as u32;
         let read = observed.reads.iter().find(|read| read.descriptor == socket && read.sent_ns == message.sent_ns);
         message.read_ns = read.map(|read| read.at_ns);
     }
-    let wait = |wait: &quell_sim::WaitObserved| Wait {
+    let wait = |wait: &quell_sim::WaitObserved| ObservedWait {
         application: wait.application,
         called_ns: wait.called_ns,
         returned_ns: wait.returned_ns,
@@ -168,7 +172,7 @@ fn observations(scenario: &Scenario, mut messages: Vec<Message>, observed: &sim:
     }
 }
 
-fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
+fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> ScenarioQueueCounters {
     let busy_polls = observed.busy_polls - observed.final_polls;
     // All other polls come from the queue's thread if it has one, else from softirq.
     let rest = observed.polls - observed.busy_polls;
@@ -178,7 +182,7 @@ fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
         // The thread never releases the queue, so no busy polls of applications are among these.
         Threaded::BusyPoll => (0, busy_polls + rest, 0),
     };
-    Queue {
+    ScenarioQueueCounters {
         polls: Some(observed.polls),
         empty_polls: Some(observed.empty_polls),
         busy_polls: Some(busy_polls),

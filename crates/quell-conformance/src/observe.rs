@@ -10,11 +10,11 @@ use crate::expect::Counter;
 #[serde(rename_all = "kebab-case")]
 pub struct Observations {
     /// Every `epoll_wait` that returned before the end, ordered per application.
-    pub waits: Vec<Wait>,
+    pub waits: Vec<ObservedWait>,
     /// Every message that was sent, in file order.
-    pub messages: Vec<Message>,
+    pub messages: Vec<SentMessage>,
     /// Counters of each queue.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<ScenarioQueueCounters>,
     /// `TcpExt BusyPollRxPackets` of the application's namespace.
     pub busy_poll_rx_packets: Option<u64>,
     /// Queue that belongs to `SO_INCOMING_NAPI_ID` of each descriptor at the end.
@@ -24,7 +24,7 @@ pub struct Observations {
 /// An `epoll_wait` that returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Wait {
+pub struct ObservedWait {
     /// Index of the application in the file.
     pub application: usize,
     /// Time of the call.
@@ -38,7 +38,7 @@ pub struct Wait {
 /// A message that was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Message {
+pub struct SentMessage {
     /// Index of the packet row in the file.
     pub packet: usize,
     /// Index within the row.
@@ -52,7 +52,7 @@ pub struct Message {
 /// Counters of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Queue {
+pub struct ScenarioQueueCounters {
     /// Polls by any poller.
     pub polls: Option<u64>,
     /// Polls that received nothing.
@@ -76,7 +76,7 @@ pub struct Queue {
     pub suspensions: Option<u64>,
 }
 
-impl Queue {
+impl ScenarioQueueCounters {
     /// Every counter with its name, in field order. Absent if this arm cannot count it.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> {
         Counter::ALL.into_iter().map(|counter| (counter.name(), counter.of(self)))

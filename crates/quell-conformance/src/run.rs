@@ -11,20 +11,20 @@ use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expect::{Backend, Finding, judge};
+use crate::expect::{Backend, ExpectationResult, judge};
 use crate::kernel::veth::{SiteError, VethSite};
 use crate::kernel::{self, Control, PlayError, Site};
 use crate::model;
 use crate::observe::Observations;
 use crate::scenario::{KernelRule, Need, Scenario};
 
-/// Value of the `schema` field of a [`Report`].
+/// Value of the `schema` field of a [`ConformanceReport`].
 pub const SCHEMA: &str = "quell-conformance/1";
 
 /// Report of a conformance run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Report {
+pub struct ConformanceReport {
     /// [`SCHEMA`] of the version that wrote the report.
     pub schema: String,
     /// Results of every scenario on every requested arm, in this order.
@@ -42,29 +42,29 @@ pub struct ScenarioResult {
     /// Backend that ran the scenario.
     pub arm: Backend,
     /// Outcome on this arm.
-    pub outcome: Outcome,
+    pub outcome: ScenarioOutcome,
 }
 
 /// Outcome of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum ScenarioOutcome {
     /// The expectations held in the required number of runs.
     Held {
         /// Number of runs.
         plays: u32,
         /// Failed expectations of each failed run.
-        misses: Vec<Vec<Finding>>,
+        misses: Vec<Vec<ExpectationResult>>,
         /// Findings of the last run.
-        findings: Vec<Finding>,
+        findings: Vec<ExpectationResult>,
     },
     /// The expectations failed too often.
     DidNotHold {
         /// Number of runs.
         plays: u32,
         /// Failed expectations of each failed run.
-        misses: Vec<Vec<Finding>>,
+        misses: Vec<Vec<ExpectationResult>>,
         /// Factor by which all times of the file were multiplied in the last run.
         stretch: u32,
         /// All observations of the last run.
@@ -82,7 +82,7 @@ pub enum Outcome {
     },
 }
 
-impl Report {
+impl ConformanceReport {
     /// JSON Schema of the report.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
@@ -90,7 +90,7 @@ impl Report {
     }
 }
 
-impl Outcome {
+impl ScenarioOutcome {
     /// Whether the outcome counts against the arm: an expectation failed.
     #[must_use]
     pub fn is_difference(&self) -> bool {
@@ -110,7 +110,7 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
 
 /// Place to run a scenario, with its resources.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum BackendContext<'a> {
     /// The model.
     Model,
     /// The running kernel, on veth pairs recorded in this journal.
@@ -119,7 +119,7 @@ pub enum Place<'a> {
     Guest(&'a Site),
 }
 
-impl Place<'_> {
+impl BackendContext<'_> {
     /// Backend of this place.
     #[must_use]
     pub fn arm(self) -> Backend {
@@ -144,9 +144,9 @@ impl Place<'_> {
 /// Runs scenarios in places. Passes each result to `watch`, which may end the run.
 pub fn run<'a>(
     scenarios: impl IntoIterator<Item = &'a Scenario>,
-    places: &[Place<'_>],
+    places: &[BackendContext<'_>],
     watch: &mut dyn FnMut(&ScenarioResult) -> ControlFlow<()>,
-) -> Report {
+) -> ConformanceReport {
     let mut results = Vec::new();
     'played: for scenario in scenarios {
         for place in places {
@@ -158,32 +158,32 @@ pub fn run<'a>(
             }
         }
     }
-    Report { schema: SCHEMA.to_owned(), results }
+    ConformanceReport { schema: SCHEMA.to_owned(), results }
 }
 
 /// Runs a scenario on the model once, because the model is exact.
 #[must_use]
-pub fn on_the_model(scenario: &Scenario) -> Outcome {
+pub fn on_the_model(scenario: &Scenario) -> ScenarioOutcome {
     let once = KernelRule { holds: 1, of: 1, ..scenario.kernel };
     plays(scenario, Backend::Model, once, 1, model::play)
 }
 
 /// Runs a scenario on the running kernel. Each run uses a new veth pair.
 #[must_use]
-pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
+pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> ScenarioOutcome {
     if let Some(need) = scenario.needs.first() {
-        return Outcome::NotPossible { reason: lacks("a veth pair", *need) };
+        return ScenarioOutcome::NotPossible { reason: lacks("a veth pair", *need) };
     }
     match missing_for_the_kernel() {
         Ok(missing) if !missing.is_empty() => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            return Outcome::NotPlayed { reason: format!("needs {}: run it as root", missing.join(", ")) };
+            return ScenarioOutcome::NotPlayed { reason: format!("needs {}: run it as root", missing.join(", ")) };
         }
         Ok(_) => {}
-        Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
+        Err(error) => return ScenarioOutcome::NotPlayed { reason: error.to_string() },
     }
     if let Some(reason) = too_few_cpus(scenario).or_else(|| no_kernel_threads(scenario)) {
-        return Outcome::NotPossible { reason };
+        return ScenarioOutcome::NotPossible { reason };
     }
     let queues = scenario.queues.len() as u32;
     plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| {
@@ -215,9 +215,9 @@ const GUEST_STRETCH: u32 = 4;
 
 /// Runs a scenario on the NICs of the guest that this program runs in, with all times scaled.
 #[must_use]
-pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
+pub fn in_this_guest(scenario: &Scenario, site: &Site) -> ScenarioOutcome {
     if let Some(reason) = lacking(scenario, site) {
-        return Outcome::NotPossible { reason };
+        return ScenarioOutcome::NotPossible { reason };
     }
     plays(scenario, Backend::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
@@ -270,18 +270,18 @@ fn plays<E: std::error::Error>(
     rule: KernelRule,
     stretch: u32,
     mut play: impl FnMut(&Scenario) -> Result<Observations, E>,
-) -> Outcome {
+) -> ScenarioOutcome {
     let mut held = 0;
-    let mut misses: Vec<Vec<Finding>> = Vec::new();
+    let mut misses: Vec<Vec<ExpectationResult>> = Vec::new();
     loop {
         let stretch = stretch << misses.len();
         let stretched = scenario.clone().stretched(stretch);
         let observations = match play(&stretched) {
             Ok(observations) => observations,
-            Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
+            Err(error) => return ScenarioOutcome::NotPlayed { reason: error.to_string() },
         };
         let findings = judge(&stretched, &observations, arm);
-        let wrong: Vec<Finding> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
+        let wrong: Vec<ExpectationResult> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
         if wrong.is_empty() {
             held += 1;
         } else {
@@ -290,10 +290,10 @@ fn plays<E: std::error::Error>(
         let missed = misses.len() as u32;
         let plays = held + missed;
         if held == rule.holds {
-            return Outcome::Held { plays, misses, findings };
+            return ScenarioOutcome::Held { plays, misses, findings };
         }
         if rule.of - missed < rule.holds {
-            return Outcome::DidNotHold { plays, misses, stretch, observations: Box::new(observations) };
+            return ScenarioOutcome::DidNotHold { plays, misses, stretch, observations: Box::new(observations) };
         }
     }
 }
@@ -301,12 +301,12 @@ fn plays<E: std::error::Error>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ModelError;
+    use crate::model::ScenarioModelError;
     use crate::suite;
 
     /// Outcome on a kernel on which every timer is `timer_ns` late and every thread gets its CPU `wake_ns` late.
-    fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> Outcome {
-        plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ModelError> {
+    fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> ScenarioOutcome {
+        plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ScenarioModelError> {
             let mut host = model::host()?;
             (host.constants.timer_irq_ns, host.constants.wake_ns) = (timer_ns, wake_ns);
             model::play_on(host, stretched)
@@ -321,7 +321,7 @@ mod tests {
     fn every_scenario_holds_at_once_with_timers_1_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 1e6, 0.0);
-            let Outcome::Held { misses, .. } = outcome else { panic!("{}: {outcome:#?}", scenario.name) };
+            let ScenarioOutcome::Held { misses, .. } = outcome else { panic!("{}: {outcome:#?}", scenario.name) };
             assert!(misses.is_empty(), "{}: {misses:#?}", scenario.name);
         }
     }
@@ -330,7 +330,7 @@ mod tests {
     fn every_scenario_holds_eventually_with_timers_and_threads_3_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 3e6, 3e6);
-            assert!(matches!(outcome, Outcome::Held { .. }), "{}: {outcome:#?}", scenario.name);
+            assert!(matches!(outcome, ScenarioOutcome::Held { .. }), "{}: {outcome:#?}", scenario.name);
         }
     }
 
@@ -338,6 +338,6 @@ mod tests {
     fn a_scenario_that_misses_even_when_scaled_by_8_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
-        assert!(matches!(outcome, Outcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");
+        assert!(matches!(outcome, ScenarioOutcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");
     }
 }

@@ -24,15 +24,15 @@ pub struct Scenario {
     /// NAPI settings of each queue at the start.
     pub queues: Vec<NapiSettings>,
     /// The epolls.
-    pub epolls: Vec<Epoll>,
+    pub epolls: Vec<ScenarioEpoll>,
     /// Sockets, and events that stay ready once they are raised.
     pub descriptors: Vec<Descriptor>,
     /// The applications.
     pub applications: Vec<Application>,
     /// Packets, in file order.
-    pub packets: Vec<Packet>,
+    pub packets: Vec<ScenarioPacket>,
     /// External changes, in file order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ScenarioChange>,
     /// Rule for judging a real kernel.
     pub kernel: KernelRule,
     /// Required observations.
@@ -52,7 +52,7 @@ pub enum Need {
 
 /// An epoll of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Epoll {
+pub struct ScenarioEpoll {
     /// Name in the file.
     pub name: String,
     /// Busy-poll parameters.
@@ -78,14 +78,14 @@ pub struct Descriptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DescriptorKind {
     /// A UDP socket.
-    Socket(Socket),
+    Socket(ScenarioSocket),
     /// An eventfd.
     Event,
 }
 
 /// Properties of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Socket {
+pub struct ScenarioSocket {
     /// Index of the queue that its packets arrive by.
     pub queue: usize,
     /// `EPOLLET`.
@@ -108,12 +108,12 @@ pub struct Application {
     /// `maxevents` of its `epoll_wait` calls.
     pub max_events: usize,
     /// Steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ApplicationStep>,
 }
 
 /// A step of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ApplicationStep {
     /// `epoll_wait`.
     Wait {
         /// Timeout. Absent: no timeout.
@@ -139,7 +139,7 @@ pub enum Step {
 
 /// One packet, or several packets sent at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
+pub struct ScenarioPacket {
     /// Name in the file.
     pub name: String,
     /// Send time.
@@ -150,7 +150,7 @@ pub struct Packet {
 
 /// An external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct ScenarioChange {
     /// Time of the change.
     pub at: Nanos,
     /// Type of the change.
@@ -205,7 +205,7 @@ impl Scenario {
         let default = EpollParams::default();
         let changed = self.changes.iter().any(|change| matches!(change.what, ChangeKind::Epoll { .. }));
         let steps = self.applications.iter().flat_map(|application| &application.steps);
-        let set = steps.into_iter().any(|step| matches!(step, Step::SetEpoll(_)));
+        let set = steps.into_iter().any(|step| matches!(step, ApplicationStep::SetEpoll(_)));
         changed || set || self.epolls.iter().any(|epoll| epoll.settings != default)
     }
 
@@ -217,7 +217,8 @@ impl Scenario {
             _ => None,
         });
         let steps = self.applications.iter().flat_map(|application| &application.steps);
-        let set = steps.filter_map(|step| if let Step::SetEpoll(settings) = step { Some(settings) } else { None });
+        let set =
+            steps.filter_map(|step| if let ApplicationStep::SetEpoll(settings) = step { Some(settings) } else { None });
         let mut all = self.epolls.iter().map(|epoll| &epoll.settings).chain(changed).chain(set);
         all.any(|settings| settings.busy_poll_budget == budget)
     }

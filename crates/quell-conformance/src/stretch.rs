@@ -5,7 +5,7 @@ use quell_mode::{EpollParams, NapiSettings};
 
 use crate::duration::Nanos;
 use crate::expect::{Expectations, Subject};
-use crate::scenario::{ChangeKind, DescriptorKind, Scenario, Step};
+use crate::scenario::{ApplicationStep, ChangeKind, DescriptorKind, Scenario};
 
 impl Scenario {
     /// The scenario with all times multiplied by `factor`: event times, durations, timeouts, busy-poll times and the
@@ -63,16 +63,18 @@ impl Stretch {
         self.usecs(&mut settings.busy_poll_usecs);
     }
 
-    fn step(self, step: &mut Step) {
+    fn step(self, step: &mut ApplicationStep) {
         match step {
-            Step::Wait { timeout: Some(time) } | Step::Work(time) | Step::Watch(time) => self.time(time),
-            Step::SetEpoll(settings) => self.epoll(settings),
-            Step::Wait { timeout: None }
-            | Step::Read
-            | Step::Receive(_)
-            | Step::AddWithoutInterest(_)
-            | Step::CloseEpoll
-            | Step::Repeat => {}
+            ApplicationStep::Wait { timeout: Some(time) }
+            | ApplicationStep::Work(time)
+            | ApplicationStep::Watch(time) => self.time(time),
+            ApplicationStep::SetEpoll(settings) => self.epoll(settings),
+            ApplicationStep::Wait { timeout: None }
+            | ApplicationStep::Read
+            | ApplicationStep::Receive(_)
+            | ApplicationStep::AddWithoutInterest(_)
+            | ApplicationStep::CloseEpoll
+            | ApplicationStep::Repeat => {}
         }
     }
 

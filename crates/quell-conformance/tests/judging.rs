@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 
-use quell_conformance::expect::{Backend, Finding, judge};
+use quell_conformance::expect::{Backend, ExpectationResult, judge};
 use quell_conformance::observe::Observations;
 use quell_conformance::scenario::Scenario;
 use quell_conformance::{model, suite};
@@ -13,7 +13,7 @@ fn played(name: &str) -> (Scenario, Observations) {
     (scenario, observations)
 }
 
-fn wrong(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<Finding> {
+fn wrong(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<ExpectationResult> {
     judge(scenario, observations, arm).into_iter().filter(|finding| !finding.holds).collect()
 }
 

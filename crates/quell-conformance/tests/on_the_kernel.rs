@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a scenario that cannot be read fails the test")]
 
-use quell_conformance::run::{Outcome, missing_for_the_kernel, on_this_kernel};
+use quell_conformance::run::{ScenarioOutcome, missing_for_the_kernel, on_this_kernel};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 use quell_test_support::{LabTurn, Lacks, skip};
@@ -19,9 +19,11 @@ fn every_scenario_holds_on_this_kernel() {
     let mut wrong = String::new();
     for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
         match on_this_kernel(&scenario, &Journal::in_dir(journals.path())) {
-            Outcome::Held { misses, .. } if misses.is_empty() => {}
-            Outcome::Held { plays, misses, .. } => eprintln!("{}: held, of {plays} missed {misses:?}", scenario.name),
-            Outcome::NotPossible { reason } => eprintln!("{}: not possible here: {reason}", scenario.name),
+            ScenarioOutcome::Held { misses, .. } if misses.is_empty() => {}
+            ScenarioOutcome::Held { plays, misses, .. } => {
+                eprintln!("{}: held, of {plays} missed {misses:?}", scenario.name)
+            }
+            ScenarioOutcome::NotPossible { reason } => eprintln!("{}: not possible here: {reason}", scenario.name),
             other => wrong += &format!("{}: {other:#?}\n", scenario.name),
         }
     }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 
-use quell_conformance::run::{Outcome, on_the_model};
+use quell_conformance::run::{ScenarioOutcome, on_the_model};
 use quell_conformance::suite;
 
 #[test]
@@ -10,7 +10,7 @@ fn every_scenario_holds_on_the_model() {
     let mut wrong = String::new();
     for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
         match on_the_model(&scenario) {
-            Outcome::Held { .. } => {}
+            ScenarioOutcome::Held { .. } => {}
             other => wrong += &format!("{}: {other:#?}\n", scenario.name),
         }
     }

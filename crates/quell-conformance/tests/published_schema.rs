@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use quell_conformance::run::{Outcome, Place, Report, run};
+use quell_conformance::run::{BackendContext, ConformanceReport, ScenarioOutcome, run};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 
@@ -13,7 +13,7 @@ use quell_host::journal::Journal;
 #[test]
 fn the_published_schema_is_the_one_of_this_version() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-conformance.schema.json");
-    let current = serde_json::to_value(Report::json_schema()).unwrap();
+    let current = serde_json::to_value(ConformanceReport::json_schema()).unwrap();
     if std::env::var_os("CONFORMANCE_SCHEMA").is_some_and(|value| value == "overwrite") {
         std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&current).unwrap())).unwrap();
     }
@@ -25,20 +25,20 @@ fn the_published_schema_is_the_one_of_this_version() {
 fn a_report_survives_a_round_trip_and_each_result_is_passed_on_immediately() {
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
     let mut reported = 0;
-    let report = run(&scenarios, &[Place::Model], &mut |_| {
+    let report = run(&scenarios, &[BackendContext::Model], &mut |_| {
         reported += 1;
         ControlFlow::Continue(())
     });
-    assert!(matches!(report.results[0].outcome, Outcome::Held { plays: 1, .. }));
+    assert!(matches!(report.results[0].outcome, ScenarioOutcome::Held { plays: 1, .. }));
     assert_eq!((reported, report.results.len()), (1, 1));
     let json = serde_json::to_string(&report).unwrap();
-    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+    assert_eq!(serde_json::from_str::<ConformanceReport>(&json).unwrap(), report);
 }
 
 #[test]
 fn the_observer_may_end_the_run() {
     let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
-    let report = run(&scenarios, &[Place::Model], &mut |_| ControlFlow::Break(()));
+    let report = run(&scenarios, &[BackendContext::Model], &mut |_| ControlFlow::Break(()));
     assert_eq!(report.results.len(), 1);
 }
 
@@ -46,7 +46,7 @@ fn the_observer_may_end_the_run() {
 fn a_scenario_that_needs_an_interrupt_is_not_possible_on_a_veth_pair() {
     let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
     let nowhere = Journal::in_dir("unused: nothing is raised");
-    let report = run([&scenario], &[Place::Kernel(&nowhere)], &mut |_| ControlFlow::Continue(()));
-    let Outcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
+    let report = run([&scenario], &[BackendContext::Kernel(&nowhere)], &mut |_| ControlFlow::Continue(()));
+    let ScenarioOutcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
     assert!(reason.contains("no interrupt"), "{reason}");
 }

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use quell_host::journal::Journal;
-use quell_host::snapshot::{Cost, Scope, take};
+use quell_host::snapshot::{Cost, SnapshotScope, take};
 use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
 use quell_linux::address::{Addresses, InterfaceAddress};
@@ -49,7 +49,7 @@ fn main() {
     let memcached = transaction.spawn(&command, spawn).unwrap();
     let connections = client.run(connect_all).unwrap();
 
-    let scope = Scope { pids: vec![memcached.identity().pid], ..Scope::default() };
+    let scope = SnapshotScope { pids: vec![memcached.identity().pid], ..SnapshotScope::default() };
     let mut measured: Vec<Measured> = (0..REPEATS).map(|_| measure(&scope)).collect();
     measured.sort_by_key(|one| one.passed);
     let Measured { passed, cost, sockets, .. } = measured[REPEATS / 2];
@@ -75,7 +75,7 @@ struct Measured {
     sockets: usize,
 }
 
-fn measure(scope: &Scope) -> Measured {
+fn measure(scope: &SnapshotScope) -> Measured {
     let ran = || ProcRoot::default().thread_self().schedstat().unwrap().run();
     let (began, ran_before) = (Instant::now(), ran());
     let (snapshot, cost) = take(scope).unwrap();

@@ -12,13 +12,13 @@ use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
 
-use crate::journal::{Change, Entry, History, Journal, JournalError, Watchdog};
+use crate::journal::{Entry, History, Journal, JournalError, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, Observed, Plan};
+use crate::plan::{ChangeText, PlanInput, ProfilePlan};
 use crate::recovery::Reverted;
 use crate::settings::SettingsError;
 use crate::settings::host::Place;
-use crate::snapshot::{Reading, Scope, TakeError, Why, take};
+use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
 use crate::transaction::{ChangeError, ChangeStage, Transaction};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
@@ -28,7 +28,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// A profile and the namespace to apply it to.
 #[derive(Debug)]
-pub struct Request<'a> {
+pub struct ApplyRequest<'a> {
     /// Name of the network namespace; absent: the caller's.
     pub netns: Option<&'a NamespaceName>,
     /// Profile.
@@ -48,7 +48,7 @@ pub struct Applied {
     /// Path of the journal; absent when nothing had to change.
     pub journal: Option<PathBuf>,
     /// Changes that were made, and those that were not possible.
-    pub plan: Plan,
+    pub plan: ProfilePlan,
 }
 
 /// Reason why a profile was not applied.
@@ -63,7 +63,7 @@ pub enum ApplyError {
     Namespace(#[from] NamespaceError),
     /// Some changes are not possible here; nothing was changed.
     #[error("{} cannot be applied here; nothing was changed", settings_in_profile(.0.impossible.len()))]
-    Impossible(Plan),
+    Impossible(ProfilePlan),
     /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
     #[error(transparent)]
     Forget(PersistError),
@@ -101,7 +101,7 @@ pub enum ApplyError {
     )]
     NotInEffect {
         /// Changes that are still missing.
-        left: Plan,
+        left: ProfilePlan,
         /// Outcome of undoing.
         reverted: Result<Reverted, JournalError>,
     },
@@ -119,18 +119,19 @@ fn settings_in_profile(count: usize) -> String {
 ///
 /// # Errors
 /// When the namespace or its devices cannot be read.
-pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Observed, ApplyError> {
-    let scope = Scope { netns: netns.map(ToString::to_string), ..Scope::default() };
+pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
+    let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope)?;
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
-    let is_absent = |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == Why::Absent);
+    let is_absent =
+        |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Absent);
     // The initial network namespace is the only one with host-wide sysctls. It usually is the caller's namespace.
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
     let host_wide_sysctls = on_host.collect();
-    Ok(Observed { snapshot, sysctls, host_wide_sysctls })
+    Ok(PlanInput { snapshot, sysctls, host_wide_sysctls })
 }
 
 fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {
@@ -139,12 +140,12 @@ fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {
 
 fn sysctl(name: &str) -> Reading<String> {
     let Ok(parsed) = name.parse::<SysctlName>() else {
-        return Reading::unknown(Why::Absent, format!("{name} is not a valid sysctl name"));
+        return Reading::unknown(UnknownReason::Absent, format!("{name} is not a valid sysctl name"));
     };
     match ProcRoot::default().sysctl(&parsed) {
         Ok(value) => Reading::Known(value),
-        Err(error) if error.is_absent() => Reading::unknown(Why::Absent, error.to_string()),
-        Err(error) => Reading::unknown(Why::Failed, error.to_string()),
+        Err(error) if error.is_absent() => Reading::unknown(UnknownReason::Absent, error.to_string()),
+        Err(error) => Reading::unknown(UnknownReason::Failed, error.to_string()),
     }
 }
 
@@ -156,11 +157,11 @@ fn sysctl(name: &str) -> Reading<String> {
 /// [`ApplyError`]. The host is then unchanged, unless the error states otherwise.
 pub fn apply(
     journal: &Journal,
-    request: &Request<'_>,
+    request: &ApplyRequest<'_>,
     watchdog: Option<&mut StartWatchdog<'_>>,
     looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
 ) -> Result<Applied, ApplyError> {
-    let plan = Plan::of(&observe(request.netns, request.profile)?, request.profile);
+    let plan = ProfilePlan::of(&observe(request.netns, request.profile)?, request.profile);
     plan.log();
     if !plan.impossible.is_empty() && !request.partly {
         return Err(ApplyError::Impossible(plan));
@@ -215,7 +216,7 @@ fn id(namespace_cookie: u64) -> String {
 
 fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
     let is_here = |entry: &Entry| match &entry.change {
-        Change::HostSetting(change) => change.namespace_cookie == namespace_cookie,
+        RecordedChange::HostSetting(change) => change.namespace_cookie == namespace_cookie,
         _ => false,
     };
     let is_applied_here = |kept: &Persistent| {
@@ -238,7 +239,7 @@ fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), Apply
 
 fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
     for (_, entry) in history.pending() {
-        let Change::HostSetting(change) = &entry.change else { return Ok(false) };
+        let RecordedChange::HostSetting(change) = &entry.change else { return Ok(false) };
         match Place::find(proc, change) {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(false),
@@ -262,10 +263,10 @@ fn namespace_of(history: &History) -> Option<&str> {
     of.rsplit_once(IN_NAMESPACE).map(|(_, name)| name)
 }
 
-fn what_is_left(request: &Request<'_>) -> Result<Plan, ApplyError> {
-    let mut left = Plan::default();
+fn what_is_left(request: &ApplyRequest<'_>) -> Result<ProfilePlan, ApplyError> {
+    let mut left = ProfilePlan::default();
     for _ in 0..LOOKS {
-        left = Plan::of(&observe(request.netns, request.profile)?, request.profile);
+        left = ProfilePlan::of(&observe(request.netns, request.profile)?, request.profile);
         if left.steps.is_empty() {
             break;
         }

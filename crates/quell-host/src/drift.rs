@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use crate::devices;
 use crate::journal::claims::{Claims, Others};
-use crate::journal::{Change, EpollParameters, History, HostSetting, JournalError, NapiSettingsChange, ThreadAffinity};
+use crate::journal::{
+    EpollParameters, History, HostSetting, JournalError, NapiSettingsChange, RecordedChange, ThreadAffinity,
+};
 use crate::plan;
 use crate::settings::host::{Kernel, KnownContexts, Place, differs, make};
 use crate::settings::{SettingsError, affinity, epoll, napi};
@@ -67,7 +69,7 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
     // In the order in which they were applied.
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let drift = match &entry.change {
-            Change::HostSetting(change) => match Place::find(&proc, change) {
+            RecordedChange::HostSetting(change) => match Place::find(&proc, change) {
                 Ok(Some(place)) => of_host(&place.kernel(&proc), change, &others)?,
                 Ok(None) => {
                     condition.gone += 1;
@@ -76,9 +78,9 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
                 Err(error) if error.is_out_of_sight() => not_found(change),
                 Err(error) => return Err(error.into()),
             },
-            Change::NapiSettings(change) => of_queue(&proc, change, &others)?,
-            Change::EpollParameters(change) => of_epoll(&proc, change)?,
-            Change::ThreadAffinity(change) => of_thread(&proc, change)?,
+            RecordedChange::NapiSettings(change) => of_queue(&proc, change, &others)?,
+            RecordedChange::EpollParameters(change) => of_epoll(&proc, change)?,
+            RecordedChange::ThreadAffinity(change) => of_thread(&proc, change)?,
             _ => None,
         };
         // A journal lists a queue twice if an attachment has set it twice.
@@ -97,7 +99,7 @@ pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError>
     let others = Others::beside(path, proc.boot_id()?.to_string());
     let before = condition(path, history)?;
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
-        let Change::HostSetting(change) = &entry.change else { continue };
+        let RecordedChange::HostSetting(change) = &entry.change else { continue };
         let place = match Place::find(&proc, change) {
             Ok(Some(place)) => place,
             Ok(None) => continue,
@@ -115,7 +117,7 @@ pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError>
 fn of_host(kernel: &Kernel<'_>, change: &HostSetting, others: &Others) -> Result<Option<Drift>, DriftError> {
     let setting = &change.setting;
     let differs = match setting {
-        plan::Change::Napi { device, queue, values, .. } => match (&values.new, kernel.napi(device, *queue)) {
+        plan::PlannedChange::Napi { device, queue, values, .. } => match (&values.new, kernel.napi(device, *queue)) {
             (None, _) => None,
             (Some(new), Ok(napi)) => {
                 let found = napi::look(kernel.namespace, napi.id)?;
@@ -129,7 +131,7 @@ fn of_host(kernel: &Kernel<'_>, change: &HostSetting, others: &Others) -> Result
     Ok(differs.map(|(made, now)| drift_of(setting, made, now)))
 }
 
-fn drift_of(setting: &plan::Change, made: String, now: Option<String>) -> Drift {
+fn drift_of(setting: &plan::PlannedChange, made: String, now: Option<String>) -> Drift {
     let device = setting.device().map(ToString::to_string);
     Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }
 }

@@ -13,8 +13,8 @@ use tracing::{debug, error_span, info, warn};
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, Change, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper,
-    ListedJournal, OwnedJournal, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
+    Attempt, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper, ListedJournal,
+    OwnedJournal, RecordedChange, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
 };
 use crate::plan;
 use crate::settings::host::KnownContexts;
@@ -25,20 +25,20 @@ use crate::undo::{UndoError, undo, undo_epolls};
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
-    pub undone: Vec<Change>,
+    pub undone: Vec<RecordedChange>,
     /// Changes whose object is gone or already had its previous value.
-    pub already_gone: Vec<Change>,
+    pub already_gone: Vec<RecordedChange>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub in_part: Vec<(RecordedChange, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
-    pub left_alone: Vec<(Change, String)>,
+    pub left_alone: Vec<(RecordedChange, String)>,
     /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
     /// queue is in use.
-    pub waiting: Vec<(Change, String)>,
+    pub waiting: Vec<(RecordedChange, String)>,
     /// Changes that another process undid or found gone, without recording it because the disk was full.
-    pub unrecorded: Vec<Change>,
+    pub unrecorded: Vec<RecordedChange>,
     /// Changes that could not be undone; they stay in the journal.
-    pub failed: Vec<(Change, UndoError)>,
+    pub failed: Vec<(RecordedChange, UndoError)>,
 }
 
 impl Reverted {
@@ -84,7 +84,7 @@ impl Reverted {
         self.undone.len() + self.in_part.len()
     }
 
-    fn add(&mut self, change: Change, undoing: UndoOutcome) {
+    fn add(&mut self, change: RecordedChange, undoing: UndoOutcome) {
         match undoing {
             UndoOutcome::Undone => self.undone.push(change),
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
@@ -349,19 +349,19 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
 
 fn epoll_of(entry: &Entry) -> Option<&EpollParameters> {
     match &entry.change {
-        Change::EpollParameters(change) => Some(change),
+        RecordedChange::EpollParameters(change) => Some(change),
         _ => None,
     }
 }
 
 fn is_of_a_queue(entry: &Entry) -> bool {
-    matches!(entry.change, Change::NapiSettings(_))
+    matches!(entry.change, RecordedChange::NapiSettings(_))
 }
 
 /// An unreadable list of journals must not prevent the restoration of a queue.
 fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
     match &entry.change {
-        Change::NapiSettings(change) => others.claims(change).unwrap_or_default(),
+        RecordedChange::NapiSettings(change) => others.claims(change).unwrap_or_default(),
         _ => Claims::default(),
     }
 }
@@ -373,10 +373,12 @@ fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
     pending.sort_by_key(|(_, entry)| match &entry.change {
-        Change::HostSetting(HostSetting { setting: plan::Change::Napi { values, .. }, .. }) if values.old.is_none() => {
+        RecordedChange::HostSetting(HostSetting { setting: plan::PlannedChange::Napi { values, .. }, .. })
+            if values.old.is_none() =>
+        {
             (0, 0)
         }
-        Change::HostSetting(change) => (1, change.setting.inverse().rank()),
+        RecordedChange::HostSetting(change) => (1, change.setting.inverse().rank()),
         _ => (2, 0),
     });
     pending
@@ -397,7 +399,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", "lab", "boot").unwrap();
-        let change = Change::NetworkNamespace { name: "quell-x".into() };
+        let change = RecordedChange::NetworkNamespace { name: "quell-x".into() };
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();
         assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it remains to be undone");

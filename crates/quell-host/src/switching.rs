@@ -21,10 +21,10 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, EpollParams, PartialNapiSettings};
 
 use crate::attach::attachment::{StartKeeper, refuse_what_is_attached};
-use crate::attach::plan::{EpollsSetBy, Impossible, Limitation, Plan, Request, Step, plan};
+use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::journal::claims::Others;
-use crate::journal::{Change, EpollParameters, Journal, JournalError};
+use crate::journal::{EpollParameters, Journal, JournalError, RecordedChange};
 use crate::namespaces;
 use crate::recovery::Reverted;
 use crate::settings::{SettingsError, epoll, napi};
@@ -43,11 +43,11 @@ pub struct SwitchPlan {
     /// Epolls to switch.
     pub epolls: Vec<SwitchedEpoll>,
     /// Obstacles by mode; empty for a mode that can be set.
-    pub impossible: Vec<Vec<Impossible>>,
+    pub impossible: Vec<Vec<AttachObstacle>>,
     /// Parts of each mode that cannot be provided from outside the programs.
     pub partly: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<AttachPlan>,
 }
 
 /// A queue and its values by mode.
@@ -159,8 +159,8 @@ impl SwitchPlan {
     #[must_use]
     pub fn new(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
         let pids = targets.pids();
-        let request = |mode: &DeliveryMode| Request { mode: *mode, epolls: EpollsSetBy::Attachment };
-        let plans: Vec<Plan> = modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect();
+        let request = |mode: &DeliveryMode| AttachRequest { mode: *mode, epolls: EpollsSetBy::Attachment };
+        let plans: Vec<AttachPlan> = modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect();
         let mut switched = Self {
             queues: queues(&plans),
             epolls: epolls(&plans),
@@ -183,21 +183,21 @@ impl SwitchPlan {
 
 /// Sockets cannot be switched under load, because connections inherit busy polling from their listening socket and keep
 /// it after a switch.
-fn only_once(step: &Step) -> Option<Impossible> {
+fn only_once(step: &AttachStep) -> Option<AttachObstacle> {
     let what = match step {
-        Step::Sockets(_) => "switch busy polling of sockets",
-        Step::Ring(_) => "switch busy polling of an io_uring",
-        Step::Queue(_) | Step::Epoll(_) => return None,
+        AttachStep::Sockets(_) => "switch busy polling of sockets",
+        AttachStep::Ring(_) => "switch busy polling of an io_uring",
+        AttachStep::Queue(_) | AttachStep::Epoll(_) => return None,
     };
     let why = "an experiment can switch only queues and epolls".to_owned();
-    Some(Impossible { what: what.to_owned(), why })
+    Some(AttachObstacle { what: what.to_owned(), why })
 }
 
 /// Collects the queues of all plans. If a mode does not set a field of a queue, it gets the current value of the field.
-fn queues(plans: &[Plan]) -> Vec<SwitchedQueue> {
+fn queues(plans: &[AttachPlan]) -> Vec<SwitchedQueue> {
     let mut old: BTreeMap<NapiId, PartialNapiSettings> = BTreeMap::new();
     let mut queues: BTreeMap<NapiId, SwitchedQueue> = BTreeMap::new();
-    for step in plans.iter().flat_map(Plan::queues) {
+    for step in plans.iter().flat_map(AttachPlan::queues) {
         let known = old.entry(step.napi).or_default();
         *known = known.changed_by(&step.old);
         queues.entry(step.napi).or_insert_with(|| SwitchedQueue {
@@ -223,9 +223,9 @@ fn queues(plans: &[Plan]) -> Vec<SwitchedQueue> {
 
 /// Collects the epolls of all plans. If a mode does not set epolls, they get the kernel's default, which is no busy
 /// polling.
-fn epolls(plans: &[Plan]) -> Vec<SwitchedEpoll> {
+fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
     let mut epolls: BTreeMap<(Pid, i32), SwitchedEpoll> = BTreeMap::new();
-    for step in plans.iter().flat_map(Plan::epolls) {
+    for step in plans.iter().flat_map(AttachPlan::epolls) {
         epolls.entry((step.pid, step.fd)).or_insert_with(|| SwitchedEpoll {
             pid: step.pid,
             start_time_ticks: step.start_time_ticks,
@@ -361,7 +361,11 @@ impl Switching {
     }
 }
 
-fn record_of_queue(others: &Others, namespace: &Namespace, queue: &SwitchedQueue) -> Result<Change, SwitchError> {
+fn record_of_queue(
+    others: &Others,
+    namespace: &Namespace,
+    queue: &SwitchedQueue,
+) -> Result<RecordedChange, SwitchError> {
     let found = napi::look(namespace, queue.napi)?;
     if !others.claims(&found)?.is_empty() {
         return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
@@ -373,13 +377,13 @@ fn record_of_queue(others: &Others, namespace: &Namespace, queue: &SwitchedQueue
     change.new = *first;
     change.alternatives = alternatives.to_vec();
     change.set_at_boot_ns = Some(boottime_ns());
-    Ok(Change::NapiSettings(change))
+    Ok(RecordedChange::NapiSettings(change))
 }
 
-fn record_of_epoll(epoll: &SwitchedEpoll) -> Change {
+fn record_of_epoll(epoll: &SwitchedEpoll) -> RecordedChange {
     let (first, alternatives) =
         epoll.params.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
-    Change::EpollParameters(EpollParameters {
+    RecordedChange::EpollParameters(EpollParameters {
         pid: epoll.pid.get().unsigned_abs(),
         start_time_ticks: epoll.start_time_ticks,
         fd: epoll.fd,

@@ -23,8 +23,8 @@ use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, Outcome,
-    OwnedJournal, Target, UndoOutcome, Watchdog,
+    ChangeOutcome, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
+    RecordedChange, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
@@ -105,13 +105,13 @@ impl Transaction {
     /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
-        let seq = self.intend(Change::NetworkNamespace { name: name.to_string() })?;
+        let seq = self.intend(RecordedChange::NetworkNamespace { name: name.to_string() })?;
         let created = answered(Namespace::create_named(name));
         if matches!(created, Err(NamespaceError::Exists { .. })) {
             self.not_made(seq)?;
         }
         let namespace = created?;
-        self.done(seq, Outcome::NetworkNamespace { cookie: namespace.cookie()? })?;
+        self.done(seq, ChangeOutcome::NetworkNamespace { cookie: namespace.cookie()? })?;
         Ok(namespace)
     }
 
@@ -126,13 +126,14 @@ impl Transaction {
         right: &VethEnd<'_>,
     ) -> Result<VethPair, ChangeError> {
         let _span = error_span!("create_veth", netns = %namespace, device = %left.name, peer = %right.name).entered();
-        let seq = self.intend(Change::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
+        let seq =
+            self.intend(RecordedChange::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
         let created = answered(Links::open_in(left.namespace)?.create_veth(left, right));
         if created.as_ref().is_err_and(|error| error.failure() == Failure::Exists) {
             self.not_made(seq)?;
         }
         let pair = created?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         Ok(pair)
     }
 
@@ -144,13 +145,13 @@ impl Transaction {
     /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let _span = error_span!("spawn", ?command).entered();
-        let seq = self.intend(Change::Process { command: command.to_vec() })?;
+        let seq = self.intend(RecordedChange::Process { command: command.to_vec() })?;
         let child = answered(spawn.dies_with_this_thread().start())?;
         let identity = child.identity();
         debug!(pid = identity.pid.get(), "process started");
         let pid = identity.pid.get().unsigned_abs();
         let executable = self.proc.process(identity.pid).executable().ok();
-        self.done(seq, Outcome::Process { pid, start_time_ticks: identity.starttime.0, executable })?;
+        self.done(seq, ChangeOutcome::Process { pid, start_time_ticks: identity.starttime.0, executable })?;
         Ok(child)
     }
 
@@ -201,11 +202,11 @@ impl Transaction {
             return Ok(false);
         };
         let new = change.new;
-        let seq = self.intend(Change::NapiSettings(change))?;
+        let seq = self.intend(RecordedChange::NapiSettings(change))?;
         hears(looks_on, ChangeStage::Journalled)?;
         napi::set(namespace, &self.proc, id, &new)?;
         hears(looks_on, ChangeStage::Made)?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         Ok(true)
     }
 
@@ -259,7 +260,7 @@ impl Transaction {
             }
         }
         let first = self.next_seq();
-        let changes = planned.iter().map(|(.., change)| Change::EpollParameters(change.clone()));
+        let changes = planned.iter().map(|(.., change)| RecordedChange::EpollParameters(change.clone()));
         let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
         let intents: Vec<Record> = intents.collect();
         self.journal_mut().write_all(intents)?;
@@ -297,7 +298,7 @@ impl Transaction {
             }
         }
         let made = (first..).zip(&planned).filter(|(_, (place, ..))| matches!(outcomes[*place], Ok(true)));
-        let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: Outcome::Made }).collect();
+        let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made }).collect();
         self.journal_mut().write_all(made)?;
         Ok(outcomes)
     }
@@ -306,9 +307,9 @@ impl Transaction {
     ///
     /// # Errors
     /// When they could not be recorded.
-    pub(crate) fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
+    pub(crate) fn record_made(&mut self, changes: Vec<RecordedChange>) -> Result<(), JournalError> {
         let seqs = self.next_seq()..;
-        let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: Outcome::Made });
+        let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made });
         let made: Vec<Record> = made.collect();
         let intents = seqs.zip(changes).map(|(seq, change)| Record::Intend { seq, change });
         self.journal_mut().write_all(intents.collect())?;
@@ -326,8 +327,8 @@ impl Transaction {
     /// When it could not be recorded.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
-        let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
-        self.done(seq, Outcome::Made)
+        let seq = self.intend(RecordedChange::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
+        self.done(seq, ChangeOutcome::Made)
     }
 
     /// Attaches a filter to a reuseport group, replacing an existing one. Marks earlier filters of this transaction as
@@ -340,9 +341,9 @@ impl Transaction {
         debug!(sockets = steering.group.members.len(), to = ?steering.filter, "requested change");
         let put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
         let over = self.filters_over_with(&put_on);
-        let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
+        let seq = self.intend(RecordedChange::ReuseportFilter(put_on.change().clone()))?;
         answered(put_on.make(&self.proc, steering))?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         for earlier in over {
             debug!(seq = earlier, "the filter replaces an earlier one");
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
@@ -353,7 +354,7 @@ impl Transaction {
     fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<u32> {
         let pending = self.history().into_iter().flat_map(History::pending);
         let over = pending.filter(|(_, entry)| match &entry.change {
-            Change::ReuseportFilter(earlier) => put_on.takes_the_place_of(earlier),
+            RecordedChange::ReuseportFilter(earlier) => put_on.takes_the_place_of(earlier),
             _ => false,
         });
         over.map(|(seq, _)| seq).collect()
@@ -370,9 +371,9 @@ impl Transaction {
         if change.old == change.new {
             return Ok(false);
         }
-        let seq = self.intend(Change::ThreadAffinity(change))?;
+        let seq = self.intend(RecordedChange::ThreadAffinity(change))?;
         affinity::set(pin.tid, &pin.new)?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         Ok(true)
     }
 
@@ -394,9 +395,9 @@ impl Transaction {
             return Ok(0);
         };
         debug!(from = ?change.sockets, to = %change.new.values, "requested change");
-        let seq = self.intend(Change::SocketsPolling(change.clone()))?;
+        let seq = self.intend(RecordedChange::SocketsPolling(change.clone()))?;
         let changed = answered(prepared.make())?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         Ok(changed)
     }
 
@@ -420,9 +421,9 @@ impl Transaction {
             }
         };
         debug!(from = "off", to = ?change.new, "requested change");
-        let seq = self.intend(Change::RingPolling(change))?;
+        let seq = self.intend(RecordedChange::RingPolling(change))?;
         answered(ring::make(&self.proc, process, &change))?;
-        self.done(seq, Outcome::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
         Ok(None)
     }
 
@@ -434,7 +435,7 @@ impl Transaction {
     pub fn set(
         &mut self,
         namespace: &Namespace,
-        setting: &plan::Change,
+        setting: &plan::PlannedChange,
         looks_on: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
         let device = setting.device().map(|device| device.name.as_str());
@@ -450,7 +451,7 @@ impl Transaction {
             sysfs_inode: link.and_then(|link| devices::sysfs_inode(namespace, &link)),
             setting: setting.clone(),
         };
-        let seq = self.intend(Change::HostSetting(change))?;
+        let seq = self.intend(RecordedChange::HostSetting(change))?;
         hears(looks_on, ChangeStage::Journalled)?;
         let contexts = self.contexts_made();
         let outcome = answered(make(&kernel, &contexts, setting))?;
@@ -462,8 +463,9 @@ impl Transaction {
     fn contexts_made(&mut self) -> KnownContexts {
         let mut known = KnownContexts::default();
         for entry in &self.journal_mut().history().entries {
-            if let (Change::HostSetting(change), Some(Outcome::RssContext { id })) = (&entry.change, entry.outcome)
-                && let plan::Change::RssContext { device, context: plan::ContextRef::Planned(label), .. } =
+            if let (RecordedChange::HostSetting(change), Some(ChangeOutcome::RssContext { id })) =
+                (&entry.change, entry.outcome)
+                && let plan::PlannedChange::RssContext { device, context: plan::ContextRef::Planned(label), .. } =
                     &change.setting
             {
                 known.planned.insert((device.clone(), label.clone()), id);
@@ -505,7 +507,7 @@ impl Transaction {
     ///
     /// # Errors
     /// When it could not be recorded.
-    pub fn add_target(&mut self, target: Target) -> Result<(), JournalError> {
+    pub fn add_target(&mut self, target: TargetProgram) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Target(target))
     }
 
@@ -546,7 +548,7 @@ impl Transaction {
         self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)
     }
 
-    fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
+    fn intend(&mut self, change: RecordedChange) -> Result<u32, JournalError> {
         let seq = self.next_seq();
         debug!(seq, "recorded the change in the journal");
         self.journal_mut().write(Record::Intend { seq, change })?;
@@ -557,7 +559,7 @@ impl Transaction {
         self.journal_mut().history().next_seq()
     }
 
-    fn done(&mut self, seq: u32, outcome: Outcome) -> Result<(), JournalError> {
+    fn done(&mut self, seq: u32, outcome: ChangeOutcome) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Done { seq, outcome })
     }
 

@@ -15,7 +15,8 @@ use quell_mode::EpollParams;
 use crate::attach::{TargetError, Targets};
 use crate::journal::claims::Claims;
 use crate::journal::{
-    Change, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, Outcome, Target, UndoOutcome,
+    ChangeOutcome, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, RecordedChange, TargetProgram,
+    UndoOutcome,
 };
 use crate::netns_processes::end_processes;
 use crate::settings::host::{KnownContexts, Place};
@@ -96,34 +97,34 @@ pub(crate) fn undo(
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
     others: &Claims,
-    targets: &[Target],
+    targets: &[TargetProgram],
 ) -> Result<UndoOutcome, UndoError> {
     match (&entry.change, entry.outcome) {
-        (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
-        (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
-        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, executable })) => {
+        (RecordedChange::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
+        (RecordedChange::VethPair { namespace, link }, _) => delete_link(namespace, link),
+        (RecordedChange::Process { .. }, Some(ChangeOutcome::Process { pid, start_time_ticks, executable })) => {
             end_session(proc, &identity(pid, start_time_ticks, boot_id)?, executable)
         }
         // The writer died before it knew the PID, and the kernel killed the child with its parent. Processes that the
         // child had started end with their namespace.
-        (Change::Process { .. }, _) => Ok(UndoOutcome::AlreadyGone),
-        (Change::NapiSettings(change), _) => {
+        (RecordedChange::Process { .. }, _) => Ok(UndoOutcome::AlreadyGone),
+        (RecordedChange::NapiSettings(change), _) => {
             waits_out_of_sight(settings::napi::restore(proc, change, others), &change.device)
         }
-        (Change::HostSetting(change), outcome) => restore(proc, contexts, change, outcome),
-        (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
-        (Change::SocketsPolling(change), _) => Ok(settings::socket::restore(proc, change)?),
-        (Change::RingPolling(change), _) => {
+        (RecordedChange::HostSetting(change), outcome) => restore(proc, contexts, change, outcome),
+        (RecordedChange::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
+        (RecordedChange::SocketsPolling(change), _) => Ok(settings::socket::restore(proc, change)?),
+        (RecordedChange::RingPolling(change), _) => {
             let process = identity(change.pid, change.start_time_ticks, boot_id)?;
             Ok(settings::ring::restore(proc, process, change)?)
         }
-        (Change::ThreadAffinity(change), _) => {
+        (RecordedChange::ThreadAffinity(change), _) => {
             let pid = identity(change.pid, change.thread_start_time_ticks, boot_id)?.pid;
             let tid = identity(change.tid, change.thread_start_time_ticks, boot_id)?.pid;
             Ok(settings::affinity::restore(proc, pid, tid, change)?)
         }
-        (Change::LaunchedEpolls(change), _) => undo_launched(change, targets, boot_id, proc),
-        (Change::EpollParameters(change), _) => {
+        (RecordedChange::LaunchedEpolls(change), _) => undo_launched(change, targets, boot_id, proc),
+        (RecordedChange::EpollParameters(change), _) => {
             undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(UndoOutcome::AlreadyGone))
         }
     }
@@ -132,11 +133,11 @@ pub(crate) fn undo(
 /// Disables busy polling on the epolls of a launched program, its descendants and the other targets.
 fn undo_launched(
     change: &LaunchedEpolls,
-    targets: &[Target],
+    targets: &[TargetProgram],
     boot_id: BootId,
     proc: &ProcRoot,
 ) -> Result<UndoOutcome, UndoError> {
-    let program = Target { pid: change.pid, start_time_ticks: change.start_time_ticks, name: String::new() };
+    let program = TargetProgram { pid: change.pid, start_time_ticks: change.start_time_ticks, name: String::new() };
     let mut undoing = UndoOutcome::AlreadyGone;
     for target in Targets::still_living(targets.iter().chain([&program]))? {
         let process = identity(target.pid, target.start_time_ticks, boot_id)?;
@@ -211,7 +212,7 @@ fn restore(
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
     change: &HostSetting,
-    outcome: Option<Outcome>,
+    outcome: Option<ChangeOutcome>,
 ) -> Result<UndoOutcome, UndoError> {
     let what = change.setting.device().map_or_else(|| change.setting.text().what, ToString::to_string);
     let undoing = Place::find(proc, change).and_then(|place| match place {
@@ -246,9 +247,9 @@ fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessI
     Ok(ProcessIdentity { pid: valid, starttime: Ticks(start_time_ticks), boot_id })
 }
 
-fn delete_namespace(name: &str, outcome: Option<Outcome>, proc: &ProcRoot) -> Result<UndoOutcome, UndoError> {
+fn delete_namespace(name: &str, outcome: Option<ChangeOutcome>, proc: &ProcRoot) -> Result<UndoOutcome, UndoError> {
     let valid = namespace_name(name)?;
-    if let Some(Outcome::NetworkNamespace { cookie: made }) = outcome {
+    if let Some(ChangeOutcome::NetworkNamespace { cookie: made }) = outcome {
         match Namespace::open_named(&valid) {
             Ok(found) => {
                 let today = found.cookie()?;

@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 
-use quell_host::apply::{self, ApplyError, Request, observe, profile_of};
+use quell_host::apply::{self, ApplyError, ApplyRequest, observe, profile_of};
 use quell_host::drift::{condition, reassert};
 use quell_host::journal::Journal;
 use quell_host::persistent;
-use quell_host::plan::Plan;
+use quell_host::plan::ProfilePlan;
 use quell_host::recovery::{Found, recover};
 use quell_host::snapshot::Device;
 use quell_host::transaction::ChangeStage;
@@ -21,7 +21,7 @@ use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{CpuList, InterfaceName, Pid};
 use quell_mode::profile::{Profile, Source};
-use quell_test_support::lab::{Lab, go_on};
+use quell_test_support::lab::{TestLab, go_on};
 
 const QUEUES: u32 = 16;
 const PROFILE: &str = r#"
@@ -42,8 +42,8 @@ fn profile(text: &str) -> Profile {
 }
 
 /// A lab with RPS and XPS configured, so that the profile has to change them.
-fn raise(test: &str) -> Option<(Lab, NamespaceName)> {
-    let lab = Lab::raise(test, QUEUES)?;
+fn raise(test: &str) -> Option<(TestLab, NamespaceName)> {
+    let lab = TestLab::raise(test, QUEUES)?;
     let sysfs = Sysfs::of(&lab.server).unwrap();
     let device = sysfs.net_class(&InterfaceName::new("server0").unwrap());
     let cpu: CpuList = "0".parse().unwrap();
@@ -71,8 +71,8 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
     (observed.snapshot.devices.iter().map(of_device).collect(), format!("{:?}", observed.sysctls))
 }
 
-fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
-    Request { netns: Some(netns), profile, called: "test.toml", partly: false }
+fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> ApplyRequest<'a> {
+    ApplyRequest { netns: Some(netns), profile, called: "test.toml", partly: false }
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn an_applied_profile_lasts_until_its_release() {
 
     let applied = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
     assert!(applied.plan.steps.len() >= 40, "{} changes", applied.plan.steps.len());
-    assert!(Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.is_empty(), "no change is left");
+    assert!(ProfilePlan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.is_empty(), "no change is left");
     let again = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
     assert!(again.journal.is_none(), "applying twice changes nothing");
 
@@ -138,7 +138,7 @@ fn a_profile_with_an_impossible_setting_is_refused_before_any_change() {
     assert_eq!(state(&netns, &profile), before);
     assert!(journal.list().unwrap().is_empty());
 
-    let partly = Request { partly: true, ..request(&netns, &profile) };
+    let partly = ApplyRequest { partly: true, ..request(&netns, &profile) };
     let applied = apply::apply(&journal, &partly, None, &mut go_on).unwrap();
     persistent::release(&journal, &applied.journal.unwrap()).unwrap();
     assert_eq!(state(&netns, &profile), before);
@@ -151,7 +151,7 @@ fn an_apply_that_is_stopped_at_any_stage_restores_everything() {
     let journal = Journal::in_dir(dir.path());
     let profile = profile(PROFILE);
     let before = state(&netns, &profile);
-    let steps = Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
+    let steps = ProfilePlan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
     for number in 0..steps {
         for moment in MOMENTS {
             let mut stop = |at: usize, now: ChangeStage| match (at, now) == (number, moment) {
@@ -204,7 +204,7 @@ fn an_apply_that_is_killed_at_any_stage_is_undone_by_the_next_command() {
     let journal = Journal::in_dir(dir.path());
     let profile = profile(PROFILE);
     let before = state(&netns, &profile);
-    let steps = Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
+    let steps = ProfilePlan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
     for number in 0..steps {
         for (index, moment) in MOMENTS.iter().enumerate() {
             killed(dir.path(), &netns, number, index);

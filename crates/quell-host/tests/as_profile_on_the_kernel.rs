@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use quell_host::apply::{self, Request, observe};
+use quell_host::apply::{self, ApplyRequest, observe};
 use quell_host::journal::Journal;
-use quell_host::plan::{Plan, as_profile};
+use quell_host::plan::{ProfilePlan, as_profile};
 use quell_host::snapshot::{Device, Snapshot};
 use quell_linux::ethtool::{ChannelRequest, Ethtool};
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
@@ -15,7 +15,7 @@ use quell_linux::sysfs::Sysfs;
 use quell_linux::{CpuList, InterfaceName, Pid};
 use quell_mode::NapiThreading;
 use quell_mode::profile::{Profile, Source};
-use quell_test_support::lab::{Lab, go_on};
+use quell_test_support::lab::{TestLab, go_on};
 
 const NONE: PartialNapiSettings = PartialNapiSettings::NONE;
 
@@ -23,11 +23,11 @@ fn profile(text: &str) -> Profile {
     Profile::parse(&[Source::new("test.toml", text)]).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn netns(lab: &Lab) -> NamespaceName {
+fn netns(lab: &TestLab) -> NamespaceName {
     NamespaceName::new(lab.server_name.clone()).unwrap()
 }
 
-fn snapshot(lab: &Lab) -> Snapshot {
+fn snapshot(lab: &TestLab) -> Snapshot {
     observe(Some(&netns(lab)), &profile("")).unwrap().snapshot
 }
 
@@ -35,34 +35,34 @@ fn device(snapshot: &Snapshot) -> &Device {
     snapshot.devices.iter().find(|device| device.name == "server0").unwrap()
 }
 
-fn printed(lab: &Lab) -> String {
+fn printed(lab: &TestLab) -> String {
     as_profile(&snapshot(lab), |_| true).unwrap()
 }
 
 /// Changes by queue, as text.
-fn planned(lab: &Lab, text: &str) -> Vec<String> {
+fn planned(lab: &TestLab, text: &str) -> Vec<String> {
     let profile = profile(text);
-    let plan = Plan::of(&observe(Some(&netns(lab)), &profile).unwrap(), &profile);
+    let plan = ProfilePlan::of(&observe(Some(&netns(lab)), &profile).unwrap(), &profile);
     assert_eq!(plan.impossible, []);
-    let line = |step: &quell_host::plan::Step| match step.change.queue() {
+    let line = |step: &quell_host::plan::ProfileStep| match step.change.queue() {
         Some(queue) => format!("{queue}: {}", step.change.text()),
         None => step.change.text().to_string(),
     };
     plan.steps.iter().map(line).collect()
 }
 
-fn apply(lab: &Lab, text: &str) {
+fn apply(lab: &TestLab, text: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (netns, profile) = (netns(lab), profile(text));
-    let request = Request { netns: Some(&netns), profile: &profile, called: "test.toml", partly: false };
+    let request = ApplyRequest { netns: Some(&netns), profile: &profile, called: "test.toml", partly: false };
     apply::apply(&Journal::in_dir(dir.path()), &request, None, &mut go_on).unwrap();
 }
 
-fn set_napi(lab: &Lab, queue: usize, change: PartialNapiSettings) {
+fn set_napi(lab: &TestLab, queue: usize, change: PartialNapiSettings) {
     Netdev::open_in(&lab.server).unwrap().set_napi(lab.napis[queue], &change).unwrap();
 }
 
-fn thread(lab: &Lab, queue: usize) -> Option<Pid> {
+fn thread(lab: &TestLab, queue: usize) -> Option<Pid> {
     let snapshot = snapshot(lab);
     let napi = device(&snapshot).napis.known_elements().find(|napi| napi.id == lab.napis[queue]).unwrap();
     napi.thread.known().and_then(Option::as_ref).map(|thread| thread.tid)
@@ -74,8 +74,8 @@ fn cpu0() -> CpuList {
 
 /// Creates a lab in which neighbouring queues differ in deferral and suspension. Of four queues, the second has a
 /// thread, and the third has RPS and XPS. Returns whether the kernel supports threads for single queues.
-fn configured(test: &str, queues: u32) -> Option<(Lab, bool)> {
-    let lab = Lab::raise(test, queues)?;
+fn configured(test: &str, queues: u32) -> Option<(TestLab, bool)> {
+    let lab = TestLab::raise(test, queues)?;
     let has_threads = lab.napi().settings.threaded.is_some();
     let sysfs = Sysfs::of(&lab.server).unwrap();
     let files = sysfs.net_class(&InterfaceName::new("server0").unwrap());
@@ -165,7 +165,7 @@ fn the_profile_of_sixteen_queues_restores_their_settings() {
 
 #[test]
 fn the_profile_of_one_device_leaves_the_other_out() {
-    let Some(mut lab) = Lab::raise("asprof-two", 1) else { return };
+    let Some(mut lab) = TestLab::raise("asprof-two", 1) else { return };
     lab.add_device(4);
     let text = as_profile(&snapshot(&lab), |device| device.name == "server1").unwrap();
     assert!(text.contains("name = \"server1\"") && !text.contains("server0"), "{text}");

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::{Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
+use quell_host::attach::{AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::clock::process_cpu_ns;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::process::{Child, Output, Spawn};
-use quell_test_support::lab::{Lab, SERVER, go_on, no_keeper};
+use quell_test_support::lab::{SERVER, TestLab, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
 const SERVES: &str = "QUELL_TEST_MANY_EPOLLS";
@@ -55,7 +55,7 @@ fn the_server_of_many_epolls() {
 
 /// Starts the server and waits until each of its sockets has received a datagram. Returns `None`, with the reason on
 /// stderr, if a process cannot open enough files.
-fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Child> {
+fn start(lab: &mut TestLab, first_port: u16, epolls: u16, sockets: u16) -> Option<Child> {
     let (reader, writer) = std::io::pipe().unwrap();
     let this = std::env::current_exe().unwrap();
     let files = format!("--nofile={}", u32::from(epolls) + u32::from(sockets) + 1_000);
@@ -87,7 +87,7 @@ fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Ch
 /// Durations of attaching and detaching.
 fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
     let journal = tempfile::tempdir().unwrap();
-    let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let began = Instant::now();
     let (mut last, mut last_cpu_ns) = (began, process_cpu_ns());
     let mut lap = |what: &str| {
@@ -124,7 +124,7 @@ fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
 #[ignore = "prints figures"]
 fn figures_of_many_epolls() {
     for (processes, epolls, sockets) in [(1, 17, 18_000), (2, 2_500, 10_000)] {
-        let Some(mut lab) = Lab::raise("scale", 4) else { return };
+        let Some(mut lab) = TestLab::raise("scale", 4) else { return };
         let starts = (0..processes).map(|number| start(&mut lab, FIRST_PORT + number * sockets, epolls, sockets));
         let Some(servers) = starts.collect::<Option<Vec<Child>>>() else { return };
         let [attached, detached] = attach_and_detach(&servers.iter().map(Child::pid).collect::<Vec<_>>());

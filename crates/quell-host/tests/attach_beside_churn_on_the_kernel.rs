@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use quell_host::attach::{Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
+use quell_host::attach::{AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_linux::clock::monotonic_ns;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netns::Namespace;
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SERVER, go_on, no_keeper};
+use quell_test_support::lab::{ARRIVES_WITHIN, SERVER, TestLab, go_on, no_keeper};
 
 const SERVES: &str = "QUELL_TEST_CHURN_SERVER";
 const ENTRY: &str = "the_server_that_closes_without_taking_out";
@@ -147,7 +147,7 @@ fn churn(client: &Namespace, ends: &AtomicBool) -> Vec<u64> {
     client.run(churn).unwrap()
 }
 
-fn start(lab: &mut Lab) -> Child {
+fn start(lab: &mut TestLab) -> Child {
     let this = Spawn::new(std::env::current_exe().unwrap()).args(["--ignored", "--exact", ENTRY, "--nocapture"]);
     let server = lab.start(this.env(SERVES, "1").stderr(Output::Tail(2_000)));
     let listens = || lab.client.run(|| TcpStream::connect(ADDRESS).is_ok()).unwrap();
@@ -163,7 +163,7 @@ fn start(lab: &mut Lab) -> Child {
 
 /// Observations while `act` runs, and the time to each FIN.
 fn beside_churn(test: &str, act: impl FnOnce(&Child)) -> Option<(Seen, Vec<u64>)> {
-    let mut lab = Lab::raise(test, 2)?;
+    let mut lab = TestLab::raise(test, 2)?;
     let server = start(&mut lab);
     let (mut asks, idle) = lab.client.run(|| (connect(), (0..IDLE).map(|_| connect()).collect::<Vec<_>>())).unwrap();
     let ends = AtomicBool::new(false);
@@ -181,7 +181,7 @@ fn beside_churn(test: &str, act: impl FnOnce(&Child)) -> Option<(Seen, Vec<u64>)
 
 fn attach_and_detach(server: &Child, mode: &str) {
     let journal = tempfile::tempdir().unwrap();
-    let request = Request { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let planned = plan(&observe().unwrap(), None, &[server.pid()].into(), &request);
     let targets = Targets::find(Selection::Processes(vec![server.pid()])).unwrap();
     let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper);

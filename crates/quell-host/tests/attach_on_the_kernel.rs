@@ -16,19 +16,20 @@ use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
 use quell_host::attach::stall::StallWatch;
 use quell_host::attach::{
-    AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan, ready_files,
+    AttachError, AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
+    ready_files,
 };
 use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::{Journal, Keeper};
 use quell_host::recovery::{Found, recover};
-use quell_host::snapshot::{Reading, Scope, Snapshot, take};
+use quell_host::snapshot::{Reading, Snapshot, SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
 use quell_linux::Pid;
-use quell_linux::event::{Event, Trigger};
+use quell_linux::event::{Trigger, WakeEvent};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, Program, WATCHED, go_on, no_keeper};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram, WATCHED, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
 const ADDRESS: &str = "192.0.2.1:11211";
@@ -42,7 +43,7 @@ struct Server {
 
 impl Server {
     /// Starts memcached; `None`, with the reason on stderr, if it is not installed.
-    fn start(lab: &mut Lab, port: u16) -> Option<Self> {
+    fn start(lab: &mut TestLab, port: u16) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
@@ -55,7 +56,7 @@ impl Server {
         Some(server)
     }
 
-    fn connect(&mut self, lab: &Lab, address: &str, count: usize) {
+    fn connect(&mut self, lab: &TestLab, address: &str, count: usize) {
         let deadline = Instant::now() + ARRIVES_WITHIN;
         let connect = || {
             loop {
@@ -93,15 +94,15 @@ fn answers(connection: &mut TcpStream) {
     assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
 }
 
-fn request(mode: &str) -> Request {
-    Request { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
+fn request(mode: &str) -> AttachRequest {
+    AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
 }
 
 fn targets(pid: Pid) -> Targets {
     Targets::find(Selection::Processes(vec![pid])).unwrap()
 }
 
-fn plan_for(pid: Pid, mode: &str) -> Plan {
+fn plan_for(pid: Pid, mode: &str) -> AttachPlan {
     plan(&observe().unwrap(), None, &targets(pid).pids(), &request(mode))
 }
 
@@ -113,7 +114,7 @@ fn attach(dir: &Path, pid: Pid, mode: &str) -> Attachment {
 }
 
 /// Settings of the lab's queues and of the epolls of some processes, by name.
-fn state(lab: &Lab, pids: &[Pid]) -> BTreeMap<String, String> {
+fn state(lab: &TestLab, pids: &[Pid]) -> BTreeMap<String, String> {
     let snapshot = snapshot(lab);
     let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
     let mut state: BTreeMap<String, String> = napis
@@ -130,17 +131,17 @@ fn state(lab: &Lab, pids: &[Pid]) -> BTreeMap<String, String> {
     state
 }
 
-fn snapshot(lab: &Lab) -> Snapshot {
-    take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
+fn snapshot(lab: &TestLab) -> Snapshot {
+    take(&SnapshotScope { netns: Some(lab.server_name.clone()), ..SnapshotScope::default() }).unwrap().0
 }
 
-fn suspends(lab: &Lab) -> bool {
+fn suspends(lab: &TestLab) -> bool {
     lab.napi().settings.irq_suspend_timeout_ns == Some(20_000_000)
 }
 
 #[test]
 fn attaching_to_memcached_and_detaching_leaves_no_change() {
-    let Some(mut lab) = Lab::raise("attach", 2) else { return };
+    let Some(mut lab) = TestLab::raise("attach", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
@@ -149,7 +150,7 @@ fn attaching_to_memcached_and_detaching_leaves_no_change() {
     assert!(planned.epolls().count() >= 3 && planned.impossible.is_empty(), "{planned:?}");
 
     let attachment = attach(dir.path(), server.pid(), "suspend200");
-    assert!(plan_for(server.pid(), "suspend200").steps.iter().all(Step::is_there));
+    assert!(plan_for(server.pid(), "suspend200").steps.iter().all(AttachStep::is_there));
     assert!(suspends(&lab));
     server.answers();
     let twice = Attachment::begin(&Journal::in_dir(dir.path()), targets(server.pid()), request("base"), &mut no_keeper);
@@ -164,7 +165,7 @@ fn attaching_to_memcached_and_detaching_leaves_no_change() {
 
 #[test]
 fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
-    let Some(mut lab) = Lab::raise("refuse", 1) else { return };
+    let Some(mut lab) = TestLab::raise("refuse", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
     let partly = plan_for(server.pid(), "fullbusy");
@@ -174,7 +175,7 @@ fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
 
 #[test]
 fn workers_and_queues_that_come_up_later_are_found() {
-    let Some(mut lab) = Lab::raise("later", 2) else { return };
+    let Some(mut lab) = TestLab::raise("later", 2) else { return };
     let dir = tempfile::tempdir().unwrap();
     let gate = dir.path().join("gate");
     let script = format!(
@@ -203,7 +204,7 @@ fn workers_and_queues_that_come_up_later_are_found() {
 
 #[test]
 fn everything_is_restored_when_the_program_exits() {
-    let Some(mut lab) = Lab::raise("ended", 1) else { return };
+    let Some(mut lab) = TestLab::raise("ended", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut attachment = attach(dir.path(), server.pid(), "suspend200");
@@ -216,12 +217,12 @@ fn everything_is_restored_when_the_program_exits() {
 
 #[test]
 fn the_last_of_two_programs_on_a_queue_restores_it() {
-    let Some(mut lab) = Lab::raise("shared", 1) else { return };
+    let Some(mut lab) = TestLab::raise("shared", 1) else { return };
     let Some(one) = Server::start(&mut lab, 11_211) else { return };
     let Some(two) = Server::start(&mut lab, 11_212) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[one.pid(), two.pid()]);
-    let gro_flush_ns = |lab: &Lab| lab.napi().settings.gro_flush_timeout_ns.unwrap();
+    let gro_flush_ns = |lab: &TestLab| lab.napi().settings.gro_flush_timeout_ns.unwrap();
     for (first_to_end, then_left) in [(0, 20_000), (1, 200_000)] {
         let mut attachments =
             vec![attach(dir.path(), one.pid(), "suspend200"), attach(dir.path(), two.pid(), "defer20")];
@@ -237,7 +238,7 @@ fn the_last_of_two_programs_on_a_queue_restores_it() {
 
 #[test]
 fn a_worker_with_connections_from_two_queues_is_reported_with_the_consequences() {
-    let Some(mut lab) = Lab::raise("mixed", 2) else { return };
+    let Some(mut lab) = TestLab::raise("mixed", 2) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let snapshot = observe().unwrap();
     let planned = plan(&snapshot, None, &targets(server.pid()).pids(), &request("suspend200"));
@@ -248,8 +249,8 @@ fn a_worker_with_connections_from_two_queues_is_reported_with_the_consequences()
 }
 
 /// Starts this test's own program in a process of its own.
-fn own(lab: &Lab, dir: &Path, trigger: Trigger) -> (Program, Attachment) {
-    let program = Program::start(lab, trigger);
+fn own(lab: &TestLab, dir: &Path, trigger: Trigger) -> (UdpProgram, Attachment) {
+    let program = UdpProgram::start(lab, trigger);
     let mode = "suspend20000,defer-hard-irqs=1000000,irq-suspend-timeout=120s";
     let attachment = attach(dir, Pid::of_this_process(), mode);
     (program, attachment)
@@ -257,7 +258,7 @@ fn own(lab: &Lab, dir: &Path, trigger: Trigger) -> (Program, Attachment) {
 
 #[test]
 fn ending_an_attachment_consumes_no_edge_triggered_event() {
-    let Some(lab) = Lab::raise("edge-a", 1) else { return };
+    let Some(lab) = TestLab::raise("edge-a", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Edge);
     program.hold();
@@ -269,7 +270,7 @@ fn ending_an_attachment_consumes_no_edge_triggered_event() {
 
 #[test]
 fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
-    let Some(lab) = Lab::raise("stall", 1) else { return };
+    let Some(lab) = TestLab::raise("stall", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
     let mut watch = StallWatch::default();
@@ -279,7 +280,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     }
     let proc = ProcRoot::default();
     let programs = attachment.targets().pids();
-    let always_ready = Event::new().unwrap();
+    let always_ready = WakeEvent::new().unwrap();
     always_ready.raise().unwrap();
     program.hold();
     program.epoll.add(&always_ready, 9, Trigger::Level).unwrap();
@@ -299,8 +300,8 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
 
 #[test]
 fn an_unread_file_is_serious_and_an_edge_triggered_one_is_not_a_finding() {
-    let Some(lab) = Lab::raise("ready", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("ready", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let found = || {
         let snapshot = observe().unwrap();
         let pid = Pid::of_this_process();
@@ -308,7 +309,7 @@ fn an_unread_file_is_serious_and_an_edge_triggered_one_is_not_a_finding() {
         let files = ready_files::suspects(&snapshot, &found);
         (found, files)
     };
-    let always_ready = Event::new().unwrap();
+    let always_ready = WakeEvent::new().unwrap();
     always_ready.raise().unwrap();
     program.epoll.add(&always_ready, 9, Trigger::ReadEdge).unwrap();
     assert_eq!(found().1, [], "the file is reported once");
@@ -337,7 +338,7 @@ fn a_program_without_its_main_thread_is_refused_with_the_reason() {
     if cfg!(not(target_arch = "x86_64")) {
         return skip(Lacks::Machine, "the test uses the number of exit(2) on x86-64");
     }
-    let Some(mut lab) = Lab::raise("no-main", 1) else { return };
+    let Some(mut lab) = TestLab::raise("no-main", 1) else { return };
     if Command::new("python3").arg("-V").output().is_err() {
         return skip(Lacks::Tool("python3"), "python3 is not installed");
     }
@@ -354,7 +355,7 @@ fn a_program_without_its_main_thread_is_refused_with_the_reason() {
 
 #[test]
 fn a_hidden_program_is_refused_with_the_reason() {
-    let Some(mut lab) = Lab::raise("hidden-b", 1) else { return };
+    let Some(mut lab) = TestLab::raise("hidden-b", 1) else { return };
     let child = lab.start(Spawn::new("sleep").args(["600"]));
     let mut snapshot = observe().unwrap();
     snapshot.hidden_processes.push(child.pid());
@@ -415,7 +416,7 @@ fn wait_until_back(journal: &Path) {
 
 #[test]
 fn the_keeper_restores_when_the_program_is_killed() {
-    let Some(mut lab) = Lab::raise("keeper", 1) else { return };
+    let Some(mut lab) = TestLab::raise("keeper", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = leave(dir.path(), server.pid(), "suspend200");
@@ -434,7 +435,7 @@ fn detach_all(dir: &Path) -> Vec<Detached> {
 
 #[test]
 fn detaching_does_not_wait_for_a_stopped_program() {
-    let Some(mut lab) = Lab::raise("stopped-a", 2) else { return };
+    let Some(mut lab) = TestLab::raise("stopped-a", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
@@ -451,7 +452,7 @@ fn detaching_does_not_wait_for_a_stopped_program() {
 
 #[test]
 fn an_attachment_is_not_handed_over_to_an_exited_keeper() {
-    let Some(mut lab) = Lab::raise("no-keeper", 1) else { return };
+    let Some(mut lab) = TestLab::raise("no-keeper", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
@@ -471,7 +472,7 @@ fn an_attachment_is_not_handed_over_to_an_exited_keeper() {
 
 #[test]
 fn the_next_command_restores_if_the_keeper_is_killed_too() {
-    let Some(mut lab) = Lab::raise("orphan", 1) else { return };
+    let Some(mut lab) = TestLab::raise("orphan", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
@@ -510,7 +511,7 @@ fn attaches_and_is_killed() {
 
 #[test]
 fn the_keeper_restores_when_the_attaching_process_is_killed_at_any_stage() {
-    let Some(mut lab) = Lab::raise("killed-a", 2) else { return };
+    let Some(mut lab) = TestLab::raise("killed-a", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
@@ -535,19 +536,20 @@ fn the_keeper_restores_when_the_attaching_process_is_killed_at_any_stage() {
 
 #[test]
 fn epolls_of_a_launched_program_are_not_set() {
-    let Some(mut lab) = Lab::raise("launched", 1) else { return };
+    let Some(mut lab) = TestLab::raise("launched", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
-    let request = Request { epolls: EpollsSetBy::Program, ..request("suspend200") };
+    let request = AttachRequest { epolls: EpollsSetBy::Program, ..request("suspend200") };
     let planned = plan(&observe().unwrap(), None, &targets(server.pid()).pids(), &request);
     assert_eq!((planned.queues().count(), planned.epolls().count()), (1, 0), "{planned:?}");
 }
 
 #[test]
 fn an_inaccessible_program_is_refused_with_the_reason() {
-    let Some(mut lab) = Lab::raise("hidden-a", 1) else { return };
+    let Some(mut lab) = TestLab::raise("hidden-a", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let mut snapshot = observe().unwrap();
-    let denied = quell_host::snapshot::Why::Denied { needs: Some(quell_linux::capability::Capability::SysPtrace) };
+    let denied =
+        quell_host::snapshot::UnknownReason::Denied { needs: Some(quell_linux::capability::Capability::SysPtrace) };
     for process in snapshot.processes.iter_mut().filter(|process| process.pid == server.pid()) {
         process.files = Reading::unknown(denied, "list /proc/PID/fd: needs CAP_SYS_PTRACE");
     }

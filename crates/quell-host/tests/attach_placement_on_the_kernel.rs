@@ -9,10 +9,10 @@ mod workers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Wanted, decide};
-use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
+use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Wanted, decide};
+use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
-use quell_host::steer::{CannotSteer, Verdict};
+use quell_host::steer::{CannotSteer, SteerVerdict};
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};
 use quell_test_support::lab::{ARRIVES_WITHIN, SERVER, go_on, no_keeper};
@@ -42,7 +42,7 @@ impl Placing {
         let steered = Steered::start(test, workers)?;
         let journal = tempfile::tempdir().unwrap();
         let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
-        let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+        let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
         let snapshot = observe().unwrap();
         let groups = decide(&snapshot, &targets.pids(), &[]).unwrap();
         let planned = plan(&snapshot, None, &targets.pids(), &request);
@@ -74,13 +74,13 @@ impl Placing {
         self.steered
     }
 
-    fn place(&mut self) -> Result<Placed, AttachError> {
+    fn place(&mut self) -> Result<PlacementResult, AttachError> {
         self.placement.steer(&self.groups, &mut self.attachment, &mut go_on)?;
         self.watch()
     }
 
     /// Observes while some connections stay, and others are opened and closed.
-    fn watch(&mut self) -> Result<Placed, AttachError> {
+    fn watch(&mut self) -> Result<PlacementResult, AttachError> {
         let (done, client) = (AtomicBool::new(false), &self.steered.lab.client);
         let _staying = open(client, &BOTH, AT_ONCE);
         std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn filters_are_verified_workers_are_bound_and_both_are_restored() {
     placing.steered.thread_queues();
     placing.steered.bind_queues();
     let placed = placing.place().unwrap();
-    assert_eq!(placed.verifications[0].verdict, Verdict::Holds);
+    assert_eq!(placed.verifications[0].verdict, SteerVerdict::Holds);
     assert_eq!((placed.verifications[0].workers.len(), placed.pinned.len()), (4, 4), "{placed:?}");
     let _steered = placing.end();
     for pin in &placed.pinned {
@@ -136,7 +136,7 @@ fn without_connections_there_is_no_verdict_yet() {
     let Some(mut placing) = Placing::start("place-none", 4, true) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let placed = placing.placement.watch(&mut placing.attachment, Duration::ZERO, &mut go_on).unwrap();
-    assert_eq!((placed.verifications[0].verdict, placed.pinned.len()), (Verdict::NotYet, 0));
+    assert_eq!((placed.verifications[0].verdict, placed.pinned.len()), (SteerVerdict::NotYet, 0));
 }
 
 #[test]
@@ -153,7 +153,10 @@ fn a_group_that_appears_later_is_steered_once_it_is_stable() {
 
     let connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
     let seen = placing.keep_up().seen;
-    assert!(matches!(&seen[..], [(_, seen)] if seen.verdict == Verdict::Holds && seen.workers.len() == 4), "{seen:?}");
+    assert!(
+        matches!(&seen[..], [(_, seen)] if seen.verdict == SteerVerdict::Holds && seen.workers.len() == 4),
+        "{seen:?}"
+    );
     drop(connections);
     placing.end();
 }

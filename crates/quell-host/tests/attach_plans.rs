@@ -10,22 +10,22 @@ use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::unassigned_epolls::QuietWith;
-use quell_host::attach::{EpollsSetBy, Plan, Request, Step, plan};
+use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 use quell_linux::Pid;
 use serde_json::{Value, json};
 use snapshots::{before, healthy, set, snapshot};
 
 const MEMCACHED: i32 = 4242;
 
-fn request(mode: &str) -> Request {
-    Request { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
+fn request(mode: &str) -> AttachRequest {
+    AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
 }
 
 fn targets() -> BTreeSet<Pid> {
     Pid::new(MEMCACHED).into_iter().collect()
 }
 
-fn plan_of(now: &Value, mode: &str) -> Plan {
+fn plan_of(now: &Value, mode: &str) -> AttachPlan {
     plan(&snapshot(now), None, &targets(), &request(mode))
 }
 
@@ -62,7 +62,7 @@ fn unknown(why: Value) -> Value {
 #[test]
 fn queues_are_set_before_their_epolls() {
     let plan = plan_of(&untouched(), "suspend20");
-    let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, Step::Queue(_))).collect();
+    let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, AttachStep::Queue(_))).collect();
     assert_eq!(kinds, [true, true, false, false, false]);
     assert!(plan.steps.iter().all(|step| !step.is_there()));
     assert!(plan.impossible.is_empty() && plan.affected_processes.is_empty(), "{plan:?}");
@@ -71,8 +71,8 @@ fn queues_are_set_before_their_epolls() {
 #[test]
 fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
-    let missing: Vec<&Step> = plan.steps.iter().filter(|step| !step.is_there()).collect();
-    assert!(matches!(missing[..], [Step::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
+    let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
+    assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
     let quiet: Vec<(i32, QuietWith)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.has)).collect();
     assert_eq!(quiet, [(3, QuietWith::ListeningSockets)]);
 }

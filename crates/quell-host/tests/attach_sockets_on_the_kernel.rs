@@ -9,9 +9,9 @@ mod workers;
 use std::collections::BTreeSet;
 
 use quell_host::attach::plan::Limitation;
-use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
+use quell_host::attach::{AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
-use quell_host::snapshot::Socket;
+use quell_host::snapshot::SnapshotSocket;
 use quell_mode::DeliveryMode;
 use quell_test_support::lab::{go_on, no_keeper};
 use steered::{BOTH, Steered};
@@ -23,18 +23,19 @@ fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
 
-fn request(mode: &str) -> Request {
-    Request { mode: mode.parse::<DeliveryMode>().unwrap(), epolls: EpollsSetBy::Attachment }
+fn request(mode: &str) -> AttachRequest {
+    AttachRequest { mode: mode.parse::<DeliveryMode>().unwrap(), epolls: EpollsSetBy::Attachment }
 }
 
-fn plan_of(steered: &Steered, mode: &str) -> Plan {
+fn plan_of(steered: &Steered, mode: &str) -> AttachPlan {
     plan(&observe().unwrap(), None, &[steered.server.pid()].into(), &request(mode))
 }
 
 /// The distinct busy-poll settings of the server's sockets: microseconds, and `prefer_busy_poll`.
 fn polling(steered: &Steered) -> BTreeSet<(u32, bool)> {
     let snapshot = steered.look();
-    let known = |socket: &Socket| (*socket.busy_poll_us.known().unwrap(), *socket.prefer_busy_poll.known().unwrap());
+    let known =
+        |socket: &SnapshotSocket| (*socket.busy_poll_us.known().unwrap(), *socket.prefer_busy_poll.known().unwrap());
     snapshot.sockets.iter().map(known).collect()
 }
 

@@ -9,12 +9,14 @@ mod workers;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan};
+use quell_host::attach::{
+    AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
+};
 use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::event::{Epoll, Trigger};
-use quell_test_support::lab::{Lab, go_on, no_keeper};
+use quell_test_support::lab::{TestLab, go_on, no_keeper};
 use steered::{BOTH, Steered};
 use workers::open;
 
@@ -29,9 +31,9 @@ fn the_server_that_is_steered() {
 }
 
 /// The plan for a process, and an attachment that has not applied it yet.
-fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (Plan, Attachment) {
+fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (AttachPlan, Attachment) {
     let targets = Targets::find(Selection::Processes(vec![pid])).unwrap();
-    let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let planned = plan(&observe().unwrap(), None, &targets.pids(), &request);
     let attachment = Attachment::begin(&Journal::in_dir(dir.path()), targets, request, &mut no_keeper).unwrap();
     (planned, attachment)
@@ -62,7 +64,7 @@ fn a_process_that_exits_during_an_attach_is_skipped() {
 
 #[test]
 fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
-    let Some(_alone) = Lab::raise("closes-a", 1) else { return };
+    let Some(_alone) = TestLab::raise("closes-a", 1) else { return };
     let (socket, epoll) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Epoll::new(8).unwrap());
     epoll.add(&socket, 1, Trigger::Level).unwrap();
     let number = epoll.as_fd().as_raw_fd();
@@ -77,7 +79,7 @@ fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
     let of_its_own = EpollParams { busy_poll_usecs: 7, ..EpollParams::default() };
     epoll_params::set(&next, of_its_own).unwrap();
     let pass = attachment.keep_up(&mut go_on).unwrap();
-    let is_next = |step: &Step| matches!(step, Step::Epoll(epoll) if epoll.fd == number);
+    let is_next = |step: &AttachStep| matches!(step, AttachStep::Epoll(epoll) if epoll.fd == number);
     assert!(pass.made.iter().any(is_next), "{:?} {:?}", pass.changed_by_others, pass.failed);
     assert_ne!(epoll_params::get(&next).unwrap(), of_its_own);
     let reverted = attachment.end().unwrap();

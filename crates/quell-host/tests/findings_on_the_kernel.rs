@@ -8,8 +8,8 @@ mod roles;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use quell_host::findings::{Report, Severity, examine};
-use quell_host::snapshot::{Scope, Snapshot, take};
+use quell_host::findings::{FindingsReport, Severity, examine};
+use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::link::Links;
@@ -18,7 +18,7 @@ use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
 use quell_linux::{CpuList, InterfaceName};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER};
+use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -36,14 +36,14 @@ const SUSPEND: PartialNapiSettings = PartialNapiSettings {
 
 /// A lab with a program that has received from a client.
 struct Examined {
-    lab: Lab,
+    lab: TestLab,
     child: Child,
     client: UdpSocket,
 }
 
 impl Examined {
     fn start(test: &str, role: &str) -> Option<Self> {
-        let mut lab = Lab::raise(test, 1)?;
+        let mut lab = TestLab::raise(test, 1)?;
         let child = lab.start(roles::spawn(role, PORT));
         let client = lab.client.run(|| UdpSocket::bind((CLIENT, 0))).unwrap().unwrap();
         client.connect((SERVER, PORT)).unwrap();
@@ -86,15 +86,15 @@ fn set_epolls(child: &Child, params: EpollParams) {
 }
 
 /// Snapshot of the server's namespace.
-fn look(lab: &Lab) -> Snapshot {
-    take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
+fn look(lab: &TestLab) -> Snapshot {
+    take(&SnapshotScope { netns: Some(lab.server_name.clone()), ..SnapshotScope::default() }).unwrap().0
 }
 
-fn severity(report: &Report, id: &str) -> Option<Severity> {
+fn severity(report: &FindingsReport, id: &str) -> Option<Severity> {
     report.findings.iter().filter(|one| one.id == id).map(|finding| finding.severity).max()
 }
 
-fn assert_found(report: &Report, id: &str, expected: Severity) {
+fn assert_found(report: &FindingsReport, id: &str, expected: Severity) {
     assert_eq!(severity(report, id), Some(expected), "{id}: {report:#?}");
 }
 
@@ -293,7 +293,7 @@ fn disabled_gro_and_enabled_rps_are_found() {
 
 #[test]
 fn a_service_is_found_by_its_name() {
-    let Some(mut lab) = Lab::raise("service", 1) else { return };
+    let Some(mut lab) = TestLab::raise("service", 1) else { return };
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("irqbalance");
     // A hard link instead of a copy: a process that another test is starting could hold a copy open for writing
@@ -309,7 +309,7 @@ fn a_service_is_found_by_its_name() {
 
 /// Starts memcached in the lab and opens connections, each of which has received an answer. Returns `None` if memcached
 /// is not installed.
-fn memcached(lab: &mut Lab, threads: &str, connections: usize) -> Option<(Child, Vec<TcpStream>)> {
+fn memcached(lab: &mut TestLab, threads: &str, connections: usize) -> Option<(Child, Vec<TcpStream>)> {
     if std::process::Command::new("memcached").arg("-V").output().is_err() {
         skip(Lacks::Server("memcached"), "no memcached");
         return None;
@@ -337,7 +337,7 @@ fn memcached(lab: &mut Lab, threads: &str, connections: usize) -> Option<(Child,
 
 #[test]
 fn an_epoll_that_mixes_queues_is_found() {
-    let Some(mut lab) = Lab::raise("mixes", 2) else { return };
+    let Some(mut lab) = TestLab::raise("mixes", 2) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "1", 32) else { return };
     assert_found(&examine(&look(&lab), None), "epoll-mixes-napis", Severity::Note);
     for &napi in &lab.napis {
@@ -349,7 +349,7 @@ fn an_epoll_that_mixes_queues_is_found() {
 
 #[test]
 fn workers_on_one_queue_and_a_ring_too_small_for_them_are_found() {
-    let Some(mut lab) = Lab::raise("shares", 1) else { return };
+    let Some(mut lab) = TestLab::raise("shares", 1) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "2", 140) else { return };
     lab.set_napi(&SUSPEND);
     set_epolls(&child, PREFER);
@@ -360,7 +360,7 @@ fn workers_on_one_queue_and_a_ring_too_small_for_them_are_found() {
 
 #[test]
 fn a_polling_program_that_sleeps_past_a_long_timer_is_found() {
-    let Some(mut lab) = Lab::raise("long", 1) else { return };
+    let Some(mut lab) = TestLab::raise("long", 1) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
     lab.set_napi(&PartialNapiSettings {
         gro_flush_timeout_ns: Some(5_000_000),
@@ -373,7 +373,7 @@ fn a_polling_program_that_sleeps_past_a_long_timer_is_found() {
 
 #[test]
 fn connections_that_bypass_napi_are_found() {
-    let Some(mut lab) = Lab::raise("bypass", 1) else { return };
+    let Some(mut lab) = TestLab::raise("bypass", 1) else { return };
     let client_index =
         Links::open_in(&lab.client).unwrap().by_name(&InterfaceName::new("client0").unwrap()).unwrap().index;
     let mut ethtool = Ethtool::open_in(&lab.client).unwrap();

@@ -12,26 +12,26 @@ use quell_host::persistent::{self, PersistError, PersistState, WatchEnded};
 use quell_host::recovery::{Found, recover};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
-use quell_test_support::lab::{Lab, SUSPENDING};
+use quell_test_support::lab::{SUSPENDING, TestLab};
 
 const WATCHED_JOURNAL: &str = "QUELL_TEST_WATCHED_JOURNAL";
 const PATIENCE_MS: &str = "QUELL_TEST_PATIENCE_MS";
 const FOREVER: Duration = Duration::from_secs(1000);
 
 /// Makes the settings of [`SUSPENDING`] persistent and returns the path of the journal.
-fn keep(lab: &Lab, dir: &tempfile::TempDir, test: &str) -> PathBuf {
+fn keep(lab: &TestLab, dir: &tempfile::TempDir, test: &str) -> PathBuf {
     let mut transaction = lab.transaction(dir, test);
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
     transaction.keep().unwrap()
 }
 
-fn is_set(lab: &Lab) -> bool {
+fn is_set(lab: &TestLab) -> bool {
     lab.napi().settings.irq_suspend_timeout_ns == SUSPENDING.irq_suspend_timeout_ns
 }
 
 #[test]
 fn persistent_changes_stay_until_their_release() {
-    let Some(lab) = Lab::raise("kept", 1) else { return };
+    let Some(lab) = TestLab::raise("kept", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let path = keep(&lab, &dir, "kept-t");
@@ -48,7 +48,7 @@ fn persistent_changes_stay_until_their_release() {
 
 #[test]
 fn changes_of_another_boot_are_not_undone() {
-    let Some(lab) = Lab::raise("boot", 1) else { return };
+    let Some(lab) = TestLab::raise("boot", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let mut transaction = lab.transaction(&dir, "boot-t");
@@ -108,7 +108,12 @@ fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
 }
 
 /// Makes settings that persist only with a confirmation, and starts the watchdog.
-fn keep_if_confirmed(lab: &Lab, dir: &tempfile::TempDir, test: &str, patience: Duration) -> (Child, Watchdog, PathBuf) {
+fn keep_if_confirmed(
+    lab: &TestLab,
+    dir: &tempfile::TempDir,
+    test: &str,
+    patience: Duration,
+) -> (Child, Watchdog, PathBuf) {
     let mut transaction = lab.transaction(dir, test);
     let (child, watchdog) = start_watchdog(transaction.journal_path(), patience);
     transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap();
@@ -118,7 +123,7 @@ fn keep_if_confirmed(lab: &Lab, dir: &tempfile::TempDir, test: &str, patience: D
 
 #[test]
 fn an_unconfirmed_profile_is_rolled_back() {
-    let Some(lab) = Lab::raise("unconfirmed", 1) else { return };
+    let Some(lab) = TestLab::raise("unconfirmed", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "unconfirmed-t", Duration::from_millis(1));
     assert!(child.wait().unwrap().success());
@@ -131,7 +136,7 @@ fn an_unconfirmed_profile_is_rolled_back() {
 
 #[test]
 fn a_confirmed_profile_stays() {
-    let Some(lab) = Lab::raise("confirmed", 1) else { return };
+    let Some(lab) = TestLab::raise("confirmed", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "confirmed-t", FOREVER);
@@ -146,7 +151,7 @@ fn a_confirmed_profile_stays() {
 
 #[test]
 fn an_incomplete_transaction_is_undone_by_the_watchdog_at_once() {
-    let Some(lab) = Lab::raise("died", 1) else { return };
+    let Some(lab) = TestLab::raise("died", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "died-t");
     transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap();
@@ -161,7 +166,7 @@ fn an_incomplete_transaction_is_undone_by_the_watchdog_at_once() {
 
 #[test]
 fn a_profile_without_watchdog_is_undone_by_the_next_command() {
-    let Some(lab) = Lab::raise("blind", 1) else { return };
+    let Some(lab) = TestLab::raise("blind", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _, _) = keep_if_confirmed(&lab, &dir, "blind-t", FOREVER);
     child.kill().unwrap();
@@ -173,7 +178,7 @@ fn a_profile_without_watchdog_is_undone_by_the_next_command() {
 
 #[test]
 fn a_watchdog_undoes_everything_at_once_on_request() {
-    let Some(lab) = Lab::raise("give-up", 1) else { return };
+    let Some(lab) = TestLab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);
     let journal = Journal::in_dir(dir.path());
@@ -187,7 +192,7 @@ fn a_watchdog_undoes_everything_at_once_on_request() {
 
 #[test]
 fn a_watchdog_of_a_journal_that_was_reverted_has_nothing_to_do() {
-    let Some(lab) = Lab::raise("nothing", 1) else { return };
+    let Some(lab) = TestLab::raise("nothing", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let transaction = lab.transaction(&dir, "nothing-t");
     let path = transaction.journal_path().to_owned();

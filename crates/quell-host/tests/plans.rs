@@ -6,8 +6,8 @@ mod plan_model;
 
 use plan_model::{after, cpus, host, is_done_by_others, known, reverse};
 use proptest::prelude::*;
-use quell_host::plan::{Change, Observed, Plan, as_profile};
-use quell_host::snapshot::{Reading, Why};
+use quell_host::plan::{PlanInput, PlannedChange, ProfilePlan, as_profile};
+use quell_host::snapshot::{Reading, UnknownReason};
 use quell_mode::profile::{Profile, Source};
 
 fn profile(text: &str) -> Profile {
@@ -18,18 +18,18 @@ fn on_nic(text: &str) -> Profile {
     profile(&format!("[device.nic]\nname = 'eth*'\n{text}"))
 }
 
-fn lines(plan: &Plan) -> Vec<String> {
-    let line = |change: &Change| match change.queue() {
+fn lines(plan: &ProfilePlan) -> Vec<String> {
+    let line = |change: &PlannedChange| match change.queue() {
         Some(queue) => format!("{queue}: {}", change.text()),
         None => change.text().to_string(),
     };
     plan.steps.iter().map(|step| line(&step.change)).collect()
 }
 
-fn comes_back(observed: &Observed, profile: &Profile) {
-    let plan = Plan::of(observed, profile);
+fn comes_back(observed: &PlanInput, profile: &Profile) {
+    let plan = ProfilePlan::of(observed, profile);
     let reached = after(&plan, observed);
-    let again = Plan::of(&reached, profile);
+    let again = ProfilePlan::of(&reached, profile);
     assert!(again.steps.is_empty(), "not idempotent: {:#?}\nafter {:#?}", lines(&again), lines(&plan));
     let back = after(&reverse(&plan), &reached);
     assert_eq!(&back, observed, "{:#?}", lines(&reverse(&plan)));
@@ -39,7 +39,7 @@ fn comes_back(observed: &Observed, profile: &Profile) {
 fn the_plan_of_the_memcached_profile_has_the_order_that_the_kernel_needs() {
     let profile = profile(include_str!("../../../profiles/memcached.toml"));
     let observed = host(4);
-    let plan = Plan::of(&observed, &profile);
+    let plan = ProfilePlan::of(&observed, &profile);
     assert_eq!(plan.impossible, []);
     let lines = lines(&plan);
     let at =
@@ -71,16 +71,16 @@ fn every_shipped_profile_can_be_applied_and_undone() {
 
 #[test]
 fn each_change_names_its_line_in_the_profile() {
-    let plan = Plan::of(&host(2), &on_nic("queues.a = { queues = 1, mode = 'defer20' }"));
+    let plan = ProfilePlan::of(&host(2), &on_nic("queues.a = { queues = 1, mode = 'defer20' }"));
     let [step] = plan.steps.as_slice() else { panic!("{:#?}", lines(&plan)) };
     assert_eq!(step.wanted_by.as_ref().unwrap().to_string(), "test.toml:3:33");
 }
 
 #[test]
 fn a_table_shrinks_before_the_channels_and_grows_after_them() {
-    let shrink = lines(&Plan::of(&host(8), &on_nic("channels.combined = 2\nrss.main.queues = 'all'")));
+    let shrink = lines(&ProfilePlan::of(&host(8), &on_nic("channels.combined = 2\nrss.main.queues = 'all'")));
     assert_eq!(shrink, ["rss context 0: queues 0-7 → queues 0-1", "channels: combined 8 → combined 2"]);
-    let grow = lines(&Plan::of(&host(2), &on_nic("channels.combined = 8\nrss.main.queues = 'all'")));
+    let grow = lines(&ProfilePlan::of(&host(2), &on_nic("channels.combined = 8\nrss.main.queues = 'all'")));
     assert_eq!(grow, ["channels: combined 2 → combined 8", "rss context 0: queues 0-1 → queues 0-7"]);
 }
 
@@ -89,7 +89,7 @@ fn settings_outside_the_profile_are_set_again_when_their_queue_is_recreated() {
     let mut observed = host(2);
     known(&mut observed.snapshot.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
     let wanted = on_nic("rings.rx = 1024");
-    let plan = Plan::of(&observed, &wanted);
+    let plan = ProfilePlan::of(&observed, &wanted);
     assert_eq!(lines(&plan), ["rings: rx 512 → rx 1024", "1: xps_rxqs: 0 → 0"]);
     assert_eq!(plan.steps[1].wanted_by, None);
     comes_back(&observed, &wanted);
@@ -99,9 +99,9 @@ fn settings_outside_the_profile_are_set_again_when_their_queue_is_recreated() {
 fn a_thread_is_placed_after_its_creation_and_removed_without_a_step_of_its_own() {
     let wanted =
         on_nic("queues.a = { mode = 'threaded', thread-cpus = 'one-per-core', thread-scheduling = 'fifo:50' }");
-    let plan = Plan::of(&host(1), &wanted);
+    let plan = ProfilePlan::of(&host(1), &wanted);
     let [napi, affinity, class] = plan.steps.as_slice() else { panic!("{:#?}", lines(&plan)) };
-    assert!(matches!(napi.change, Change::Napi { .. }));
+    assert!(matches!(napi.change, PlannedChange::Napi { .. }));
     assert_eq!(affinity.change.text().to_string(), "thread affinity: – → 0");
     assert_eq!(class.change.text().to_string(), "thread scheduling: – → fifo:50");
     assert!(is_done_by_others(&affinity.change.inverse()));
@@ -111,10 +111,10 @@ fn a_thread_is_placed_after_its_creation_and_removed_without_a_step_of_its_own()
 
 #[test]
 fn a_cpu_policy_prefers_cores_near_the_device_and_wraps_around() {
-    let plan = Plan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'one-per-core' }"));
+    let plan = ProfilePlan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'one-per-core' }"));
     let affinities: Vec<_> = lines(&plan).iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect();
     assert_eq!(affinities, ["0", "1", "2", "3", "0", "1"]);
-    let plan = Plan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'numa-local' }"));
+    let plan = ProfilePlan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'numa-local' }"));
     let affinities: Vec<_> = lines(&plan).iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect();
     assert_eq!(affinities, ["0", "1", "4", "5", "0", "1"]);
 }
@@ -123,29 +123,29 @@ fn a_cpu_policy_prefers_cores_near_the_device_and_wraps_around() {
 fn impossible_settings_are_reported_with_reason_and_position() {
     let mut observed = host(2);
     let nic = &mut observed.snapshot.devices[0];
-    nic.rings = Reading::unknown(Why::UnsupportedByDriver, "Operation not supported");
-    nic.flow_rules = Reading::unknown(Why::Denied { needs: None }, "Operation not permitted");
+    nic.rings = Reading::unknown(UnknownReason::UnsupportedByDriver, "Operation not supported");
+    nic.flow_rules = Reading::unknown(UnknownReason::Denied { needs: None }, "Operation not permitted");
     let wanted = on_nic(
         "channels.combined = 32\nrings.rx = 64\nfeatures = { tx-lockless = true, rx-gor = true }\n\
          coalescing.cqe-mode-rx = true\nqueues.a = { queues = 7, mode = 'base' }\nqueues.b = { queues = 1, irq-cpus = '9' }\n\
          flow.a = { protocol = 'tcp', port = 1, to-queue = 1 }\n[device.other]\nname = 'wlan0'",
     );
-    let plan = Plan::of(&observed, &wanted);
+    let plan = ProfilePlan::of(&observed, &wanted);
     assert!(plan.steps.is_empty(), "{:#?}", lines(&plan));
     let mut said: Vec<_> = plan.impossible.iter().map(|no| (no.what.as_str(), no.why, no.wanted_by.line())).collect();
     said.sort_by_key(|(what, _, line)| (*line, *what));
     assert_eq!(
         said,
         [
-            ("channels of eth0 (combined)", Why::UnsupportedByDriver, 3),
-            ("rings of eth0", Why::UnsupportedByDriver, 4),
-            ("feature rx-gor of eth0", Why::UnsupportedByKernel, 5),
-            ("feature tx-lockless of eth0", Why::UnsupportedByDriver, 5),
-            ("coalescing of eth0: cqe-mode-rx", Why::UnsupportedByDriver, 6),
-            ("queue 7 of eth0", Why::Absent, 7),
-            ("interrupt of queue 1 of eth0", Why::Absent, 8),
-            ("flow rule a of eth0", Why::Denied { needs: None }, 9),
-            ("device.other", Why::Absent, 10),
+            ("channels of eth0 (combined)", UnknownReason::UnsupportedByDriver, 3),
+            ("rings of eth0", UnknownReason::UnsupportedByDriver, 4),
+            ("feature rx-gor of eth0", UnknownReason::UnsupportedByKernel, 5),
+            ("feature tx-lockless of eth0", UnknownReason::UnsupportedByDriver, 5),
+            ("coalescing of eth0: cqe-mode-rx", UnknownReason::UnsupportedByDriver, 6),
+            ("queue 7 of eth0", UnknownReason::Absent, 7),
+            ("interrupt of queue 1 of eth0", UnknownReason::Absent, 8),
+            ("flow rule a of eth0", UnknownReason::Denied { needs: None }, 9),
+            ("device.other", UnknownReason::Absent, 10),
         ]
     );
 }
@@ -153,7 +153,7 @@ fn impossible_settings_are_reported_with_reason_and_position() {
 #[test]
 fn a_device_that_two_sections_select_is_left_alone() {
     let wanted = profile("[device.a]\nname = 'eth0'\nrings.rx = 64\n[device.b]\ndriver = 'i*'\nrings.rx = 128");
-    let plan = Plan::of(&host(1), &wanted);
+    let plan = ProfilePlan::of(&host(1), &wanted);
     assert!(plan.steps.is_empty() && plan.impossible.len() == 1, "{plan:#?}");
 }
 
@@ -194,7 +194,7 @@ proptest! {
     fn any_profile_is_idempotent_and_reversible(first in any_device(), second in any_device(), queues in 1_u32..9) {
         // The first plan creates a state in which no driver starts.
         let start = host(queues);
-        let somewhere = after(&Plan::of(&start, &profile(&first)), &start);
+        let somewhere = after(&ProfilePlan::of(&start, &profile(&first)), &start);
         comes_back(&start, &profile(&first));
         comes_back(&somewhere, &profile(&second));
     }
@@ -203,12 +203,12 @@ proptest! {
     fn a_state_printed_as_a_profile_is_restored_by_it(
         first in any_device(), drift in any_device(), queues in 1_u32..9
     ) {
-        let state = after(&Plan::of(&host(queues), &profile(&first)), &host(queues));
+        let state = after(&ProfilePlan::of(&host(queues), &profile(&first)), &host(queues));
         let text = as_profile(&state.snapshot, |_| true).unwrap();
         let printed = profile(&text);
-        prop_assert_eq!(Plan::of(&state, &printed), Plan::default(), "{}", &text);
-        let drifted = after(&Plan::of(&state, &profile(&drift)), &state);
-        let back = after(&Plan::of(&drifted, &printed), &drifted);
+        prop_assert_eq!(ProfilePlan::of(&state, &printed), ProfilePlan::default(), "{}", &text);
+        let drifted = after(&ProfilePlan::of(&state, &profile(&drift)), &state);
+        let back = after(&ProfilePlan::of(&drifted, &printed), &drifted);
         let settings = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.starts_with('#')).map(ToOwned::to_owned).collect()
         };
@@ -217,10 +217,10 @@ proptest! {
 
     #[test]
     fn reversing_a_change_twice_yields_the_change(text in any_device(), queues in 1_u32..9) {
-        for step in Plan::of(&host(queues), &profile(&text)).steps {
+        for step in ProfilePlan::of(&host(queues), &profile(&text)).steps {
             prop_assert_eq!(step.change.inverse().inverse(), step.change.clone());
             let json = serde_json::to_string(&step.change).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Change>(&json).unwrap(), step.change);
+            prop_assert_eq!(serde_json::from_str::<PlannedChange>(&json).unwrap(), step.change);
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use quell_host::snapshot::{Scope, Snapshot, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_linux::Pid;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn the_published_schema_matches_this_version() {
 #[test]
 fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
+    let scope = SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() };
     let snapshot = serde_json::to_value(take(&scope).unwrap().0).unwrap();
     let schema = published();
     for (definition, place) in [

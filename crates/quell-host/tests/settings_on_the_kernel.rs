@@ -18,15 +18,15 @@ use quell_linux::link::Links;
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
-use quell_linux::process::{Output, ProcessError, Spawn, Step};
+use quell_linux::process::{Output, ProcessError, Spawn, SpawnStep};
 use quell_test_support::lab::{
-    ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, every_namespace_is_in_sight,
+    ARRIVES_WITHIN, PREFER, SUSPENDED_FOR, SUSPENDING, TestLab, UdpProgram, every_namespace_is_in_sight,
 };
 use quell_test_support::{Lacks, skip, wait_until};
 
 #[test]
 fn unchanged_values_are_not_recorded() {
-    let Some(lab) = Lab::raise("already", 1) else { return };
+    let Some(lab) = TestLab::raise("already", 1) else { return };
     lab.set_napi(&SUSPENDING);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "already-t");
@@ -38,7 +38,7 @@ fn unchanged_values_are_not_recorded() {
 
 #[test]
 fn a_value_that_another_program_changed_is_left_alone_and_reported() {
-    let Some(lab) = Lab::raise("others", 1) else { return };
+    let Some(lab) = TestLab::raise("others", 1) else { return };
     let before = lab.napi();
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "others-t");
@@ -58,7 +58,7 @@ fn a_value_that_another_program_changed_is_left_alone_and_reported() {
 
 #[test]
 fn values_that_survive_in_a_recreated_queue_are_restored() {
-    let Some(lab) = Lab::raise("anew", 2) else { return };
+    let Some(lab) = TestLab::raise("anew", 2) else { return };
     let before = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "anew-t");
@@ -85,7 +85,7 @@ fn values_that_survive_in_a_recreated_queue_are_restored() {
 
 #[test]
 fn a_deleted_device_needs_no_undo() {
-    let Some(lab) = Lab::raise("gone", 1) else { return };
+    let Some(lab) = TestLab::raise("gone", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "gone-t");
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
@@ -98,7 +98,7 @@ fn a_deleted_device_needs_no_undo() {
 
 #[test]
 fn a_deleted_namespace_needs_no_undo() {
-    let Some(lab) = Lab::raise("nons", 1) else { return };
+    let Some(lab) = TestLab::raise("nons", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "nons-t");
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
@@ -111,11 +111,11 @@ fn a_deleted_namespace_needs_no_undo() {
 
 #[test]
 fn a_closed_epoll_needs_no_undo() {
-    let Some(lab) = Lab::raise("closed", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("closed", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "closed-t");
-    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    assert!(transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap());
     drop(program.epoll);
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
@@ -123,11 +123,11 @@ fn a_closed_epoll_needs_no_undo() {
 
 #[test]
 fn an_epoll_that_moved_to_another_number_is_restored() {
-    let Some(lab) = Lab::raise("moved", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("moved", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "moved-t");
-    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    assert!(transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap());
     let moved = program.epoll.as_fd().try_clone_to_owned().unwrap();
     drop(program.epoll);
     let reverted = transaction.revert().unwrap();
@@ -149,7 +149,7 @@ fn the_epoll_of_a_program_without_its_main_thread_is_restored() {
     if cfg!(not(target_arch = "x86_64")) {
         return skip(Lacks::Machine, "the test uses the number of exit(2) on x86-64");
     }
-    let Some(lab) = Lab::raise("lost-main", 1) else { return };
+    let Some(lab) = TestLab::raise("lost-main", 1) else { return };
     let mut python = Command::new("python3");
     python.args(["-c", LOSES_ITS_MAIN_THREAD]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let Ok(mut child) = python.spawn() else { return skip(Lacks::Tool("python3"), "python3 is not installed") };
@@ -177,13 +177,13 @@ fn the_epoll_of_a_program_without_its_main_thread_is_restored() {
 
 #[test]
 fn an_exited_program_needs_no_undo() {
-    let Some(lab) = Lab::raise("ended", 1) else { return };
+    let Some(lab) = TestLab::raise("ended", 1) else { return };
     let spawn = Spawn::new("memcached")
         .args(["-u", "nobody", "-U", "0", "-l", "192.0.2.1"])
         .netns(&lab.server)
         .stderr(Output::Tail(500));
     let mut child = match spawn.start() {
-        Err(error @ ProcessError::Spawn { step: Step::Exec, .. }) => {
+        Err(error @ ProcessError::Spawn { step: SpawnStep::Exec, .. }) => {
             skip(Lacks::Server("memcached"), &error);
             return;
         }
@@ -207,11 +207,11 @@ fn an_exited_program_needs_no_undo() {
 
 #[test]
 fn a_process_with_a_reused_pid_is_not_changed() {
-    let Some(lab) = Lab::raise("number", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("number", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "number-t");
-    let this = Program::process();
+    let this = UdpProgram::process();
     let another = ProcessIdentity { starttime: Ticks(this.starttime.0 + 1), ..this };
     let error = transaction.set_epoll(another, program.epoll_fd(), PREFER).unwrap_err();
     assert!(matches!(error, ChangeError::Settings(_)), "{error}");
@@ -220,11 +220,11 @@ fn a_process_with_a_reused_pid_is_not_changed() {
 
 #[test]
 fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
-    let Some(lab) = Lab::raise("epoll", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("epoll", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "epoll-t");
-    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    assert!(transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap());
     let theirs = EpollParams { busy_poll_usecs: 7, ..PREFER };
     program.set_epoll(theirs);
     let reverted = transaction.revert().unwrap();
@@ -234,7 +234,7 @@ fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
 }
 
 /// Runs the program like a server: receives events, works for a while and waits again. Returns the number of events.
-fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
+fn work(program: &mut UdpProgram, ended: &AtomicBool) -> u32 {
     program.socket.set_nonblocking(true).unwrap();
     let mut heard = 0;
     loop {
@@ -255,12 +255,12 @@ fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
 
 #[test]
 fn a_program_that_continues_is_not_left_stalled() {
-    let Some(lab) = Lab::raise("works", 1) else { return };
-    let mut program = Program::start(&lab, Trigger::Edge);
+    let Some(lab) = TestLab::raise("works", 1) else { return };
+    let mut program = UdpProgram::start(&lab, Trigger::Edge);
     let sender = program.sender.try_clone().unwrap();
     let fd = program.epoll_fd();
     let ended = AtomicBool::new(false);
-    let process = Program::process();
+    let process = UdpProgram::process();
     let (heard, sent) = std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             let mut sent = 0;
@@ -310,8 +310,8 @@ fn a_queue_that_cannot_be_polled_is_waited_out_or_explained() {
 }
 
 fn wait_out_without_files() {
-    let Some(lab) = Lab::raise("files", 1) else { return };
-    let mut program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("files", 1) else { return };
+    let mut program = UdpProgram::start(&lab, Trigger::Level);
     let short = Duration::from_millis(300);
     let short_ns = u64::try_from(short.as_nanos()).unwrap();
     lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
@@ -363,7 +363,7 @@ impl Drop for FileLimit {
 
 #[test]
 fn the_value_that_was_set_last_holds_when_another_journal_ends() {
-    let Some(lab) = Lab::raise("order", 1) else { return };
+    let Some(lab) = TestLab::raise("order", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let suspend =
         |ms: u64| PartialNapiSettings { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..PartialNapiSettings::NONE };

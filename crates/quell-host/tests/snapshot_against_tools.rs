@@ -9,14 +9,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::mpsc;
 
-use quell_host::snapshot::{Device, Reading, Scope, Snapshot, Thread, take};
+use quell_host::snapshot::{Device, Reading, Snapshot, SnapshotScope, Thread, take};
 use quell_linux::ethtool::CoalesceParameter::{self, RxMaxFrames, RxUsecs, TxMaxFrames, TxUsecs};
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip_part};
 
-use quell_test_support::lab::{Lab, id};
+use quell_test_support::lab::{TestLab, id};
 
 /// Other programs, run in a named namespace or in the caller's.
 struct Tools {
@@ -264,7 +264,7 @@ fn the_machines_own_devices_are_as_ethtool_ip_and_sysfs_see_them() {
     let names = tools.names("/sys/class/net").unwrap();
     let names: Vec<String> = names.into_iter().filter(|name| name != "bonding_masters").collect();
     let before: HashMap<&str, _> = names.iter().map(|name| (name.as_str(), packets(&tools, name))).collect();
-    let snapshot = take(&Scope::default()).unwrap().0;
+    let snapshot = take(&SnapshotScope::default()).unwrap().0;
     let mut seen: Vec<&str> = snapshot.devices.iter().map(|device| device.name.as_str()).collect();
     seen.sort_unstable();
     assert_eq!(seen, names);
@@ -284,9 +284,9 @@ fn the_machines_own_devices_are_as_ethtool_ip_and_sysfs_see_them() {
 
 #[test]
 fn devices_of_a_lab_are_as_ethtool_ip_and_sysfs_see_them() {
-    let Some(_lab) = Lab::raise("tools", 4) else { return };
+    let Some(_lab) = TestLab::raise("tools", 4) else { return };
     let namespace = format!("{}-server", id("tools"));
-    let snapshot = take(&Scope { netns: Some(namespace.clone()), ..Scope::default() }).unwrap().0;
+    let snapshot = take(&SnapshotScope { netns: Some(namespace.clone()), ..SnapshotScope::default() }).unwrap().0;
     let tools = Tools { namespace: Some(namespace) };
     for device in snapshot.devices.iter().filter(|device| device.name != "lo") {
         let compared = device_is_as_others_see_it(&tools, device);
@@ -322,7 +322,7 @@ fn interrupt_counts() -> HashMap<u32, Vec<u64>> {
 #[test]
 fn interrupts_their_affinity_and_their_counts_match_proc() {
     let before = interrupt_counts();
-    let snapshot = take(&Scope::default()).unwrap().0;
+    let snapshot = take(&SnapshotScope::default()).unwrap().0;
     let after = interrupt_counts();
     let of_proc = |irq: u32, file: &str| {
         let text = std::fs::read_to_string(format!("/proc/irq/{irq}/{file}")).ok()?;
@@ -344,7 +344,7 @@ fn interrupts_their_affinity_and_their_counts_match_proc() {
 
 #[test]
 fn sysctls_match_proc() {
-    let sysctls = take(&Scope::default()).unwrap().0.sysctls;
+    let sysctls = take(&SnapshotScope::default()).unwrap().0.sysctls;
     for (name, seen) in [
         ("busy_poll", &sysctls.busy_poll_us),
         ("busy_read", &sysctls.busy_read_us),
@@ -391,7 +391,7 @@ fn thread_as_seen(thread: &Thread) -> (String, CpuList, u32, i64) {
 }
 
 fn process_of_this_test() -> Snapshot {
-    take(&Scope { pids: vec![Pid::of_this_process()], ..Scope::default() }).unwrap().0
+    take(&SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() }).unwrap().0
 }
 
 #[test]
@@ -424,13 +424,13 @@ fn cpus_and_class_of_a_queues_kthread_match_proc() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
-    let Some(lab) = Lab::raise("kthread", 2) else { return };
+    let Some(lab) = TestLab::raise("kthread", 2) else { return };
     lab.set_napi(&PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() });
     let tid = Netdev::open_in(&lab.server).unwrap().napi(lab.napis[0]).unwrap().pid.unwrap();
     sched::set_affinity(tid, &CpuList::from_iter([0])).unwrap();
     sched::set_scheduling(tid, Scheduling { policy: Policy::Fifo { priority: 7 }, reset_on_fork: false }).unwrap();
     let namespace = format!("{}-server", id("kthread"));
-    let snapshot = take(&Scope { netns: Some(namespace), ..Scope::default() }).unwrap().0;
+    let snapshot = take(&SnapshotScope { netns: Some(namespace), ..SnapshotScope::default() }).unwrap().0;
     let index = snapshot.index();
     let (_, napi) = index.napi(lab.napis[0]).unwrap();
     let Reading::Known(Some(thread)) = &napi.thread else { panic!("{napi:?}") };

@@ -7,16 +7,16 @@ use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
-use quell_host::snapshot::{Device, Provenance, Scope, Snapshot, WatchedFile, take};
+use quell_host::snapshot::{Device, Provenance, Snapshot, SnapshotScope, WatchedFile, take};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::{Pid, epoll_params};
 use quell_test_support::{Lacks, skip_part};
 
-use quell_test_support::lab::{Lab, id};
+use quell_test_support::lab::{TestLab, id};
 
 fn of_namespace(name: &str) -> Snapshot {
-    take(&Scope { netns: Some(name.to_owned()), ..Scope::default() }).unwrap().0
+    take(&SnapshotScope { netns: Some(name.to_owned()), ..SnapshotScope::default() }).unwrap().0
 }
 
 fn device<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Device {
@@ -47,7 +47,7 @@ fn said(namespace: &str, command: &[&str]) -> Option<String> {
 fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
     for queues in [1, 4, 16] {
         let test = format!("veth{queues}");
-        let Some(lab) = Lab::raise(&test, queues) else { return };
+        let Some(lab) = TestLab::raise(&test, queues) else { return };
         let change =
             PartialNapiSettings { defer_hard_irqs: Some(7), gro_flush_timeout_ns: Some(50_000), ..Default::default() };
         let chosen = *lab.napis.last().unwrap();
@@ -89,7 +89,7 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
 
 #[test]
 fn macvlan_and_tap_devices_are_described() {
-    let Some(_lab) = Lab::raise("tap", 2) else { return };
+    let Some(_lab) = TestLab::raise("tap", 2) else { return };
     let namespace = format!("{}-server", id("tap"));
     let made = ["link add link server0 name mac0 type macvlan mode bridge", "tuntap add dev tap0 mode tap multi_queue"];
     for words in made {
@@ -111,7 +111,7 @@ fn macvlan_and_tap_devices_are_described() {
 
 #[test]
 fn a_connection_leads_from_its_epoll_to_its_queue() {
-    let Some(lab) = Lab::raise("path", 4) else { return };
+    let Some(lab) = TestLab::raise("path", 4) else { return };
     let server = lab.server.run(|| TcpListener::bind("192.0.2.1:7000").unwrap()).unwrap();
     let mut client = lab.client.run(|| TcpStream::connect("192.0.2.1:7000").unwrap()).unwrap();
     let (accepted, _) = server.accept().unwrap();
@@ -124,7 +124,10 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
 
     // The process of the test is in the caller's namespace, but its sockets are in the lab's namespace.
     let (netns, pids) = (Some(format!("{}-server", id("path"))), vec![Pid::of_this_process()]);
-    let both = [Scope { whole_host: true, ..Scope::default() }, Scope { netns, pids, ..Scope::default() }];
+    let both = [
+        SnapshotScope { whole_host: true, ..SnapshotScope::default() },
+        SnapshotScope { netns, pids, ..SnapshotScope::default() },
+    ];
     for scope in both {
         let snapshot = take(&scope).unwrap().0;
         assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_readers));

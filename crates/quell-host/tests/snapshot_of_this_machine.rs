@@ -5,12 +5,12 @@
 
 use std::net::{TcpListener, TcpStream};
 
-use quell_host::snapshot::{Scope, Snapshot, Socket, TakeError, Why, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, SnapshotSocket, TakeError, UnknownReason, take};
 use quell_linux::{Pid, socket_options};
 use quell_test_support::{Lacks, skip};
 
 fn of_this_process() -> Snapshot {
-    let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
+    let scope = SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() };
     take(&scope).unwrap().0
 }
 
@@ -49,7 +49,7 @@ fn connections(listener: &TcpListener) -> Vec<(TcpStream, TcpStream)> {
     (0..MANY).map(connect).collect()
 }
 
-fn accepted(snapshot: &Snapshot, listener: &TcpListener) -> Vec<Socket> {
+fn accepted(snapshot: &Snapshot, listener: &TcpListener) -> Vec<SnapshotSocket> {
     let local = listener.local_addr().ok();
     snapshot.sockets.iter().filter(|socket| socket.local == local && socket.remote.is_some()).cloned().collect()
 }
@@ -67,7 +67,7 @@ fn all_similar_connections_report_their_napi_id_and_some_all_options() {
     assert!(
         asked.iter().all(|socket| socket.incoming_cpu.known().is_some() && socket.busy_poll_us.known() == Some(&0))
     );
-    assert!(left_out.iter().all(|socket| socket.busy_poll_us.why_unknown().unwrap().why == Why::NotAsked));
+    assert!(left_out.iter().all(|socket| socket.busy_poll_us.why_unknown().unwrap().why == UnknownReason::NotAsked));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn no_busy_polling_connection_is_left_out() {
 
 #[test]
 fn the_loopback_device_has_no_napi() {
-    let snapshot = take(&Scope::default()).unwrap().0;
+    let snapshot = take(&SnapshotScope::default()).unwrap().0;
     let loopback = snapshot.devices.iter().find(|device| device.name == "lo").unwrap();
     assert_eq!(loopback.irqs.known().map(Vec::as_slice), Some(&[][..]));
     assert!(loopback.napis.known().is_none_or(Vec::is_empty));
@@ -95,8 +95,8 @@ fn the_loopback_device_has_no_napi() {
 #[test]
 fn a_missing_object_is_named_in_the_error() {
     let nobody = Pid::new(i32::MAX).unwrap();
-    let error = take(&Scope { pids: vec![nobody], ..Scope::default() }).unwrap_err();
+    let error = take(&SnapshotScope { pids: vec![nobody], ..SnapshotScope::default() }).unwrap_err();
     assert!(matches!(error, TakeError::NoSuchProcess(pid) if pid == nobody));
-    let error = take(&Scope { device: Some("qt-none".into()), ..Scope::default() }).unwrap_err();
+    let error = take(&SnapshotScope { device: Some("qt-none".into()), ..SnapshotScope::default() }).unwrap_err();
     assert!(error.to_string().contains("qt-none") && error.to_string().contains("lo"), "{error}");
 }

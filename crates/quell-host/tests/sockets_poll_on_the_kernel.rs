@@ -17,7 +17,7 @@ use quell_linux::io_uring::Ring;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo};
 use quell_linux::proc::ProcRoot;
 use quell_linux::socket_options;
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, Program, id, skipped};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram, id, skipped};
 use quell_test_support::{Lacks, skip};
 
 const POLLING: SocketPolling =
@@ -54,8 +54,8 @@ fn connections_inherit_polling_from_their_listener_and_all_are_restored() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-inherit");
     let sockets = [numbered(&listener), numbered(&early)];
-    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 2);
-    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 0, "they already busy poll");
+    assert_eq!(transaction.set_sockets(UdpProgram::process(), &sockets, POLLING).unwrap(), 2);
+    assert_eq!(transaction.set_sockets(UdpProgram::process(), &sockets, POLLING).unwrap(), 0, "they already busy poll");
     assert_eq!([values(&listener), values(&early)], [POLLING.values; 2]);
     let (late, late_client) = accept(&listener);
     let (by_somebody_else, _client) = accept(&listener);
@@ -79,7 +79,7 @@ fn a_socket_that_another_program_changed_is_left_alone_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-others");
     let numbers = sockets.each_ref().map(numbered);
-    assert_eq!(transaction.set_sockets(Program::process(), &numbers, POLLING).unwrap(), 2);
+    assert_eq!(transaction.set_sockets(UdpProgram::process(), &numbers, POLLING).unwrap(), 2);
     socket_options::set_busy_poll_us(&sockets[1], 9).unwrap();
     let reverted = transaction.revert().unwrap();
     let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
@@ -97,7 +97,7 @@ fn closed_sockets_need_no_undo() {
     let mut transaction = begin(&dir, "sp-closed");
     let sockets = [numbered(&socket), SocketId { fd: i32::MAX, inode: None }];
     assert_eq!(
-        transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(),
+        transaction.set_sockets(UdpProgram::process(), &sockets, POLLING).unwrap(),
         1,
         "one descriptor is not open"
     );
@@ -115,20 +115,20 @@ fn a_descriptor_that_was_reused_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-number");
     let seen_before = SocketId { inode: Some(1), ..numbered(&socket) };
-    assert_eq!(transaction.set_sockets(Program::process(), &[seen_before], POLLING).unwrap(), 0);
+    assert_eq!(transaction.set_sockets(UdpProgram::process(), &[seen_before], POLLING).unwrap(), 0);
     assert_eq!(values(&socket), untouched);
 }
 
 /// Packets received by busy polling in the lab's server namespace.
-fn polled(lab: &Lab) -> u64 {
+fn polled(lab: &TestLab) -> u64 {
     let read = || ProcRoot::default().thread_self().netstat().unwrap().busy_poll_rx_packets().unwrap();
     lab.server.run(read).unwrap()
 }
 
 #[test]
 fn a_blocking_receive_polls_its_queue_once_its_socket_busy_polls() {
-    let Some(lab) = Lab::raise("sp-polls", 1) else { return };
-    let program = Program::start(&lab, Trigger::Level);
+    let Some(lab) = TestLab::raise("sp-polls", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
     let receive = || {
         program.send(1);
         assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
@@ -138,7 +138,7 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_busy_polls() {
     let long = SocketPolling { values: SocketValues { busy_poll_us: 200_000, prefer_busy_poll: true }, ..POLLING };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-polls-t");
-    assert_eq!(transaction.set_sockets(Program::process(), &[numbered(&program.socket)], long).unwrap(), 1);
+    assert_eq!(transaction.set_sockets(UdpProgram::process(), &[numbered(&program.socket)], long).unwrap(), 1);
     let deferral = quell_linux::netdev::PartialNapiSettings {
         defer_hard_irqs: Some(100),
         gro_flush_timeout_ns: Some(u64::try_from(Duration::from_secs(1).as_nanos()).unwrap()),
@@ -178,9 +178,9 @@ fn an_io_uring_is_set_to_busy_poll_unless_it_already_does() {
     let polling = RingPolling { busy_poll_us: 64, prefer_busy_poll: true };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-ring");
-    assert_eq!(transaction.set_ring(Program::process(), fd, polling).unwrap(), None);
+    assert_eq!(transaction.set_ring(UdpProgram::process(), fd, polling).unwrap(), None);
     assert_eq!(now(), RingPollingInfo::On(polling));
-    let why = transaction.set_ring(Program::process(), fd, polling).unwrap();
+    let why = transaction.set_ring(UdpProgram::process(), fd, polling).unwrap();
     assert_eq!(why.as_deref(), Some("it already busy polls, for 64 µs"));
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
-use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, connections, verify};
+use quell_host::steer::{Baseline, CannotSteer, Note, SteerVerdict, connections, verify};
 use quell_host::transaction::Transaction;
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
@@ -109,17 +109,17 @@ fn a_snapshot_agrees_with_the_reports_of_the_connections() {
     let mut transaction = steered.lab.transaction(&dir, "st-verify-t");
     transaction.steer(&steering).unwrap();
     let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
-    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, SteerVerdict::NotYet);
 
     let since = open(&steered.lab.client, &BOTH, SOME);
     let verification = verify(&steering, &baseline, &steered.look());
-    assert_eq!(verification.verdict, Verdict::Holds, "{verification:?}");
+    assert_eq!(verification.verdict, SteerVerdict::Holds, "{verification:?}");
     assert_eq!(verification.workers.len(), 4);
     let seen: usize = verification.workers.iter().flat_map(|worker| worker.connections.values()).sum();
     assert_eq!(seen, since.len());
 
     let everything = verify(&steering, &Baseline::default(), &steered.look());
-    assert_eq!(everything.verdict, Verdict::Mixed, "older connections were distributed by their hash");
+    assert_eq!(everything.verdict, SteerVerdict::Mixed, "older connections were distributed by their hash");
     drop(before);
 }
 
@@ -159,11 +159,11 @@ fn connections_with_a_handshake_older_than_the_filter_do_not_count() {
         lose_answers(&steered, &["del"]).unwrap();
         (baseline, clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>())
     });
-    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, SteerVerdict::NotYet);
     let everything = verify(&steering, &Baseline::default(), &steered.look());
-    assert_eq!(everything.verdict, Verdict::Mixed, "the filter did not apply to these connections");
+    assert_eq!(everything.verdict, SteerVerdict::Mixed, "the filter did not apply to these connections");
     let _since = open(&steered.lab.client, &BOTH, SOME);
-    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::Holds);
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, SteerVerdict::Holds);
 }
 
 #[test]

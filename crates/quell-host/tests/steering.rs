@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use quell_host::snapshot::{Protocol, Snapshot};
 use quell_host::steer::{
-    Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, Steering, Surroundings, Verdict,
-    WhyLeftOut, groups, plan, verify,
+    Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, SteerVerdict, Steering,
+    Surroundings, WhyLeftOut, groups, plan, verify,
 };
 use quell_linux::reuseport::SeenQueues;
 use quell_linux::{Ifindex, Pid};
@@ -242,14 +242,14 @@ fn a_filter_holds_while_new_connections_of_each_worker_share_one_napi() {
     let steering = host.plan().unwrap();
     assert_eq!(steering.notes, [Note::Established { connections: 1 }]);
     let baseline = Baseline::of(&[connection("192.0.2.2:49152", Some(900))]);
-    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, Verdict::NotYet);
+    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, SteerVerdict::NotYet);
     connect(&mut host, EPOLLS[0], 901, Some(8_193));
     connect(&mut host, EPOLLS[1], 902, Some(8_194));
     connect(&mut host, EPOLLS[1], 903, None);
     let verification = verify(&steering, &baseline, &host.snapshot());
-    assert_eq!((verification.verdict, verification.workers.len()), (Verdict::Holds, 2));
+    assert_eq!((verification.verdict, verification.workers.len()), (SteerVerdict::Holds, 2));
     connect(&mut host, EPOLLS[1], 904, Some(8_193));
-    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, Verdict::Mixed);
+    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, SteerVerdict::Mixed);
 }
 
 #[test]
@@ -266,10 +266,10 @@ fn a_connection_that_was_accepted_after_the_filter_does_not_count() {
         );
     }
     let verdict = |connections: &[Connection]| verify(&steering, &Baseline::of(connections), &host.snapshot()).verdict;
-    assert_eq!(verdict(&[]), Verdict::Mixed);
-    assert_eq!(verdict(&[connection("192.0.2.2:50000", None)]), Verdict::Holds);
+    assert_eq!(verdict(&[]), SteerVerdict::Mixed);
+    assert_eq!(verdict(&[connection("192.0.2.2:50000", None)]), SteerVerdict::Holds);
     let both = [connection("192.0.2.2:50000", None), connection("192.0.2.2:50001", Some(901))];
-    assert_eq!(verdict(&both), Verdict::NotYet);
+    assert_eq!(verdict(&both), SteerVerdict::NotYet);
     let of_another_address = Connection { local: "192.0.2.9:80".parse().unwrap(), ..both[0] };
-    assert_eq!(verdict(&[of_another_address]), Verdict::Mixed);
+    assert_eq!(verdict(&[of_another_address]), SteerVerdict::Mixed);
 }

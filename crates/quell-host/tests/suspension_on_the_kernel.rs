@@ -9,7 +9,7 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::proc::ProcRoot;
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, WATCHED};
+use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, SUSPENDED_FOR, SUSPENDING, TestLab, UdpProgram, WATCHED};
 use quell_test_support::{Lacks, skip};
 
 const NO_SUSPENSION: PartialNapiSettings =
@@ -17,9 +17,9 @@ const NO_SUSPENSION: PartialNapiSettings =
 const NO_DEFERRAL: PartialNapiSettings = PartialNapiSettings { defer_hard_irqs: Some(0), ..PartialNapiSettings::NONE };
 
 /// Starts a program that keeps a queue suspended, without any journal.
-fn held(test: &str, trigger: Trigger) -> Option<(Lab, Program)> {
-    let lab = Lab::raise(test, 1)?;
-    let mut program = Program::start(&lab, trigger);
+fn held(test: &str, trigger: Trigger) -> Option<(TestLab, UdpProgram)> {
+    let lab = TestLab::raise(test, 1)?;
+    let mut program = UdpProgram::start(&lab, trigger);
     lab.set_napi(&SUSPENDING);
     program.set_epoll(PREFER);
     program.hold();
@@ -28,7 +28,7 @@ fn held(test: &str, trigger: Trigger) -> Option<(Lab, Program)> {
 }
 
 /// Checks that the wrong order leaves the program stalled, and that a poll still frees it.
-fn stalled_until_polled(lab: &Lab, program: &Program) {
+fn stalled_until_polled(lab: &TestLab, program: &UdpProgram) {
     assert_eq!(program.receives_within(WATCHED), None, "the wrong order stalls");
     // A poll frees the queue even if the values that suspended it are gone.
     let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[Pid::of_this_process()]);
@@ -70,10 +70,10 @@ fn undone_while_held(
     test: &str,
     before: PartialNapiSettings,
     prefers_before: bool,
-    journalled: impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool,
-) -> Option<(Lab, Program)> {
-    let lab = Lab::raise(test, 1)?;
-    let mut program = Program::start(&lab, Trigger::Level);
+    journalled: impl FnOnce(&mut quell_host::transaction::Transaction, &TestLab, &UdpProgram) -> bool,
+) -> Option<(TestLab, UdpProgram)> {
+    let lab = TestLab::raise(test, 1)?;
+    let mut program = UdpProgram::start(&lab, Trigger::Level);
     lab.set_napi(&before);
     if prefers_before {
         program.set_epoll(PREFER);
@@ -93,12 +93,12 @@ fn undone_while_held(
 
 fn journal_napi(
     change: PartialNapiSettings,
-) -> impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool {
+) -> impl FnOnce(&mut quell_host::transaction::Transaction, &TestLab, &UdpProgram) -> bool {
     move |transaction, lab, _| transaction.set_napi(&lab.server, lab.napis[0], &change).unwrap()
 }
 
-fn journal_epoll(transaction: &mut quell_host::transaction::Transaction, _: &Lab, program: &Program) -> bool {
-    transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap()
+fn journal_epoll(transaction: &mut quell_host::transaction::Transaction, _: &TestLab, program: &UdpProgram) -> bool {
+    transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap()
 }
 
 #[test]
@@ -129,13 +129,13 @@ fn undoing_deferral_does_not_stall() {
 
 #[test]
 fn undoing_both_after_a_kill_does_not_stall() {
-    let Some(lab) = Lab::raise("killed", 1) else { return };
-    let mut program = Program::start(&lab, Trigger::Edge);
+    let Some(lab) = TestLab::raise("killed", 1) else { return };
+    let mut program = UdpProgram::start(&lab, Trigger::Edge);
     let unchanged = lab.napi();
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "killed-t");
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
-    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    assert!(transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap());
     program.hold();
 
     // The copy on disk has no owner, as after a `kill -9`.
@@ -165,12 +165,12 @@ fn lost_to_a_wait_on_the_programs_epoll(test: &str, trigger: Trigger) {
 
 /// Checks that the program still gets its event after an undo.
 fn kept_by_undoing(test: &str, trigger: Trigger) {
-    let Some(lab) = Lab::raise(test, 1) else { return };
-    let mut program = Program::start(&lab, trigger);
+    let Some(lab) = TestLab::raise(test, 1) else { return };
+    let mut program = UdpProgram::start(&lab, trigger);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, &format!("{test}-t"));
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
-    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    assert!(transaction.set_epoll(UdpProgram::process(), program.epoll_fd(), PREFER).unwrap());
     program.hold();
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");

@@ -8,15 +8,15 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe};
+use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
 use quell_host::journal::Journal;
-use quell_host::snapshot::{Scope, take};
+use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::{Child, Spawn};
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, no_keeper};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, no_keeper};
 use quell_test_support::{Lacks, skip};
 
 const MODES: [&str; 4] = ["base", "suspend200", "defer200", "fullbusy"];
@@ -27,7 +27,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(lab: &mut Lab) -> Option<Self> {
+    fn start(lab: &mut TestLab) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
@@ -75,8 +75,8 @@ impl Server {
 }
 
 /// Settings of the lab's queues and of the epolls of a process, by name.
-fn state(lab: &Lab, pid: Pid) -> BTreeMap<String, String> {
-    let snapshot = take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0;
+fn state(lab: &TestLab, pid: Pid) -> BTreeMap<String, String> {
+    let snapshot = take(&SnapshotScope { netns: Some(lab.server_name.clone()), ..SnapshotScope::default() }).unwrap().0;
     let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
     let mut state: BTreeMap<String, String> =
         napis.map(|napi| (format!("NAPI {}", napi.id), format!("{napi:?}"))).collect();
@@ -88,7 +88,7 @@ fn state(lab: &Lab, pid: Pid) -> BTreeMap<String, String> {
     state
 }
 
-fn set_gro_flush_timeout(lab: &Lab, napi: NapiId, gro_flush_timeout_ns: u64) {
+fn set_gro_flush_timeout(lab: &TestLab, napi: NapiId, gro_flush_timeout_ns: u64) {
     let change =
         PartialNapiSettings { gro_flush_timeout_ns: Some(gro_flush_timeout_ns), ..PartialNapiSettings::default() };
     Netdev::open_in(&lab.server).unwrap().set_napi(napi, &change).unwrap();
@@ -96,7 +96,7 @@ fn set_gro_flush_timeout(lab: &Lab, napi: NapiId, gro_flush_timeout_ns: u64) {
 
 #[test]
 fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
-    let Some(mut lab) = Lab::raise("switch", 2) else { return };
+    let Some(mut lab) = TestLab::raise("switch", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let before = state(&lab, pid);
@@ -126,7 +126,7 @@ fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
 
 #[test]
 fn dropping_the_switching_restores_everything_in_every_mode() {
-    let Some(mut lab) = Lab::raise("switch-drop", 2) else { return };
+    let Some(mut lab) = TestLab::raise("switch-drop", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let before = state(&lab, pid);
@@ -142,7 +142,7 @@ fn dropping_the_switching_restores_everything_in_every_mode() {
 
 #[test]
 fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
-    let Some(mut lab) = Lab::raise("switch-other", 1) else { return };
+    let Some(mut lab) = TestLab::raise("switch-other", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut switching = server.switching(&dir);
@@ -159,11 +159,11 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
 
 #[test]
 fn a_program_is_either_attached_or_switched() {
-    let Some(mut lab) = Lab::raise("switch-or", 1) else { return };
+    let Some(mut lab) = TestLab::raise("switch-or", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
-    let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let attach = || Attachment::begin(&journal, server.targets(), request, &mut no_keeper);
     let switching = server.switching(&dir);
     let refused = attach().unwrap_err();
@@ -177,7 +177,7 @@ fn a_program_is_either_attached_or_switched() {
 
 #[test]
 fn the_error_names_a_program_that_exits() {
-    let Some(mut lab) = Lab::raise("switch-end", 1) else { return };
+    let Some(mut lab) = TestLab::raise("switch-end", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let mut switching = server.switching(&dir);
@@ -192,7 +192,7 @@ fn the_error_names_a_program_that_exits() {
 
 #[test]
 fn impossible_modes_have_a_reason() {
-    let Some(mut lab) = Lab::raise("switch-why", 1) else { return };
+    let Some(mut lab) = TestLab::raise("switch-why", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let plan = server.plan(&["base", "eventspin50", "suspend200"]);
     assert!(plan.impossible[0].is_empty() && plan.impossible[2].is_empty(), "{:?}", plan.impossible);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quell_host::journal::record::Record;
-use quell_host::journal::{Attempt, Change, Journal, Outcome};
+use quell_host::journal::{Attempt, ChangeOutcome, Journal, RecordedChange};
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
@@ -59,17 +59,17 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
         .undone
         .iter()
         .map(|change| match change {
-            Change::NetworkNamespace { .. } => "namespace",
-            Change::VethPair { .. } => "veth",
-            Change::Process { .. } => "process",
-            Change::NapiSettings(_)
-            | Change::EpollParameters(_)
-            | Change::LaunchedEpolls(_)
-            | Change::ReuseportFilter(_)
-            | Change::SocketsPolling(_)
-            | Change::RingPolling(_)
-            | Change::ThreadAffinity(_)
-            | Change::HostSetting(_) => "setting",
+            RecordedChange::NetworkNamespace { .. } => "namespace",
+            RecordedChange::VethPair { .. } => "veth",
+            RecordedChange::Process { .. } => "process",
+            RecordedChange::NapiSettings(_)
+            | RecordedChange::EpollParameters(_)
+            | RecordedChange::LaunchedEpolls(_)
+            | RecordedChange::ReuseportFilter(_)
+            | RecordedChange::SocketsPolling(_)
+            | RecordedChange::RingPolling(_)
+            | RecordedChange::ThreadAffinity(_)
+            | RecordedChange::HostSetting(_) => "setting",
         })
         .collect();
     assert_eq!(kinds, ["process", "veth", "namespace"]);
@@ -314,8 +314,10 @@ fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("forged", "lab", &proc.boot_id().unwrap().to_string()).unwrap();
-        owned.write(Record::Intend { seq: 0, change: Change::Process { command: vec!["sleep".into()] } }).unwrap();
-        let outcome = Outcome::Process { pid, start_time_ticks, executable };
+        owned
+            .write(Record::Intend { seq: 0, change: RecordedChange::Process { command: vec!["sleep".into()] } })
+            .unwrap();
+        let outcome = ChangeOutcome::Process { pid, start_time_ticks, executable };
         owned.write(Record::Done { seq: 0, outcome }).unwrap();
         drop(owned);
         let Found::Recovered { reverted, .. } = recover(&journal).unwrap().remove(0) else { panic!("not abandoned") };

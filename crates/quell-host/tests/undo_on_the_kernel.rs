@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use quell_host::apply::{self, Request};
+use quell_host::apply::{self, ApplyRequest};
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal};
 use quell_host::persistent;
@@ -18,13 +18,13 @@ use quell_linux::netdev::{Napi, Netdev, PartialNapiSettings};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_mode::profile::{Profile, Source};
-use quell_test_support::lab::{Lab, SUSPENDING, every_namespace_is_in_sight, go_on, id};
+use quell_test_support::lab::{SUSPENDING, TestLab, every_namespace_is_in_sight, go_on, id};
 use quell_test_support::{Lacks, skip};
 use tempfile::TempDir;
 
 /// A lab whose queues are set by a transaction with its own journal directory.
 struct Set {
-    lab: Lab,
+    lab: TestLab,
     dir: TempDir,
     transaction: Transaction,
     name: String,
@@ -32,7 +32,7 @@ struct Set {
 
 impl Set {
     fn raise(test: &str, values: &PartialNapiSettings) -> Option<Self> {
-        let lab = Lab::raise(test, 2)?;
+        let lab = TestLab::raise(test, 2)?;
         let dir = tempfile::tempdir().unwrap();
         let name = format!("{test}-t");
         let mut transaction = lab.transaction(&dir, &name);
@@ -151,7 +151,7 @@ fn a_device_that_was_moved_to_another_namespace_is_restored() {
 }
 
 /// Deletes the server's device and creates one with the same name and ifindex, with NAPI enabled.
-fn make_again(lab: &Lab) -> bool {
+fn make_again(lab: &TestLab) -> bool {
     let index = lab.server_index.to_string();
     Links::open_in(&lab.server).unwrap().delete(lab.server_index).unwrap();
     let queues = ["numrxqueues", "2", "numtxqueues", "2"];
@@ -172,7 +172,7 @@ fn make_again(lab: &Lab) -> bool {
 
 #[test]
 fn a_recreated_device_with_the_same_name_and_ifindex_is_not_changed() {
-    let Some(lab) = Lab::raise("undo-again", 2) else { return };
+    let Some(lab) = TestLab::raise("undo-again", 2) else { return };
     let suspend =
         |timeout_ns| PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() };
     lab.set_napi(&suspend(7_000_000));
@@ -230,13 +230,13 @@ fn profile(text: &str) -> Profile {
 }
 
 fn apply(journal: &Journal, netns: &NamespaceName, profile: &Profile) -> PathBuf {
-    let request = Request { netns: Some(netns), profile, called: "test.toml", partly: false };
+    let request = ApplyRequest { netns: Some(netns), profile, called: "test.toml", partly: false };
     apply::apply(journal, &request, None, &mut go_on).unwrap().journal.unwrap()
 }
 
 #[test]
 fn queues_that_a_profile_adds_are_removed_completely_at_its_release() {
-    let Some(lab) = Lab::raise("undo-more", 4) else { return };
+    let Some(lab) = TestLab::raise("undo-more", 4) else { return };
     use_queues(&lab.server, lab.server_index, 2);
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -254,7 +254,7 @@ fn queues_that_a_profile_adds_are_removed_completely_at_its_release() {
 
 #[test]
 fn a_profile_on_a_link_that_is_down_waits_without_blocking_another() {
-    let Some(lab) = Lab::raise("undo-profile", 2) else { return };
+    let Some(lab) = TestLab::raise("undo-profile", 2) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let netns = NamespaceName::new(lab.server_name.clone()).unwrap();
@@ -277,7 +277,7 @@ fn a_profile_on_a_link_that_is_down_waits_without_blocking_another() {
 
 #[test]
 fn a_profile_follows_a_device_that_is_renamed() {
-    let Some(lab) = Lab::raise("undo-rename", 2) else { return };
+    let Some(lab) = TestLab::raise("undo-rename", 2) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let netns = NamespaceName::new(lab.server_name.clone()).unwrap();

@@ -60,7 +60,7 @@ pub struct Said {
 
 /// Parameters of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Choice {
+pub struct LaunchChoice {
     /// The delivery mode.
     pub mode: Chosen<DeliveryMode>,
     /// Maximum number of events per wait. Absent: the program's own limit applies.
@@ -101,7 +101,7 @@ impl Said {
     }
 }
 
-impl Choice {
+impl LaunchChoice {
     /// Combines the parameters of the three sources.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn chosen(command_line: Said, environment: Said) -> (String, String) {
-        let choice = Choice::of(command_line, environment, profile()).unwrap();
+        let choice = LaunchChoice::of(command_line, environment, profile()).unwrap();
         (choice.mode.value.to_string(), choice.mode.by.to_string())
     }
 
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn each_value_is_chosen_independently() {
         let environment = Said { max_events: NonZeroU32::new(8), ..Said::default() };
-        let choice = Choice::of(mode("base"), environment, profile()).unwrap();
+        let choice = LaunchChoice::of(mode("base"), environment, profile()).unwrap();
         let cap = choice.max_events.unwrap();
         assert_eq!((cap.value.get(), cap.by), (8, By::Environment(variable::MAX_EVENTS)));
         assert_eq!(choice.devices, None);
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_launch_requires_a_mode() {
-        assert_eq!(Choice::of(Said::default(), Said::default(), None), Err(ChoiceError::NoMode));
+        assert_eq!(LaunchChoice::of(Said::default(), Said::default(), None), Err(ChoiceError::NoMode));
     }
 
     #[test]

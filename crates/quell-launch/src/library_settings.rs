@@ -8,7 +8,7 @@ use std::path::Path;
 use quell_mode::{DeliveryMode, EpollParams, ProgramWait};
 
 use crate::library::FILE_NAME;
-use crate::preload_settings::{ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis};
+use crate::preload_settings::{ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, SpinMicros, WaitChange, WaitMillis};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
@@ -44,14 +44,14 @@ pub fn library_settings(
     })
 }
 
-fn wait(wait: ProgramWait) -> Option<Wait> {
+fn wait(wait: ProgramWait) -> Option<WaitChange> {
     match wait {
-        ProgramWait::AsWritten => Some(Wait::AsWritten),
+        ProgramWait::AsWritten => Some(WaitChange::AsWritten),
         ProgramWait::AtMost(longest) => {
-            u32::try_from(longest.as_millis()).ok().and_then(WaitMillis::new).map(Wait::AtMost)
+            u32::try_from(longest.as_millis()).ok().and_then(WaitMillis::new).map(WaitChange::AtMost)
         }
         ProgramWait::SpinBeforeSleep(spin) => {
-            u32::try_from(spin.as_micros()).ok().and_then(SpinMicros::new).map(Wait::SpinBeforeSleep)
+            u32::try_from(spin.as_micros()).ok().and_then(SpinMicros::new).map(WaitChange::SpinBeforeSleep)
         }
         // Modes that are unknown here are rejected, not applied in part.
         _ => None,

@@ -37,14 +37,14 @@ pub struct PreloadSettings {
     /// depend on the suspend timeout.
     pub timed_zero_waits: bool,
     /// Change to waits that may sleep.
-    pub wait: Wait,
+    pub wait: WaitChange,
     /// Maximum number of events that a wait returns.
     pub events_max: Option<EventsMax>,
 }
 
 /// Change to the program's waits that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wait {
+pub enum WaitChange {
     /// Waits are not changed.
     #[default]
     AsWritten,
@@ -95,9 +95,9 @@ impl fmt::Display for PreloadSettings {
             f.write_str(",zero-waits=timed")?;
         }
         match self.wait {
-            Wait::AsWritten => {}
-            Wait::AtMost(millis) => write!(f, ",wait-at-most-ms={}", millis.get())?,
-            Wait::SpinBeforeSleep(micros) => write!(f, ",spin-usecs={}", micros.get())?,
+            WaitChange::AsWritten => {}
+            WaitChange::AtMost(millis) => write!(f, ",wait-at-most-ms={}", millis.get())?,
+            WaitChange::SpinBeforeSleep(micros) => write!(f, ",spin-usecs={}", micros.get())?,
         }
         if let Some(events) = self.events_max {
             write!(f, ",events-max={}", events.get())?;

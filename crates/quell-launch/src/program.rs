@@ -29,7 +29,7 @@ const GO_SECTIONS: [&[u8]; 2] = [b".note.go.buildid", b".go.buildinfo"];
 
 /// A program that can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct LaunchProgram {
     /// Path of the executable file.
     pub path: PathBuf,
     /// How Quell can reach its system calls.
@@ -42,13 +42,13 @@ pub enum Reach {
     /// Through the preload library.
     Preload,
     /// Only from outside, through duplicates of its file descriptors, while it runs.
-    FromOutside(Why),
+    FromOutside(NotPreloaded),
 }
 
 /// Why the preload library does not reach a program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Why {
+pub enum NotPreloaded {
     /// The program is linked statically and has no dynamic linker.
     #[error("it is statically linked")]
     Static,
@@ -72,7 +72,7 @@ pub enum Why {
 /// Why there is no program to start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProgramError {
+pub enum LaunchProgramError {
     /// No directory in `PATH` contains it.
     #[error("`{0}` not found in PATH")]
     NotFound(String),
@@ -86,13 +86,14 @@ pub enum ProgramError {
     },
 }
 
-impl Program {
+impl LaunchProgram {
     /// Resolves `name`: a path, or a name to search in the directories of `search`, the value of `PATH`.
     ///
     /// # Errors
     /// When the program does not exist or cannot be read.
-    pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, ProgramError> {
-        let path = look_up(name, search).ok_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned()))?;
+    pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, LaunchProgramError> {
+        let path =
+            look_up(name, search).ok_or_else(|| LaunchProgramError::NotFound(name.to_string_lossy().into_owned()))?;
         let reach = reach(&path, search)?;
         info!(path = visible::path(&path), ?reach, "program found");
         Ok(Self { path, reach })
@@ -110,22 +111,22 @@ fn look_up(name: &OsStr, search: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(search).map(|directory| directory.join(name)).find(is_program)
 }
 
-fn reach(path: &Path, search: &OsStr) -> Result<Reach, ProgramError> {
+fn reach(path: &Path, search: &OsStr) -> Result<Reach, LaunchProgramError> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
-        |source| ProgramError::Unreadable { path, source }
+        |source| LaunchProgramError::Unreadable { path, source }
     };
     let mut executed = path.to_owned();
     for _ in 0..INTERPRETERS_MAX {
         let mut file = File::open(&executed).map_err(unreadable(&executed))?;
         let Some(interpreter) = interpreter_of_script(&mut file, search).map_err(unreadable(&executed))? else {
             let privileged = gains_privileges(&executed).map_err(unreadable(&executed))?;
-            return Ok(if privileged { Reach::FromOutside(Why::Privileged) } else { reach_of_elf(file) });
+            return Ok(if privileged { Reach::FromOutside(NotPreloaded::Privileged) } else { reach_of_elf(file) });
         };
         executed = interpreter;
     }
     // The kernel will not execute this file either.
-    Ok(Reach::FromOutside(Why::OtherMachine))
+    Ok(Reach::FromOutside(NotPreloaded::OtherMachine))
 }
 
 /// Interpreter of a script, from its first line. With `env`, the program that `env` runs.
@@ -146,20 +147,20 @@ fn interpreter_of_script(file: &mut File, search: &OsStr) -> io::Result<Option<P
 fn reach_of_elf(file: File) -> Reach {
     let outside = Reach::FromOutside;
     let data = &ReadCache::new(file);
-    let Ok(header) = FileHeader64::<Endianness>::parse(data) else { return outside(Why::OtherMachine) };
-    let Ok(endian) = header.endian() else { return outside(Why::OtherMachine) };
+    let Ok(header) = FileHeader64::<Endianness>::parse(data) else { return outside(NotPreloaded::OtherMachine) };
+    let Ok(endian) = header.endian() else { return outside(NotPreloaded::OtherMachine) };
     if !is_for_the_librarys_machine(header, endian) {
-        return outside(Why::OtherMachine);
+        return outside(NotPreloaded::OtherMachine);
     }
     let segments = header.program_headers(endian, data).unwrap_or_default();
     let linker = segments.iter().find_map(|segment| segment.interpreter(endian, data).ok().flatten());
-    let Some(linker) = linker else { return outside(Why::Static) };
+    let Some(linker) = linker else { return outside(NotPreloaded::Static) };
     if is_go(header, endian, data) {
-        return outside(Why::Go);
+        return outside(NotPreloaded::Go);
     }
     let linker = String::from_utf8_lossy(linker).into_owned();
     let is_glibcs = linker.rsplit('/').next().is_some_and(|name| name.starts_with(GLIBC_LINKER));
-    if is_glibcs { Reach::Preload } else { outside(Why::OtherLinker(linker)) }
+    if is_glibcs { Reach::Preload } else { outside(NotPreloaded::OtherLinker(linker)) }
 }
 
 fn is_for_the_librarys_machine(header: &FileHeader64<Endianness>, endian: Endianness) -> bool {
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     fn found(name: impl AsRef<OsStr>) -> Reach {
-        Program::find(name.as_ref(), OsStr::new("/usr/bin:/bin")).unwrap().reach
+        LaunchProgram::find(name.as_ref(), OsStr::new("/usr/bin:/bin")).unwrap().reach
     }
 
     fn file(directory: &TempDir, name: &str, content: &[u8]) -> PathBuf {
@@ -221,14 +222,14 @@ mod tests {
     fn a_static_program_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
         let Some(program) = compiled(&directory, &["-static"]) else { return };
-        assert_eq!(found(program), Reach::FromOutside(Why::Static));
+        assert_eq!(found(program), Reach::FromOutside(NotPreloaded::Static));
     }
 
     #[test]
     fn a_program_with_another_linker_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
         let Some(program) = compiled(&directory, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]) else { return };
-        let expected = Why::OtherLinker("/lib/ld-musl-x86_64.so.1".to_owned());
+        let expected = NotPreloaded::OtherLinker("/lib/ld-musl-x86_64.so.1".to_owned());
         assert_eq!(found(program), Reach::FromOutside(expected));
     }
 
@@ -240,7 +241,7 @@ mod tests {
         let mut go = Command::new("go");
         go.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod");
         match go.current_dir(&directory).output() {
-            Ok(output) if output.status.success() => assert_eq!(found(program), Reach::FromOutside(Why::Go)),
+            Ok(output) if output.status.success() => assert_eq!(found(program), Reach::FromOutside(NotPreloaded::Go)),
             failed => skip(Lacks::Tool("Go"), format_args!("{go:?}: {failed:?}")),
         }
     }
@@ -248,10 +249,10 @@ mod tests {
     #[test]
     fn a_program_for_another_machine_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(Why::OtherMachine));
+        assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(NotPreloaded::OtherMachine));
         let mut other = LIBRARY.to_vec();
         other[18] ^= 0xff;
-        assert_eq!(found(file(&directory, "other", &other)), Reach::FromOutside(Why::OtherMachine));
+        assert_eq!(found(file(&directory, "other", &other)), Reach::FromOutside(NotPreloaded::OtherMachine));
     }
 
     #[test]
@@ -259,7 +260,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ring");
         fs::write(&path, format!("#!{}\n", path.display())).unwrap();
-        assert_eq!(found(path), Reach::FromOutside(Why::OtherMachine));
+        assert_eq!(found(path), Reach::FromOutside(NotPreloaded::OtherMachine));
     }
 
     #[test]
@@ -267,13 +268,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = file(&directory, "thing", b"#!/bin/sh\n");
         let search = std::env::join_paths([Path::new("/nonexistent"), directory.path()]).unwrap();
-        assert_eq!(Program::find(OsStr::new("thing"), &search).unwrap().path, path);
+        assert_eq!(LaunchProgram::find(OsStr::new("thing"), &search).unwrap().path, path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = Program::find(OsStr::new("thing"), &search).unwrap_err();
+        let error = LaunchProgram::find(OsStr::new("thing"), &search).unwrap_err();
         assert_eq!(error.to_string(), "`thing` not found in PATH");
         assert!(matches!(
-            Program::find(path.with_file_name("none").as_os_str(), &search),
-            Err(ProgramError::Unreadable { .. })
+            LaunchProgram::find(path.with_file_name("none").as_os_str(), &search),
+            Err(LaunchProgramError::Unreadable { .. })
         ));
     }
 

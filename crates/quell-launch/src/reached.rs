@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::snapshot::{Epoll, Files, Process, Reading, Snapshot, WatchedFile};
+use quell_host::snapshot::{Files, Process, Reading, Snapshot, SnapshotEpoll, WatchedFile};
 use quell_linux::Pid;
 use quell_mode::{EpollParams, PollUsecs};
 
 use crate::library_report::Library;
-use crate::preload_settings::{PreloadSettings, Wait};
+use crate::preload_settings::{PreloadSettings, WaitChange};
 
 /// What a mode needs of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Needs {
     #[must_use]
     pub fn of(settings: &PreloadSettings, by_library: bool) -> Self {
         let changes_waits =
-            settings.timed_zero_waits || settings.wait != Wait::AsWritten || settings.events_max.is_some();
+            settings.timed_zero_waits || settings.wait != WaitChange::AsWritten || settings.events_max.is_some();
         Self {
             epoll: settings.epoll,
             sockets: settings.sockets.filter(|_| by_library).map(PollUsecs::get),
@@ -132,7 +132,7 @@ impl Needs {
         if self.epoll.is_none() && !self.waits {
             return ReachedObjects::Unknown;
         }
-        let with_sockets: Vec<&Epoll> = files.epolls.iter().filter(|epoll| watches_sockets(epoll)).collect();
+        let with_sockets: Vec<&SnapshotEpoll> = files.epolls.iter().filter(|epoll| watches_sockets(epoll)).collect();
         match self.epoll {
             _ if with_sockets.is_empty() => ReachedObjects::Nothing,
             Some(wanted) => found(with_sockets.iter().map(|epoll| epoll.params.known().map(|has| *has == wanted))),
@@ -165,7 +165,7 @@ impl Needs {
     }
 }
 
-fn watches_sockets(epoll: &Epoll) -> bool {
+fn watches_sockets(epoll: &SnapshotEpoll) -> bool {
     epoll.targets.known_elements().any(|target| matches!(target.file, WatchedFile::Socket { .. }))
 }
 

@@ -8,7 +8,7 @@ use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::traits::NetlinkRequest;
 
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, RequestTarget};
 use crate::netns::Namespace;
 
 /// `IFA_F_NODAD`: the address is usable at once, without duplicate address detection.
@@ -95,7 +95,7 @@ impl Addresses {
         };
         let mut request = rt_addr::Request::new().set_create().set_excl().op_newaddr_do(&header);
         request.encode().push_local(address.ip).push_address(address.ip);
-        self.socket.act("add an address to", &Target::Index(index), &request)
+        self.socket.act("add an address to", &RequestTarget::Index(index), &request)
     }
 
     /// Lists the IPv4 and IPv6 addresses of an interface.
@@ -105,7 +105,7 @@ impl Addresses {
     pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);
-        let target = Target::Index(index);
+        let target = RequestTarget::Index(index);
         let all = self.socket.collect("list addresses of", &target, &request, decode_address)?;
         Ok(all.into_iter().filter(|(owner, _)| *owner == index.get()).map(|(_, a)| a).collect())
     }

@@ -196,9 +196,9 @@ impl AsFd for Epoll {
 
 /// An event that one thread raises and another thread's epoll reports. It remains raised.
 #[derive(Debug)]
-pub struct Event(OwnedFd);
+pub struct WakeEvent(OwnedFd);
 
-impl Event {
+impl WakeEvent {
     /// Creates an event that is not raised.
     ///
     /// # Errors
@@ -217,7 +217,7 @@ impl Event {
     }
 }
 
-impl AsFd for Event {
+impl AsFd for WakeEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_raised_event_is_reported_with_its_token() {
-        let event = Event::new().unwrap();
+        let event = WakeEvent::new().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&event, 7, Trigger::Level).unwrap();
         epoll.wait(Some(Duration::ZERO)).unwrap();
@@ -278,7 +278,7 @@ mod tests {
     fn a_timeout_in_ns_behaves_like_a_timeout_in_ms() {
         assert_eq!([None, Some(Duration::ZERO), Some(Duration::from_millis(7))].map(whole_ms), [-1, 0, 7].map(Some));
         assert_eq!([Duration::from_nanos(1), Duration::MAX].map(|long| whole_ms(Some(long))), [None, None]);
-        let (event, mut epoll) = (Event::new().unwrap(), Epoll::new(4).unwrap());
+        let (event, mut epoll) = (WakeEvent::new().unwrap(), Epoll::new(4).unwrap());
         epoll.add(&event, 7, Trigger::Level).unwrap();
         epoll.wait(Some(Duration::from_nanos(1))).unwrap();
         assert!(epoll.is_empty());
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn an_edge_is_reported_once_and_a_level_each_time() {
-        let (edge, level) = (Event::new().unwrap(), Event::new().unwrap());
+        let (edge, level) = (WakeEvent::new().unwrap(), WakeEvent::new().unwrap());
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&level, 2, Trigger::Level).unwrap();
         epoll.add(&edge, 1, Trigger::Edge).unwrap();
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_file_with_an_empty_interest_mask_is_not_reported_when_readable() {
-        let event = Event::new().unwrap();
+        let event = WakeEvent::new().unwrap();
         event.raise().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&event, 1, Trigger::Unrequested).unwrap();
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_one_shot_event_is_reported_once_although_the_file_stays_readable() {
-        let event = Event::new().unwrap();
+        let event = WakeEvent::new().unwrap();
         event.raise().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&event, 1, Trigger::OneShot).unwrap();
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_edge_that_a_duplicate_reported_is_not_reported_again() {
-        let event = Event::new().unwrap();
+        let event = WakeEvent::new().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&event, 1, Trigger::Edge).unwrap();
         let mut duplicate = epoll.duplicate().unwrap();

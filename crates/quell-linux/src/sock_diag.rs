@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use netlink_bindings::inet_diag::{Msg, ReqV2, Request};
 
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, RequestTarget};
 use crate::netns::Namespace;
 
 /// State bits of sockets that are not listed: closed connections in TIME_WAIT (`include/net/tcp_states.h`). Handshakes
@@ -104,7 +104,7 @@ impl SockDiag {
         // The two requests in the bindings are identical, and the header selects the protocol.
         let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);
-        self.socket.collect("list sockets of", &Target::Namespace, &request, decode).map(drop)
+        self.socket.collect("list sockets of", &RequestTarget::Namespace, &request, decode).map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_linux::Pid;
 use quell_linux::bpf::{CounterError, EpollWaitCounter};
-use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::kernel::sysfs;
 use quell_test_support::{Lacks, skip};
 
@@ -21,7 +21,7 @@ fn only_waits_that_return_events_count_as_successful() {
         counter => counter.unwrap(),
     };
     let mut epoll = Epoll::new(8).unwrap();
-    let events = [Event::new().unwrap(), Event::new().unwrap(), Event::new().unwrap()];
+    let events = [WakeEvent::new().unwrap(), WakeEvent::new().unwrap(), WakeEvent::new().unwrap()];
     for (token, event) in (0..).zip(&events) {
         epoll.add(event, token, Trigger::Level).unwrap();
     }

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use common::{LabNamespace, LabPair, can_make_namespaces, drop_all_capabilities};
 use quell_linux::ethtool::{
-    CoalesceParameter, Coalescing, Ethtool, FlowAction, FlowAddresses, FlowMatch, FlowRule, RingRequest, RssContextId,
-    RssRequest, Transport,
+    CoalesceParameter, Coalescing, Ethtool, FlowAction, FlowAddresses, FlowMatch, FlowRule, FlowTransport, RingRequest,
+    RssContextId, RssRequest,
 };
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -32,7 +32,7 @@ fn rx_max_frames(value: u32) -> Coalescing {
 
 fn rule() -> FlowRule {
     let matches = FlowMatch {
-        transport: Transport::Tcp,
+        transport: FlowTransport::Tcp,
         addresses: FlowAddresses::V4 { source: None, destination: None },
         source_port: None,
         destination_port: Some(11_211),

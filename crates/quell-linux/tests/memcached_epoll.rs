@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::pidfd::PidFdError;
 use quell_linux::proc::{FdKind, ProcRoot};
-use quell_linux::process::{Child, Output, ProcessError, Spawn, Step};
+use quell_linux::process::{Child, Output, ProcessError, Spawn, SpawnStep};
 use quell_linux::socket_options;
 use quell_test_support::{Lacks, skip};
 
@@ -20,7 +20,7 @@ fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     let args = ["-u", "nobody", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "11211"];
     let spawn = Spawn::new("memcached").args(args).netns(&netns.namespace);
     match spawn.stderr(Output::Tail(2000)).start() {
-        Err(error @ ProcessError::Spawn { step: Step::Exec, .. }) => {
+        Err(error @ ProcessError::Spawn { step: SpawnStep::Exec, .. }) => {
             skip(Lacks::Server("memcached"), &error);
             None
         }

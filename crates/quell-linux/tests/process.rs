@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity};
-use quell_linux::process::{Child, Output, ProcessError, Spawn, Step, kill_session, session_members};
+use quell_linux::process::{Child, Output, ProcessError, Spawn, SpawnStep, kill_session, session_members};
 use quell_linux::{CpuList, Pid, sched};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -72,17 +72,17 @@ fn the_output_of_a_child_is_written_to_a_file() {
 #[test]
 fn a_missing_program_is_an_error_with_its_name() {
     let error = Spawn::new("/no/such/program").start().unwrap_err();
-    assert!(matches!(error, ProcessError::Spawn { step: Step::Exec, .. }), "{error:?}");
+    assert!(matches!(error, ProcessError::Spawn { step: SpawnStep::Exec, .. }), "{error:?}");
     assert!(error.to_string().starts_with("starting `/no/such/program`: executing it: "));
 }
 
 #[test]
 fn a_step_that_fails_before_the_program_starts_is_named() {
     let error = Spawn::new("true").cpus("60000".parse().unwrap()).start().unwrap_err();
-    assert!(matches!(error, ProcessError::Spawn { step: Step::Affinity, .. }), "{error:?}");
+    assert!(matches!(error, ProcessError::Spawn { step: SpawnStep::Affinity, .. }), "{error:?}");
     let no_netns = fs::File::open("/dev/null").unwrap();
     let error = Spawn::new("true").netns(&no_netns).start().unwrap_err();
-    assert!(matches!(error, ProcessError::Spawn { step: Step::NetworkNamespace, .. }), "{error:?}");
+    assert!(matches!(error, ProcessError::Spawn { step: SpawnStep::NetworkNamespace, .. }), "{error:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use crate::key::{SettingKey, Settings};
 use crate::kind::ModeKind;
 use crate::napi::Threaded;
-use crate::refusal::Refusal;
+use crate::refusal::ModeRefusal;
 
 /// Settings that the kernel accepts, but that do not have the effect that their names suggest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -46,7 +46,7 @@ pub(crate) fn concerns(settings: &Settings) -> Vec<Concern> {
 }
 
 /// A contradiction, and the settings whose overrides can have caused it. The most likely cause comes first.
-pub(crate) type Contradiction = (Refusal, &'static [SettingKey]);
+pub(crate) type Contradiction = (ModeRefusal, &'static [SettingKey]);
 
 /// Finds a contradiction between `settings`, or between them and the name of `kind`.
 pub(crate) fn contradiction(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
@@ -60,11 +60,11 @@ fn of_name(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
         && named.get() != napi.gro_flush_timeout_ns
     {
         const BLAMED: &[SettingKey] = &[SettingKey::GroFlushTimeout];
-        return Some((Refusal::GroFlushTimeoutInName { mode }, BLAMED));
+        return Some((ModeRefusal::GroFlushTimeoutInName { mode }, BLAMED));
     }
     let needs = |blamed: &'static [SettingKey; 1], value| {
         let [key] = *blamed;
-        Some((Refusal::ContradictsName { mode, key, value }, &blamed[..]))
+        Some((ModeRefusal::ContradictsName { mode, key, value }, &blamed[..]))
     };
     match kind {
         ModeKind::Suspend { .. } if napi.irq_suspend_timeout_ns == 0 => {
@@ -83,13 +83,13 @@ fn of_suspension(settings: &Settings) -> Option<Contradiction> {
     }
     if !settings.napi.defers() {
         return Some((
-            Refusal::SuspensionWithoutDeferral,
+            ModeRefusal::SuspensionWithoutDeferral,
             &[SettingKey::DeferHardIrqs, SettingKey::GroFlushTimeout, SettingKey::IrqSuspendTimeout],
         ));
     }
     let prefer = settings.epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
     (!prefer)
-        .then_some((Refusal::SuspensionWithoutPrefer, &[SettingKey::PreferBusyPoll, SettingKey::IrqSuspendTimeout]))
+        .then_some((ModeRefusal::SuspensionWithoutPrefer, &[SettingKey::PreferBusyPoll, SettingKey::IrqSuspendTimeout]))
 }
 
 fn of_threaded_busy_poll(settings: &Settings) -> Option<Contradiction> {
@@ -99,13 +99,13 @@ fn of_threaded_busy_poll(settings: &Settings) -> Option<Contradiction> {
     }
     if napi.defer_hard_irqs > 0 || napi.gro_flush_timeout_ns > 0 {
         return Some((
-            Refusal::ThreadedBusyPollWithDeferral,
+            ModeRefusal::ThreadedBusyPollWithDeferral,
             &[SettingKey::DeferHardIrqs, SettingKey::GroFlushTimeout, SettingKey::Threaded],
         ));
     }
     let epoll_polls = settings.epoll.is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll);
     epoll_polls.then_some((
-        Refusal::ThreadedBusyPollWithEpoll,
+        ModeRefusal::ThreadedBusyPollWithEpoll,
         &[SettingKey::Threaded, SettingKey::BusyPollUsecs, SettingKey::PreferBusyPoll],
     ))
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
-use crate::refusal::Refusal;
+use crate::refusal::ModeRefusal;
 use crate::settings::{EpollParams, USECS_MAX};
 use crate::timeout::{TimeoutError, parse_timeout_ns, timeout_text};
 
@@ -58,14 +58,14 @@ impl SettingKey {
         Self::ALL.into_iter().find(|key| key.name() == word)
     }
 
-    fn number(self, value: &str, max: u32) -> Result<u32, Refusal> {
+    fn number(self, value: &str, max: u32) -> Result<u32, ModeRefusal> {
         if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(self.malformed(value, "a whole number"));
         }
         value.parse().ok().filter(|number| *number <= max).ok_or_else(|| self.too_large(value, u64::from(max)))
     }
 
-    fn timeout_ns(self, value: &str) -> Result<u64, Refusal> {
+    fn timeout_ns(self, value: &str) -> Result<u64, ModeRefusal> {
         parse_timeout_ns(value).map_err(|error| match error {
             TimeoutError::Malformed => {
                 self.malformed(value, "a whole number of ns, or one followed by ns, us, ms or s")
@@ -74,12 +74,12 @@ impl SettingKey {
         })
     }
 
-    fn malformed(self, value: &str, expected: &'static str) -> Refusal {
-        Refusal::ValueMalformed { key: self, value: value.to_owned(), expected }
+    fn malformed(self, value: &str, expected: &'static str) -> ModeRefusal {
+        ModeRefusal::ValueMalformed { key: self, value: value.to_owned(), expected }
     }
 
-    fn too_large(self, value: &str, max: u64) -> Refusal {
-        Refusal::ValueTooLarge { key: self, value: value.to_owned(), max }
+    fn too_large(self, value: &str, max: u64) -> ModeRefusal {
+        ModeRefusal::ValueTooLarge { key: self, value: value.to_owned(), max }
     }
 }
 
@@ -99,9 +99,9 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Parses `value` into the setting `key`. `mode` names the mode in an error.
-    pub(crate) fn set(&mut self, mode: &'static str, key: SettingKey, value: &str) -> Result<(), Refusal> {
+    pub(crate) fn set(&mut self, mode: &'static str, key: SettingKey, value: &str) -> Result<(), ModeRefusal> {
         let napi = &mut self.napi;
-        let epoll = self.epoll.as_mut().ok_or(Refusal::EpollNotUsed { mode, key });
+        let epoll = self.epoll.as_mut().ok_or(ModeRefusal::EpollNotUsed { mode, key });
         match key {
             SettingKey::DeferHardIrqs => {
                 napi.defer_hard_irqs = key.number(value, DEFER_HARD_IRQS_MAX)?;

@@ -33,6 +33,6 @@ pub use kind::{ModeKind, PollUsecs};
 pub use mode::DeliveryMode;
 pub use napi::{DEFER_HARD_IRQS_MAX, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 pub use nearest::{Nearest, Offered};
-pub use refusal::{ParseModeError, Refusal};
+pub use refusal::{ModeRefusal, ParseModeError};
 pub use requirement::Requirement;
 pub use settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};

@@ -7,7 +7,7 @@ use crate::check;
 use crate::key::{SettingKey, Settings};
 use crate::kind::{ModeKind, PollUsecs};
 use crate::mode::DeliveryMode;
-use crate::refusal::{ParseModeError, Refusal};
+use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
 
 const WORDS: [&str; 9] =
@@ -38,7 +38,7 @@ impl<'a> Token<'a> {
 }
 
 /// An error and the range of input bytes that it refers to.
-type Located = (Range<usize>, Refusal);
+type Located = (Range<usize>, ModeRefusal);
 
 pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
     parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
@@ -79,7 +79,7 @@ fn parse(input: Token<'_>) -> Result<DeliveryMode, Located> {
         rest = after;
         let key = apply(item, kind, &mut settings)?;
         if given.iter().any(|(earlier, _)| *earlier == key) {
-            return Err((item.span(), Refusal::GivenTwice { key }));
+            return Err((item.span(), ModeRefusal::GivenTwice { key }));
         }
         given.push((key, item.span()));
     }
@@ -104,28 +104,28 @@ fn apply(item: Token<'_>, kind: ModeKind, settings: &mut Settings) -> Result<Set
     };
     let key = SettingKey::named(word.text).ok_or_else(|| (word.span(), unknown_setting(word)))?;
     let value =
-        value.filter(|value| !value.text.is_empty()).ok_or_else(|| (item.span(), Refusal::ValueMissing { key }))?;
+        value.filter(|value| !value.text.is_empty()).ok_or_else(|| (item.span(), ModeRefusal::ValueMissing { key }))?;
     settings.set(kind.word(), key, value.text).map_err(|refusal| {
-        let about_key = matches!(refusal, Refusal::EpollNotUsed { .. });
+        let about_key = matches!(refusal, ModeRefusal::EpollNotUsed { .. });
         (if about_key { word } else { value }.span(), refusal)
     })?;
     Ok(key)
 }
 
-fn unknown_setting(word: Token<'_>) -> Refusal {
+fn unknown_setting(word: Token<'_>) -> ModeRefusal {
     let names = SettingKey::ALL.map(SettingKey::name);
-    Refusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names.into_iter()) }
+    ModeRefusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names.into_iter()) }
 }
 
 fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     if head.text.is_empty() {
-        return Err((head.span(), Refusal::Empty));
+        return Err((head.span(), ModeRefusal::Empty));
     }
     let digits_at = head.text.find(|c: char| c.is_ascii_digit()).unwrap_or(head.text.len());
     let (word, number) = head.split_at(digits_at);
     let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
         let refusal =
-            Refusal::UnknownMode { word: word.text.to_owned(), nearest: nearest(word.text, WORDS.into_iter()) };
+            ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest: nearest(word.text, WORDS.into_iter()) };
         return Err((word.span(), refusal));
     };
     let kind = match mode {
@@ -133,7 +133,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
         "suspend" => Ok(ModeKind::Suspend { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),
         "sockpoll" => Ok(ModeKind::SockPoll { usecs: whole_usecs(mode, number)? }),
         "eventspin" => Ok(ModeKind::EventSpin { usecs: whole_usecs(mode, number)? }),
-        _ if !number.text.is_empty() => Err(Refusal::NumberNotTaken { mode }),
+        _ if !number.text.is_empty() => Err(ModeRefusal::NumberNotTaken { mode }),
         "napibusy" => Ok(ModeKind::NapiBusy),
         "fullbusy" => Ok(ModeKind::FullBusy),
         "threaded" => Ok(ModeKind::Threaded),
@@ -147,12 +147,12 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
 fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Located> {
     let refused = |refusal| Err((number.span(), refusal));
     if number.text.is_empty() {
-        return refused(Refusal::NumberMissing { mode });
+        return refused(ModeRefusal::NumberMissing { mode });
     }
     let (whole, decimals) = number.text.split_once('.').unwrap_or((number.text, "0"));
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if !all_digits(whole) || !all_digits(decimals) || decimals.len() > 3 {
-        return refused(Refusal::NumberMalformed {
+        return refused(ModeRefusal::NumberMalformed {
             mode,
             number: number.text.to_owned(),
             expected: "a number of microseconds without a unit and with at most three decimals",
@@ -166,7 +166,7 @@ fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Loca
         .and_then(|(whole_ns, rest_ns)| whole_ns.checked_add(rest_ns));
     match ns.map(NonZeroU64::new) {
         Some(Some(ns)) => Ok(ns),
-        Some(None) => refused(Refusal::NumberZero { mode }),
+        Some(None) => refused(ModeRefusal::NumberZero { mode }),
         None => refused(too_large(mode, number, u64::MAX / 1000)),
     }
 }
@@ -175,24 +175,24 @@ fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Loca
 fn whole_usecs(mode: &'static str, number: Token<'_>) -> Result<PollUsecs, Located> {
     let refused = |refusal| Err((number.span(), refusal));
     if number.text.is_empty() {
-        return refused(Refusal::NumberMissing { mode });
+        return refused(ModeRefusal::NumberMissing { mode });
     }
     if !number.text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return refused(Refusal::NumberMalformed {
+        return refused(ModeRefusal::NumberMalformed {
             mode,
             number: number.text.to_owned(),
             expected: "a whole number of microseconds without a unit",
         });
     }
     match number.text.parse::<u32>() {
-        Ok(0) => refused(Refusal::NumberZero { mode }),
+        Ok(0) => refused(ModeRefusal::NumberZero { mode }),
         Ok(usecs) => PollUsecs::new(usecs).ok_or_else(|| (number.span(), too_large(mode, number, USECS_MAX.into()))),
         Err(_) => refused(too_large(mode, number, USECS_MAX.into())),
     }
 }
 
-fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> Refusal {
-    Refusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
+fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> ModeRefusal {
+    ModeRefusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
 }
 
 /// Known word that is most similar to `word`. At most a third of its letters may differ.

@@ -7,7 +7,7 @@ use crate::key::SettingKey;
 /// Why a text is not a valid delivery mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ModeRefusal {
     /// A mode is missing.
     #[error("a delivery mode is missing, such as base, defer200, fullbusy or suspend200")]
     Empty,
@@ -160,17 +160,17 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 pub struct ParseModeError {
     input: String,
     span: Range<usize>,
-    refusal: Refusal,
+    refusal: ModeRefusal,
 }
 
 impl ParseModeError {
-    pub(crate) fn new(input: &str, span: Range<usize>, refusal: Refusal) -> Self {
+    pub(crate) fn new(input: &str, span: Range<usize>, refusal: ModeRefusal) -> Self {
         Self { input: input.to_owned(), span, refusal }
     }
 
     /// Why the text is invalid.
     #[must_use]
-    pub fn refusal(&self) -> &Refusal {
+    pub fn refusal(&self) -> &ModeRefusal {
         &self.refusal
     }
 

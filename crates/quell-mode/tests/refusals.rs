@@ -1,6 +1,6 @@
 //! Tests of invalid texts: the reason of the error, and the bytes that it refers to.
 
-use quell_mode::{DeliveryMode, ParseModeError, Refusal, SettingKey};
+use quell_mode::{DeliveryMode, ModeRefusal, ParseModeError, SettingKey};
 
 fn refused(text: &str) -> ParseModeError {
     match text.parse::<DeliveryMode>() {
@@ -11,7 +11,7 @@ fn refused(text: &str) -> ParseModeError {
 
 /// Asserts that a text is rejected for this reason, and that the error refers to `place`.
 #[track_caller]
-fn assert_refused(text: &str, place: &str, refusal: Refusal) {
+fn assert_refused(text: &str, place: &str, refusal: ModeRefusal) {
     let error = refused(text);
     assert_eq!(error.refusal(), &refusal);
     assert_eq!(&text[error.span()], place);
@@ -19,13 +19,13 @@ fn assert_refused(text: &str, place: &str, refusal: Refusal) {
 
 #[test]
 fn an_empty_text_is_refused() {
-    assert_refused("", "", Refusal::Empty);
-    assert_refused(",threaded=1", "", Refusal::Empty);
+    assert_refused("", "", ModeRefusal::Empty);
+    assert_refused(",threaded=1", "", ModeRefusal::Empty);
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_the_most_similar_one() {
-    let unknown = |word: &str, nearest| Refusal::UnknownMode { word: word.to_owned(), nearest };
+    let unknown = |word: &str, nearest| ModeRefusal::UnknownMode { word: word.to_owned(), nearest };
     assert_refused("suspned20", "suspned", unknown("suspned", Some("suspend")));
     assert_refused("Base", "Base", unknown("Base", Some("base")));
     assert_refused("threadbusy", "threadbusy", unknown("threadbusy", Some("threadedbusy")));
@@ -36,7 +36,7 @@ fn an_unknown_name_is_refused_with_the_most_similar_one() {
 #[test]
 fn a_missing_number_is_refused() {
     for mode in ["defer", "suspend", "sockpoll", "eventspin"] {
-        assert_refused(mode, "", Refusal::NumberMissing { mode });
+        assert_refused(mode, "", ModeRefusal::NumberMissing { mode });
         assert_eq!(refused(mode).span(), mode.len()..mode.len());
     }
 }
@@ -44,26 +44,26 @@ fn a_missing_number_is_refused() {
 #[test]
 fn a_number_after_a_name_that_takes_none_is_refused() {
     for mode in ["base", "napibusy", "fullbusy", "threaded", "threadedbusy"] {
-        assert_refused(&format!("{mode}20"), "20", Refusal::NumberNotTaken { mode });
+        assert_refused(&format!("{mode}20"), "20", ModeRefusal::NumberNotTaken { mode });
     }
 }
 
 #[test]
 fn zero_microseconds_are_refused() {
-    assert_refused("defer0", "0", Refusal::NumberZero { mode: "defer" });
-    assert_refused("suspend0.000", "0.000", Refusal::NumberZero { mode: "suspend" });
-    assert_refused("sockpoll0", "0", Refusal::NumberZero { mode: "sockpoll" });
+    assert_refused("defer0", "0", ModeRefusal::NumberZero { mode: "defer" });
+    assert_refused("suspend0.000", "0.000", ModeRefusal::NumberZero { mode: "suspend" });
+    assert_refused("sockpoll0", "0", ModeRefusal::NumberZero { mode: "sockpoll" });
 }
 
 #[test]
 fn a_malformed_number_is_refused() {
     for number in ["20us", "2e3", "1.", "1.2.3", "0.0001", "20 "] {
         let error = refused(&format!("defer{number}"));
-        assert!(matches!(error.refusal(), Refusal::NumberMalformed { .. }), "{error}");
+        assert!(matches!(error.refusal(), ModeRefusal::NumberMalformed { .. }), "{error}");
         assert_eq!(error.span(), 5..5 + number.len());
     }
     let error = refused("eventspin0.5");
-    assert!(matches!(error.refusal(), Refusal::NumberMalformed { .. }), "{error}");
+    assert!(matches!(error.refusal(), ModeRefusal::NumberMalformed { .. }), "{error}");
 }
 
 #[test]
@@ -71,13 +71,13 @@ fn a_number_above_the_limit_of_the_kernel_is_refused() {
     for text in ["defer18446744073709552", "defer99999999999999999999999", "sockpoll2147483648", "eventspin4294967296"]
     {
         let error = refused(text);
-        assert!(matches!(error.refusal(), Refusal::NumberTooLarge { .. }), "{error}");
+        assert!(matches!(error.refusal(), ModeRefusal::NumberTooLarge { .. }), "{error}");
     }
 }
 
 #[test]
 fn an_unknown_setting_is_refused_with_the_most_similar_one() {
-    let unknown = |word: &str, nearest| Refusal::UnknownSetting { word: word.to_owned(), nearest };
+    let unknown = |word: &str, nearest| ModeRefusal::UnknownSetting { word: word.to_owned(), nearest };
     assert_refused("suspend20,defer-hard-irq=10", "defer-hard-irq", unknown("defer-hard-irq", Some("defer-hard-irqs")));
     assert_refused("base,defer_hard_irqs=1", "defer_hard_irqs", {
         unknown("defer_hard_irqs", Some("defer-hard-irqs"))
@@ -88,7 +88,7 @@ fn an_unknown_setting_is_refused_with_the_most_similar_one() {
 
 #[test]
 fn a_setting_without_a_value_is_refused() {
-    let missing = Refusal::ValueMissing { key: SettingKey::Threaded };
+    let missing = ModeRefusal::ValueMissing { key: SettingKey::Threaded };
     assert_refused("base,threaded", "threaded", missing.clone());
     assert_refused("base,threaded=", "threaded=", missing);
 }
@@ -104,7 +104,7 @@ fn a_value_of_the_wrong_type_is_refused() {
         ("base,threaded=1=2", "1=2"),
     ] {
         let error = refused(text);
-        assert!(matches!(error.refusal(), Refusal::ValueMalformed { .. }), "{error}");
+        assert!(matches!(error.refusal(), ModeRefusal::ValueMalformed { .. }), "{error}");
         assert_eq!(&text[error.span()], place);
     }
 }
@@ -121,7 +121,7 @@ fn a_value_above_the_limit_of_the_kernel_is_refused() {
         ("suspend20,irq-suspend-timeout=99999999999s", "99999999999s"),
     ] {
         let error = refused(text);
-        assert!(matches!(error.refusal(), Refusal::ValueTooLarge { .. }), "{error}");
+        assert!(matches!(error.refusal(), ModeRefusal::ValueTooLarge { .. }), "{error}");
         assert_eq!(&text[error.span()], place);
     }
 }
@@ -130,21 +130,21 @@ fn a_value_above_the_limit_of_the_kernel_is_refused() {
 fn a_setting_given_twice_is_refused_at_the_second() {
     let text = "suspend20,defer-hard-irqs=10,defer-hard-irqs=10";
     let error = refused(text);
-    assert_eq!(error.refusal(), &Refusal::GivenTwice { key: SettingKey::DeferHardIrqs });
+    assert_eq!(error.refusal(), &ModeRefusal::GivenTwice { key: SettingKey::DeferHardIrqs });
     assert_eq!(error.span(), 29..text.len());
 }
 
 #[test]
 fn a_flush_timeout_that_differs_from_the_name_is_refused() {
     for (text, mode) in [("defer20,gro-flush-timeout=30us", "defer"), ("suspend20,gro-flush-timeout=30us", "suspend")] {
-        let refusal = Refusal::GroFlushTimeoutInName { mode };
+        let refusal = ModeRefusal::GroFlushTimeoutInName { mode };
         assert_refused(text, "gro-flush-timeout=30us", refusal);
     }
 }
 
 #[test]
 fn suspension_without_deferral_is_refused() {
-    let refusal = Refusal::SuspensionWithoutDeferral;
+    let refusal = ModeRefusal::SuspensionWithoutDeferral;
     for (text, place) in [
         ("suspend20,defer-hard-irqs=0", "defer-hard-irqs=0"),
         ("base,irq-suspend-timeout=20ms", "irq-suspend-timeout=20ms"),
@@ -156,7 +156,7 @@ fn suspension_without_deferral_is_refused() {
 
 #[test]
 fn suspension_without_prefer_is_refused() {
-    let refusal = Refusal::SuspensionWithoutPrefer;
+    let refusal = ModeRefusal::SuspensionWithoutPrefer;
     for (text, place) in [
         ("suspend20,prefer-busy-poll=0", "prefer-busy-poll=0"),
         ("defer20,irq-suspend-timeout=20ms", "irq-suspend-timeout=20ms"),
@@ -175,14 +175,14 @@ fn an_override_that_contradicts_the_name_is_refused() {
         ("threadedbusy,threaded=1", SettingKey::Threaded),
     ] {
         let error = refused(text);
-        let is_key = matches!(error.refusal(), Refusal::ContradictsName { key: k, .. } if *k == key);
+        let is_key = matches!(error.refusal(), ModeRefusal::ContradictsName { key: k, .. } if *k == key);
         assert!(is_key, "{error}");
     }
 }
 
 #[test]
 fn threaded_busy_polling_with_deferral_is_refused() {
-    let refusal = Refusal::ThreadedBusyPollWithDeferral;
+    let refusal = ModeRefusal::ThreadedBusyPollWithDeferral;
     assert_refused("threadedbusy,defer-hard-irqs=1", "defer-hard-irqs=1", refusal.clone());
     assert_refused("threadedbusy,gro-flush-timeout=1us", "gro-flush-timeout=1us", refusal.clone());
     assert_refused("defer20,threaded=2", "threaded=2", refusal);
@@ -190,7 +190,7 @@ fn threaded_busy_polling_with_deferral_is_refused() {
 
 #[test]
 fn threaded_busy_polling_with_epoll_polling_is_refused() {
-    let refusal = Refusal::ThreadedBusyPollWithEpoll;
+    let refusal = ModeRefusal::ThreadedBusyPollWithEpoll;
     assert_refused("base,prefer-busy-poll=1,threaded=2", "threaded=2", refusal);
 }
 
@@ -203,7 +203,7 @@ fn an_epoll_setting_is_refused_in_a_mode_that_does_not_use_epoll() {
         ("threadedbusy,prefer-busy-poll=1", "threadedbusy"),
     ] {
         let key = SettingKey::PreferBusyPoll;
-        assert_refused(text, "prefer-busy-poll", Refusal::EpollNotUsed { mode, key });
+        assert_refused(text, "prefer-busy-poll", ModeRefusal::EpollNotUsed { mode, key });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Experiment (b): the model beside the table of 2013, and statements of the publication.
 
 use quell_sim::HostProfile;
-use quell_sim_study::published::{LowLatencyCell, Transport, low_latency_rows, low_latency_sockets};
+use quell_sim_study::published::{CellTransport, LowLatencyCell, low_latency_rows, low_latency_sockets};
 
 fn cells() -> Vec<LowLatencyCell> {
     let rows = low_latency_rows().expect("the data ships");
@@ -9,7 +9,7 @@ fn cells() -> Vec<LowLatencyCell> {
     low_latency_sockets(&rows, &host, 2, |_| ()).expect("it runs")
 }
 
-fn tps(cells: &[LowLatencyCell], kernel: &str, config: &str, rx_usecs: &str, transport: Transport) -> Vec<f64> {
+fn tps(cells: &[LowLatencyCell], kernel: &str, config: &str, rx_usecs: &str, transport: CellTransport) -> Vec<f64> {
     let of = cells.iter().filter(|cell| {
         let row = &cell.row;
         row.kernel == kernel && row.config == config && row.rx_usecs == rx_usecs && cell.transport == transport
@@ -21,7 +21,7 @@ fn tps(cells: &[LowLatencyCell], kernel: &str, config: &str, rx_usecs: &str, tra
 fn with_busy_polling_immediate_interrupts_cost_round_trips() {
     let cells = cells();
     for config in ["optimized", "typical"] {
-        for transport in [Transport::Tcp, Transport::Udp] {
+        for transport in [CellTransport::Tcp, CellTransport::Udp] {
             let of = |rx_usecs| tps(&cells, "patched", config, rx_usecs, transport)[0];
             let (long, none) = (of("100"), of("0"));
             assert!(long > 1.1 * none, "{config} {transport}: {long} {none}");
@@ -32,7 +32,7 @@ fn with_busy_polling_immediate_interrupts_cost_round_trips() {
 #[test]
 fn without_busy_polling_every_microsecond_of_coalescing_costs_round_trips() {
     let cells = cells();
-    for transport in [Transport::Tcp, Transport::Udp] {
+    for transport in [CellTransport::Tcp, CellTransport::Udp] {
         let none = tps(&cells, "3.9", "typical", "0", transport)[0];
         let adaptive = tps(&cells, "3.9", "typical", "adaptive", transport)[0];
         assert!(none > 1.2 * adaptive, "{transport}: {none} {adaptive}");
@@ -54,7 +54,7 @@ fn busy_polling_occupies_its_cpu_permanently() {
 #[test]
 fn deep_idle_states_cost_interrupts_a_quarter_of_the_round_trips() {
     let cells = cells();
-    let optimized = tps(&cells, "3.9", "optimized", "adaptive", Transport::Tcp);
+    let optimized = tps(&cells, "3.9", "optimized", "adaptive", CellTransport::Tcp);
     let [with, without] = optimized[..] else { panic!("two rows: {optimized:?}") };
     assert!(with < 0.8 * without, "{with} {without}");
 }
@@ -79,7 +79,7 @@ fn throughput_is_within_ten_percent_in_the_median() {
 fn rows_whose_cpu_column_contradicts_their_service_demand_are_listed() {
     let rows = low_latency_rows().expect("the data ships");
     let of = |transport| rows.iter().filter(|row| row.contradiction(transport).is_some()).count();
-    assert_eq!((of(Transport::Tcp), of(Transport::Udp)), (4, 2));
+    assert_eq!((of(CellTransport::Tcp), of(CellTransport::Udp)), (4, 2));
 }
 
 #[test]

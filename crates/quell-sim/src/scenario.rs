@@ -5,7 +5,7 @@ use quell_mode::{EpollParams, NapiSettings};
 
 use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::{Coalescing, Epoll, NapiState, Packet, PacketKind, RxQueue, Socket};
+use crate::mechanism::{Epoll, NapiState, Packet, PacketKind, RxQueue, SimCoalescing, Socket};
 use crate::trace::Trace;
 use crate::world::{
     Class, Client, Event, KernelRules, Program, ReadObserved, ScriptAction, ScriptStep, Scripted, Stage, Traffic,
@@ -14,7 +14,7 @@ use crate::world::{
 
 /// A scenario. Every queue interrupts its own CPU.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct SimScenario {
     /// Host.
     pub host: HostProfile,
     /// Behaviour that differs between kernel versions.
@@ -22,13 +22,13 @@ pub struct Scenario {
     /// Initial NAPI settings of each queue.
     pub queues: Vec<NapiSettings>,
     /// Coalescing of all queues.
-    pub coalescing: Coalescing,
+    pub coalescing: SimCoalescing,
     /// Epolls.
     pub epolls: Vec<EpollContext>,
     /// Descriptors that epolls and applications wait for.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<SimDescriptor>,
     /// Applications.
-    pub applications: Vec<Application>,
+    pub applications: Vec<ScriptedApplication>,
     /// `SCHED_FIFO` priority of NAPI threads; `None` for fair scheduling.
     pub napi_thread_priority: Option<u8>,
     /// Inputs from outside, with their time.
@@ -50,7 +50,7 @@ pub struct EpollContext {
 
 /// A file that an application can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Descriptor {
+pub struct SimDescriptor {
     /// Queue of its packets; `None` for files without NAPI: eventfd, pipe, timerfd, Unix socket, or a socket
     /// of a device without NAPI.
     pub queue: Option<usize>,
@@ -60,7 +60,7 @@ pub struct Descriptor {
     pub edge_triggered: bool,
 }
 
-impl Descriptor {
+impl SimDescriptor {
     /// A socket on `queue` in the first epoll.
     #[must_use]
     pub fn on_queue(queue: usize) -> Self {
@@ -76,7 +76,7 @@ impl Descriptor {
 
 /// An application. It holds its own reference to its epoll.
 #[derive(Debug, Clone, Default)]
-pub struct Application {
+pub struct ScriptedApplication {
     /// Epoll that its steps use.
     pub epoll: usize,
     /// CPU that it runs on.
@@ -202,7 +202,7 @@ pub struct Observed {
     pub digest: u64,
 }
 
-impl Scenario {
+impl SimScenario {
     /// A scenario of 100 ms with one queue, default settings and no coalescing. Its socket is in the epoll of
     /// an application without steps, which shares CPU 0 with the interrupt.
     #[must_use]
@@ -211,10 +211,10 @@ impl Scenario {
             host,
             rules: KernelRules::default(),
             queues: vec![NapiSettings::default()],
-            coalescing: Coalescing::NONE,
+            coalescing: SimCoalescing::NONE,
             epolls: vec![EpollContext::default()],
-            descriptors: vec![Descriptor::on_queue(0)],
-            applications: vec![Application::default()],
+            descriptors: vec![SimDescriptor::on_queue(0)],
+            applications: vec![ScriptedApplication::default()],
             napi_thread_priority: None,
             inputs: Vec::new(),
             until_ns: 100_000_000,
@@ -319,7 +319,7 @@ impl Scenario {
     }
 
     fn add_descriptors(&self, world: &mut World) {
-        for &Descriptor { queue, epoll, edge_triggered } in &self.descriptors {
+        for &SimDescriptor { queue, epoll, edge_triggered } in &self.descriptors {
             world.sockets.push(Socket { epoll, napi: queue, edge_triggered, ..Socket::default() });
             if let Some(epoll) = epoll.filter(|&epoll| self.epolls[epoll].napi_known) {
                 world.epolls[epoll].remember_napi(queue, self.rules.sysctl_busy_poll_usecs);

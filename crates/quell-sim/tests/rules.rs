@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use quell_mode::{EpollParams, NapiSettings, Threaded};
-use quell_sim::scenario::{Descriptor, Input, Scenario};
+use quell_sim::scenario::{Input, SimDescriptor, SimScenario};
 use quell_sim::{KernelRules, PacketKind, ScriptStep};
 
 #[test]
@@ -49,7 +49,7 @@ fn both_deferral_values_are_needed() {
         NapiSettings { defer_hard_irqs: 100, ..NapiSettings::default() },
         NapiSettings { gro_flush_timeout_ns: 200_000, ..NapiSettings::default() },
     ] {
-        let scenario = Scenario { queues: vec![settings], ..server("base", 0) };
+        let scenario = SimScenario { queues: vec![settings], ..server("base", 0) };
         let observed = play(&scenario.request(MS, 0).request(2 * MS, 0));
         assert_eq!(observed.queues[0].irqs, 2, "{settings:?}");
         assert!(observed.queues[0].interrupt_enabled);
@@ -71,7 +71,7 @@ fn the_gro_flush_timeout_is_when_a_lone_packet_is_seen_under_deferral() {
 #[test]
 fn packets_held_in_gro_wait_for_the_timer_although_the_interrupt_is_enabled() {
     let settings = NapiSettings { gro_flush_timeout_ns: 3 * MS, ..NapiSettings::default() };
-    let mut scenario = Scenario { queues: vec![settings], ..server("base", 0) };
+    let mut scenario = SimScenario { queues: vec![settings], ..server("base", 0) };
     scenario.inputs.push((MS + 100 * US, Input::Packet { descriptor: 0, kind: PacketKind::HeldRequest }));
     let observed = play(&scenario);
     let delay = delays(&observed)[0];
@@ -128,7 +128,7 @@ fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothin
 #[test]
 fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() {
     let wait = ScriptStep::Wait { max_events: 256, timeout_ns: None };
-    let descriptors = vec![Descriptor::on_queue(0); 200];
+    let descriptors = vec![SimDescriptor::on_queue(0); 200];
     let with = |final_poll| {
         let rules = KernelRules { final_poll, ..KernelRules::default() };
         let mut scenario = scenario("suspend20", &[wait, ScriptStep::Work(10 * MS), ScriptStep::ReadAll]);
@@ -150,7 +150,7 @@ fn a_budget_of_zero_polls_eight_packets() {
     let wait = ScriptStep::Wait { max_events: 256, timeout_ns: None };
     let mut scenario =
         scenario("suspend20,busy-poll-budget=0", &[wait, ScriptStep::Work(10 * MS), ScriptStep::ReadAll]);
-    scenario.descriptors = vec![Descriptor::on_queue(0); 100];
+    scenario.descriptors = vec![SimDescriptor::on_queue(0); 100];
     scenario.epolls[0].napi_known = true;
     scenario = scenario.request(MS, 99);
     for descriptor in 0..90 {
@@ -224,7 +224,7 @@ fn suspension_ends_with_the_last_reference_to_the_epoll() {
 fn suspension_masks_nothing_by_itself() {
     // Without deferral the interrupt is enabled when events are handed over, and stays so.
     let settings = NapiSettings { irq_suspend_timeout_ns: 20 * MS, ..NapiSettings::default() };
-    let scenario = Scenario { queues: vec![settings], ..server("suspend20", 5 * MS) };
+    let scenario = SimScenario { queues: vec![settings], ..server("suspend20", 5 * MS) };
     let observed = play(&scenario.request(MS, 0).request(2 * MS, 0));
     let delivered = marks(&observed, "delivered");
     assert!(delivered[1] < 2 * MS + 100 * US, "{delivered:?}");
@@ -254,7 +254,7 @@ fn threaded_napi_polls_in_its_own_thread() {
 #[test]
 fn threaded_busy_poll_never_completes_and_never_interrupts() {
     let settings = NapiSettings { threaded: Threaded::BusyPoll, ..NapiSettings::default() };
-    let mut scenario = Scenario { queues: vec![settings], ..server("base", 0) };
+    let mut scenario = SimScenario { queues: vec![settings], ..server("base", 0) };
     scenario.applications[0].cpu = 1;
     let observed = play(&scenario.request(MS, 0).request(50 * MS, 0));
     assert_eq!(observed.reads.len(), 2);
@@ -317,7 +317,7 @@ fn the_napi_id_is_remembered_at_the_next_packet_and_forgotten_when_nothing_comes
 fn maxevents_bounds_a_wait_and_the_rest_is_ready_at_once() {
     let wait = ScriptStep::Wait { max_events: 3, timeout_ns: None };
     let mut scenario = scenario("base", &[wait, ScriptStep::ReadAll]);
-    scenario.descriptors = vec![Descriptor::on_queue(0); 8];
+    scenario.descriptors = vec![SimDescriptor::on_queue(0); 8];
     for descriptor in 0..8 {
         scenario = scenario.request(MS, descriptor);
     }

@@ -5,17 +5,17 @@ mod common;
 use common::*;
 use quell_mode::{EpollParams, NapiSettings};
 use quell_sim::ScriptStep;
-use quell_sim::scenario::{Descriptor, Input};
+use quell_sim::scenario::{Input, SimDescriptor};
 
 /// The suspension lasts 20 ms; a second request arrives while it does.
-fn second_request(scenario: quell_sim::scenario::Scenario) -> quell_sim::scenario::Scenario {
+fn second_request(scenario: quell_sim::scenario::SimScenario) -> quell_sim::scenario::SimScenario {
     scenario.request(MS, 0).request(2 * MS, 0)
 }
 
 #[test]
 fn a_descriptor_that_is_always_ready_keeps_the_nic_from_being_polled() {
     let mut scenario = server("suspend20", 100 * US);
-    scenario.descriptors = vec![Descriptor::on_queue(0), Descriptor::without_napi()];
+    scenario.descriptors = vec![SimDescriptor::on_queue(0), SimDescriptor::without_napi()];
     scenario.until_ns = 500 * MS;
     scenario = scenario.request(MS, 0);
     scenario.inputs.push((MS + 10 * US, Input::AlwaysReady { descriptor: 1 }));
@@ -82,7 +82,7 @@ fn setting_the_suspend_timeout_to_zero_while_suspended_stalls_for_the_old_one() 
     assert!(marks(&play(&working), "delivered")[1] > 20 * MS);
 }
 
-fn scenario_that_works() -> quell_sim::scenario::Scenario {
+fn scenario_that_works() -> quell_sim::scenario::SimScenario {
     server("suspend20", 90 * MS)
 }
 
@@ -98,7 +98,7 @@ fn setting_deferral_to_zero_while_suspended_stalls_for_the_old_timeout() {
 fn of_two_napis_in_one_epoll_the_one_that_is_not_current_stalls() {
     let mut scenario = server("suspend20", 50 * US);
     scenario.queues = vec![napi("suspend20"); 2];
-    scenario.descriptors = vec![Descriptor::on_queue(0), Descriptor::on_queue(1)];
+    scenario.descriptors = vec![SimDescriptor::on_queue(0), SimDescriptor::on_queue(1)];
     // Queue 1's request makes it known and suspends it; queue 0 is current afterwards and kept busy.
     scenario = scenario.request(MS, 1);
     for index in 0..300 {

@@ -99,7 +99,7 @@ pub fn id(test: &str) -> String {
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A lab that goes when it is dropped.
-pub struct Lab {
+pub struct TestLab {
     /// Where the program runs.
     pub server: Namespace,
     /// Where its packets come from.
@@ -115,7 +115,7 @@ pub struct Lab {
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Lab {
+impl TestLab {
     /// A pair with as many queues at each end; `None`, and the test recorded as skipped, where the kernel has no
     /// suspension.
     pub fn raise(test: &str, queues: u32) -> Option<Self> {
@@ -218,7 +218,7 @@ fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, rig
 }
 
 /// A program with one datagram socket in one epoll, and somebody who sends to it.
-pub struct Program {
+pub struct UdpProgram {
     /// Its socket.
     pub socket: UdpSocket,
     /// The epoll that watches the socket.
@@ -228,9 +228,9 @@ pub struct Program {
     pub sender: UdpSocket,
 }
 
-impl Program {
+impl UdpProgram {
     /// A program that has heard from the sender once and knows its NAPI.
-    pub fn start(lab: &Lab, trigger: Trigger) -> Self {
+    pub fn start(lab: &TestLab, trigger: Trigger) -> Self {
         let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
         let socket = lab.server.run(bind(SERVER)).unwrap();
         let sender = lab.client.run(bind(CLIENT)).unwrap();

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
-use crate::store::{Kernel, Origin, Store, StoreError, make_directory, modules_dir};
+use crate::store::{Origin, Store, StoreError, StoredKernel, make_directory, modules_dir};
 use quell_linux::visible;
 
 /// Suites whose kernels the lab supports, newest first: Debian 13's backports, Debian 13, Debian 12.
@@ -231,7 +231,12 @@ impl Archives {
     ///
     /// # Errors
     /// [`FetchError`]. The store is then unchanged.
-    pub fn get(&self, offer: &Offer, store: &Store, progress: &mut dyn FnMut(FetchStep)) -> Result<Kernel, FetchError> {
+    pub fn get(
+        &self,
+        offer: &Offer,
+        store: &Store,
+        progress: &mut dyn FnMut(FetchStep),
+    ) -> Result<StoredKernel, FetchError> {
         let downloads = tempfile::tempdir_in(&self.dir).map_err(prepare(&self.dir))?;
         let packages = self.packages_of(offer)?;
         progress(FetchStep::Download { packages: packages.len(), bytes: packages.values().sum() });

@@ -21,7 +21,7 @@ use crate::machine_error::prepare;
 use crate::message::Message;
 use crate::nic::MAC_ADDRESSES;
 use crate::program::{self, LIBRARIES, PROGRAM};
-use crate::store::Kernel;
+use crate::store::StoredKernel;
 
 /// The emulator. It emulates the architecture that this program is built for.
 const QEMU: &str = "qemu-system-x86_64";
@@ -86,7 +86,7 @@ pub struct Machine {
     /// Emulator.
     pub emulator: Emulator,
     /// Kernel of the guest.
-    pub kernel: Kernel,
+    pub kernel: StoredKernel,
     /// Model of the NICs.
     pub nic: Nic,
     /// Number of virtual CPUs, at least 1.

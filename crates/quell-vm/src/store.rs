@@ -26,7 +26,7 @@ pub struct Store {
 
 /// A kernel in the store.
 #[derive(Debug, Clone)]
-pub struct Kernel {
+pub struct StoredKernel {
     /// Origin of the kernel.
     pub origin: Origin,
     dir: PathBuf,
@@ -134,7 +134,7 @@ impl Store {
     ///
     /// # Errors
     /// When the directory or one of its entries cannot be read.
-    pub fn kernels(&self) -> Result<Vec<Kernel>, StoreError> {
+    pub fn kernels(&self) -> Result<Vec<StoredKernel>, StoreError> {
         let failed = || io_error("listing", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -145,7 +145,7 @@ impl Store {
             let entry = entry.map_err(failed())?;
             let named = entry.file_name().to_str().is_some_and(|name| name.parse::<KernelName>().is_ok());
             if named {
-                kernels.push(Kernel::read(entry.path())?);
+                kernels.push(StoredKernel::read(entry.path())?);
             }
         }
         kernels.sort_by(|one, other| one.origin.name.cmp(&other.origin.name));
@@ -156,7 +156,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NotHere`], with the available kernels.
-    pub fn kernel(&self, name: &KernelName) -> Result<Kernel, StoreError> {
+    pub fn kernel(&self, name: &KernelName) -> Result<StoredKernel, StoreError> {
         let kernels = self.kernels()?;
         let names = kernels.iter().map(|kernel| kernel.origin.name.clone()).collect();
         let found = kernels.into_iter().find(|kernel| kernel.origin.name == *name);
@@ -167,8 +167,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Empty`] when the store is empty.
-    pub fn newest(&self) -> Result<Kernel, StoreError> {
-        let age = |kernel: &Kernel| kernel.origin.name.newest_and_leanest();
+    pub fn newest(&self) -> Result<StoredKernel, StoreError> {
+        let age = |kernel: &StoredKernel| kernel.origin.name.newest_and_leanest();
         self.kernels()?.into_iter().max_by_key(age).ok_or(StoreError::Empty)
     }
 
@@ -184,7 +184,7 @@ impl Store {
         staged: tempfile::TempDir,
         vmlinux: &[u8],
         origin: &Origin,
-    ) -> Result<Kernel, StoreError> {
+    ) -> Result<StoredKernel, StoreError> {
         let write = |name: &str, content: &[u8]| {
             let path = staged.path().join(name);
             fs::write(&path, content).map_err(io_error("writing", &path))
@@ -199,7 +199,7 @@ impl Store {
         fs::rename(staged.path(), &place).map_err(io_error("making", &place))?;
         // The directory has been renamed, so nothing must be removed.
         let _ = staged.keep();
-        Kernel::read(place)
+        StoredKernel::read(place)
     }
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn modules_dir(staged: &Path) -> PathBuf {
     staged.join(MODULES)
 }
 
-impl Kernel {
+impl StoredKernel {
     fn read(dir: PathBuf) -> Result<Self, StoreError> {
         let path = dir.join(ORIGIN);
         let text = fs::read(&path).map_err(io_error("reading", &path))?;
@@ -247,7 +247,7 @@ mod tests {
         Origin { name: name.parse().unwrap(), version: "1-1".to_owned(), suite: "stable".to_owned() }
     }
 
-    fn keep(store: &Store, name: &str) -> Kernel {
+    fn keep(store: &Store, name: &str) -> StoredKernel {
         let staged = store.stage().unwrap();
         let modules = modules_dir(staged.path());
         fs::create_dir(&modules).unwrap();

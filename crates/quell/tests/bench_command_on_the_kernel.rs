@@ -10,7 +10,7 @@ use std::process::Command;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::{Child, Output, Spawn};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip, wait_until};
 
 const QUELL: &str = env!("CARGO_BIN_EXE_quell");
@@ -18,14 +18,14 @@ const OUTPUT_KEPT: usize = 64 * 1024;
 const MEMCACHED: &str = "memcached -u root -U 0 -t 1 -l 192.0.2.1";
 
 struct Stage {
-    lab: Lab,
+    lab: TestLab,
     dir: tempfile::TempDir,
     before: String,
 }
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
-        let lab = Lab::raise(test, 1)?;
+        let lab = TestLab::raise(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "there is no memcached");
             return None;

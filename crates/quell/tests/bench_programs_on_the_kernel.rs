@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use quell_host::snapshot::{Scope, take};
+use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Output, Spawn};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
@@ -24,7 +24,7 @@ const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
 
 /// A memcached in a lab, and a client that asks it all the time.
 struct Stage {
-    lab: Lab,
+    lab: TestLab,
     server: Child,
     asks: Arc<AtomicBool>,
     client: Option<JoinHandle<()>>,
@@ -34,7 +34,7 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
-        let mut lab = Lab::raise(test, 1)?;
+        let mut lab = TestLab::raise(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
@@ -84,7 +84,7 @@ impl Stage {
 
     /// Settings of the server's queue and epolls, by name.
     fn state(&self) -> BTreeMap<String, String> {
-        let scope = Scope { netns: Some(self.lab.server_name.clone()), ..Scope::default() };
+        let scope = SnapshotScope { netns: Some(self.lab.server_name.clone()), ..SnapshotScope::default() };
         let snapshot = take(&scope).unwrap().0;
         let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
         let mut state: BTreeMap<String, String> =

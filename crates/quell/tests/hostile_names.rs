@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use quell_linux::process::Spawn;
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip};
 
 /// What a process is called, by the name of the file that it executes: at most 15 bytes.
@@ -20,7 +20,7 @@ const PROCESS: &str = "q\n\u{1b}[2Japply?";
 const INTERFACES: [&str; 2] = ["\u{1b}[2J$(id)\u{7}", "\u{202e}0hte\u{9b}1m"];
 
 struct Stage {
-    lab: Lab,
+    lab: TestLab,
     directory: tempfile::TempDir,
     pid: String,
 }
@@ -32,7 +32,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
         }
-        let mut lab = Lab::raise("hostile", 2)?;
+        let mut lab = TestLab::raise("hostile", 2)?;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(PROCESS);
         // Not a copy: a process that another test is just starting would hold it open for writing.

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use quell_linux::process::{Child, Spawn};
-use quell_test_support::lab::Lab;
+use quell_test_support::lab::TestLab;
 use quell_test_support::wait_until;
 
 const QUELL: &str = env!("CARGO_BIN_EXE_quell");
 
 /// A lab with a responder that has connections, and files for journals and the log.
 struct Stage {
-    lab: Lab,
+    lab: TestLab,
     server: Child,
     _connection: TcpStream,
     dir: tempfile::TempDir,
@@ -25,7 +25,7 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
-        let mut lab = Lab::raise(test, 1)?;
+        let mut lab = TestLab::raise(test, 1)?;
         let server = lab.start(Spawn::new(QUELL).args(["respond", "192.0.2.1:7000"]));
         let connect = || TcpStream::connect("192.0.2.1:7000").map_err(|error| error.to_string());
         let mut connection = wait_until(|| lab.client.run(connect).unwrap());

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use quell_linux::netdev::Netdev;
-use quell_test_support::lab::Lab;
+use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip};
 
 fn quell(arguments: &[&str]) -> Command {
@@ -110,7 +110,7 @@ fn a_load_that_nobody_answers_fails() {
 
 #[test]
 fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
-    let Some(lab) = Lab::raise("refuse-t", 2) else { return };
+    let Some(lab) = TestLab::raise("refuse-t", 2) else { return };
     match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
         Ok(false) => {}
         other => return skip(Lacks::Machine, format_args!("{other:?}")),
@@ -128,7 +128,7 @@ fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
 
 #[test]
 fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
-    let Some(lab) = Lab::raise("refuse-s", 1) else { return };
+    let Some(lab) = TestLab::raise("refuse-s", 1) else { return };
     let apply = |text: &str, code| {
         let file = profile(text);
         says(code, &mut quell(&["apply", "--dry-run", "--netns", &lab.server_name, file.to_str().unwrap()]))
@@ -142,7 +142,7 @@ fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
 
 #[test]
 fn a_profile_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
-    let Some(lab) = Lab::raise("refuse-f", 1) else { return };
+    let Some(lab) = TestLab::raise("refuse-f", 1) else { return };
     let journals = tempfile::tempdir().unwrap();
     let file = profile("[sysctl]\n\"net.ipv4.ip_forward\" = 1\n");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

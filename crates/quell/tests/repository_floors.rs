@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -36,43 +36,6 @@ const TEST_SUPPORT: &str = "quell-test-support";
 
 /// The longest file that still counts as one room, without the unit tests at its end.
 const LINES_MAX: usize = 600;
-
-/// Names of public types that more than one crate has. One name, one meaning: the list may only become shorter.
-const SHARED_TYPE_NAMES: &[&str] = &[
-    "Application",
-    "Change",
-    "Channels",
-    "Coalescing",
-    "Descriptor",
-    "End",
-    "Epoll",
-    "Event",
-    "Feature",
-    "Finding",
-    "IdleState",
-    "Kernel",
-    "Message",
-    "Napi",
-    "Observed",
-    "Outcome",
-    "Packet",
-    "Place",
-    "Placed",
-    "ProfileError",
-    "Program",
-    "ProgramError",
-    "Queue",
-    "Report",
-    "Request",
-    "Rings",
-    "Scenario",
-    "Socket",
-    "Step",
-    "Target",
-    "Transport",
-    "Wait",
-    "Why",
-];
 
 fn crates_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -265,18 +228,15 @@ fn declared_type(line: &str) -> Option<&str> {
 }
 
 #[test]
-fn no_new_public_type_name_occurs_in_more_than_one_crate() {
-    let mut crates_by_name: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+fn every_public_type_has_a_name_of_its_own() {
+    let mut files_by_name: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for (krate, _) in FLOORS {
-        for source in sources(krate).values() {
+        for (path, source) in sources(krate) {
             for name in source.lines().filter_map(declared_type) {
-                crates_by_name.entry(name.to_owned()).or_default().insert(krate);
+                files_by_name.entry(name.to_owned()).or_default().push(path.clone());
             }
         }
     }
-    crates_by_name.retain(|_, crates| crates.len() > 1);
-    let new: Vec<_> = crates_by_name.iter().filter(|(name, _)| !SHARED_TYPE_NAMES.contains(&name.as_str())).collect();
-    assert!(new.is_empty(), "choose a name that says the domain: {new:?}");
-    let gone: Vec<_> = SHARED_TYPE_NAMES.iter().filter(|name| !crates_by_name.contains_key(**name)).collect();
-    assert!(gone.is_empty(), "no longer shared, remove from SHARED_TYPE_NAMES: {gone:?}");
+    files_by_name.retain(|_, files| files.len() > 1);
+    assert!(files_by_name.is_empty(), "choose names that say the domain: {files_by_name:#?}");
 }

@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use quell_host::snapshot::{Reading, Snapshot, Why};
+use quell_host::snapshot::{Reading, Snapshot, UnknownReason};
 use quell_linux::Pid;
 use quell_linux::capability::Capability;
 use quell_linux::proc::ProcRoot;
@@ -66,7 +66,7 @@ fn a_hidden_process_of_another_user_is_reported_with_the_missing_capability() {
     let asked = snapshot(as_nobody(&["show", "--json", &pid]));
     let [process] = asked.processes.as_slice() else { panic!("{:?}", asked.processes) };
     let unknown = process.files.why_unknown().unwrap();
-    assert_eq!(unknown.why, Why::Denied { needs: Some(Capability::SysPtrace) });
+    assert_eq!(unknown.why, UnknownReason::Denied { needs: Some(Capability::SysPtrace) });
     assert!(unknown.said.contains(&format!("/proc/{this}/fd")), "{}", unknown.said);
     let tree = printed(as_nobody(&["show", &pid]));
     assert!(tree.contains("files unknown: needs CAP_SYS_PTRACE"), "{tree}");
@@ -157,7 +157,7 @@ fn an_own_process_is_shown_with_its_sockets_without_any_right() {
     let [socket] = snapshot.sockets.as_slice() else { panic!("{:?}", snapshot.sockets) };
     assert_eq!(socket.local, address.parse().ok());
     // Whether a user may look into files of its own processes is Yama's decision; where not, that is said.
-    let denied = Why::Denied { needs: Some(Capability::SysPtrace) };
+    let denied = UnknownReason::Denied { needs: Some(Capability::SysPtrace) };
     match &socket.napi {
         Reading::Known(napi) => assert_eq!(*napi, None, "nothing came yet"),
         Reading::Unknown(unknown) => assert_eq!(unknown.unknown.why, denied),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
-use quell_host::snapshot::{Scope, Snapshot, SocketState, TakeError, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, take};
 use quell_linux::bpf::NapiPollCounter;
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::DeliveryMode;
@@ -167,7 +167,7 @@ impl<'a> StartedCommand<'a> {
             }
             let mut targets = Targets::find(Selection::Processes(vec![pid]))?;
             targets.refresh()?;
-            let scope = Scope { pids: targets.pids().into_iter().collect(), ..Scope::default() };
+            let scope = SnapshotScope { pids: targets.pids().into_iter().collect(), ..SnapshotScope::default() };
             if listens(&take(&scope)?.0) {
                 self.runner.listens()?;
                 self.running = Some(Running { mode: *mode, targets });

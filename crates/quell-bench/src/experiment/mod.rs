@@ -18,7 +18,7 @@ use quell_experiment::{
     ExperimentSubject, FinishedExperiment, Goal, StopReason, SwitchbackAnalysis, Treatment,
 };
 use quell_host::attach::attachment::StartKeeper;
-use quell_host::attach::plan::Plan;
+use quell_host::attach::plan::AttachPlan;
 use quell_host::attach::{Targets, observe};
 use quell_host::journal::Journal;
 use quell_host::snapshot::{Snapshot, TakeError};
@@ -273,7 +273,7 @@ impl Preview {
 
     /// Plans of the single modes, for their effects on other programs.
     #[must_use]
-    pub fn plans(&self) -> &[Plan] {
+    pub fn plans(&self) -> &[AttachPlan] {
         &self.plan.plans
     }
 }

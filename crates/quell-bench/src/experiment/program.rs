@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
-use quell_host::attach::plan::Impossible;
+use quell_host::attach::plan::AttachObstacle;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
@@ -92,7 +92,7 @@ impl<'a> Programs<'a> {
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
         let napis: Vec<NapiId> = plan.napis().into_iter().collect();
-        let reason = |index: usize, of_plan: &Vec<Impossible>| {
+        let reason = |index: usize, of_plan: &Vec<AttachObstacle>| {
             let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
             impossible.get(index).cloned().flatten().or(of_plan)
         };

@@ -69,16 +69,16 @@ pub struct VethLab {
     /// Requested parameters.
     pub plan: VethPlan,
     /// Server side.
-    pub server: End,
+    pub server: LabSide,
     /// Client side.
-    pub client: End,
+    pub client: LabSide,
     /// Journal transaction that undoes the lab and starts the server in it.
     pub transaction: Transaction,
 }
 
 /// One side of the lab.
 #[derive(Debug)]
-pub struct End {
+pub struct LabSide {
     /// Network namespace.
     pub namespace: Arc<Namespace>,
     /// Interface index of the device.
@@ -132,8 +132,8 @@ impl VethLab {
         configure(&server, pair.left, SERVER_ADDRESS)?;
         configure(&client, pair.right, CLIENT_ADDRESS)?;
         keep_flows_on_their_queues(&client)?;
-        let mut server = End::open(server, pair.left, SERVER_ADDRESS, SERVER_DEVICE, plan.queues)?;
-        let mut client = End::open(client, pair.right, CLIENT_ADDRESS, CLIENT_DEVICE, plan.queues)?;
+        let mut server = LabSide::open(server, pair.left, SERVER_ADDRESS, SERVER_DEVICE, plan.queues)?;
+        let mut client = LabSide::open(client, pair.right, CLIENT_ADDRESS, CLIENT_DEVICE, plan.queues)?;
         if plan.interrupt_stand_in {
             server.napi_threads = stand_in(&mut server, SERVER_DEVICE, &plan.cpus.server)?;
         }
@@ -160,7 +160,7 @@ impl VethLab {
     }
 }
 
-impl End {
+impl LabSide {
     fn open(
         namespace: Namespace,
         ifindex: Ifindex,
@@ -173,7 +173,7 @@ impl End {
     }
 }
 
-fn stand_in(end: &mut End, name: &'static str, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
+fn stand_in(end: &mut LabSide, name: &'static str, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
     end.queues.stand_in_for_interrupts(&end.namespace, &device(name), cpus)
 }
 

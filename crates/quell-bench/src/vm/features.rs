@@ -1,7 +1,7 @@
 //! Features of a guest's kernel and driver that Quell sets or reads. Each is probed, not inferred from a version. Pure
 //! functions of the snapshot.
 
-use quell_host::snapshot::{Device, Linked, Provenance, Reading, Why};
+use quell_host::snapshot::{Device, Linked, Provenance, Reading, UnknownReason};
 use quell_mode::EpollParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,12 +54,12 @@ fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
     }
 }
 
-fn in_words(why: Why) -> &'static str {
+fn in_words(why: UnknownReason) -> &'static str {
     match why {
-        Why::Absent => "absent",
-        Why::UnsupportedByKernel => "not in this kernel",
-        Why::UnsupportedByDriver => "the driver does not tell",
-        Why::Denied { .. } => "denied",
+        UnknownReason::Absent => "absent",
+        UnknownReason::UnsupportedByKernel => "not in this kernel",
+        UnknownReason::UnsupportedByDriver => "the driver does not tell",
+        UnknownReason::Denied { .. } => "denied",
         _ => "could not be read",
     }
 }
@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn missing_kernel_features_and_unreported_driver_facts_are_distinguished() {
-        let kernel: Reading<u32> = Reading::unknown(Why::UnsupportedByKernel, "");
-        let driver: Reading<Option<Linked<u32>>> = Reading::unknown(Why::UnsupportedByDriver, "");
+        let kernel: Reading<u32> = Reading::unknown(UnknownReason::UnsupportedByKernel, "");
+        let driver: Reading<Option<Linked<u32>>> = Reading::unknown(UnknownReason::UnsupportedByDriver, "");
         assert_eq!((state(&kernel), link(&driver).as_str()), ("not in this kernel", "the driver does not tell"));
         assert_eq!(state(&Reading::Known(0_u32)), "yes");
     }

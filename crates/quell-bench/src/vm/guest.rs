@@ -13,7 +13,7 @@ use quell_experiment::{
     Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord, ExperimentSubject, SetFailure,
     SliceFlag, SliceObservation, StopReason,
 };
-use quell_host::attach::plan::Impossible;
+use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_host::journal::Journal;
 use quell_host::snapshot::{Device, Linked, Provenance, TakeError};
@@ -240,7 +240,7 @@ fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
             impossible.clear();
         } else if impossible.is_empty() {
             let why = "the queue of the server is not known".to_owned();
-            impossible.push(Impossible { what: "set the queue".to_owned(), why });
+            impossible.push(AttachObstacle { what: "set the queue".to_owned(), why });
         }
     }
     plan

@@ -2,7 +2,7 @@
 
 use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_bench::requirements::missing;
-use quell_bench::run::{BenchError, Event, Request, run};
+use quell_bench::run::{BenchError, LabEvent, LabRequest, run};
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
 use quell_test_support::{LabTurn, skip_missing};
@@ -22,10 +22,10 @@ pub(crate) fn can_raise_a_lab() -> bool {
 }
 
 /// A request for a short experiment on one queue.
-pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
+pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
     let loads: Vec<_> = loads.iter().map(|load| load.parse().unwrap()).collect();
     let budget_ms = 3_000 * loads.len() as u64;
-    Request {
+    LabRequest {
         modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(),
         loads,
         timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
@@ -41,8 +41,8 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
 /// Runs the request to its end while holding the lab lock. Uses a private journal and checks that it is empty
 /// afterwards.
 pub(crate) fn run_to_the_end(
-    request: &Request,
-    mut watch: impl FnMut(&Event<'_>),
+    request: &LabRequest,
+    mut watch: impl FnMut(&LabEvent<'_>),
 ) -> Result<ExperimentResult, BenchError> {
     let _turn = LabTurn::wait();
     let dir = tempfile::tempdir().unwrap();

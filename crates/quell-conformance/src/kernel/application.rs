@@ -10,8 +10,8 @@ use super::sockets::Sockets;
 use super::start::wait_until;
 use super::{PlayError, failed};
 use crate::duration::Nanos;
-use crate::observe::Wait;
-use crate::scenario::{Scenario, Step};
+use crate::observe::ObservedWait;
+use crate::scenario::{ApplicationStep, Scenario};
 
 /// Token of the event that ends a scenario.
 pub(super) const STOP: u64 = u64::MAX;
@@ -38,7 +38,7 @@ pub(super) struct Player<'a> {
     /// The nested epolls. They live as long as the application.
     _inner: Vec<Epoll>,
     begins_ns: u64,
-    waits: Vec<Wait>,
+    waits: Vec<ObservedWait>,
     reads: Vec<Read>,
 }
 
@@ -63,13 +63,13 @@ impl<'a> Player<'a> {
         wait_until(begins_ns);
         let mut at = 0;
         while let Some(&step) = steps.get(at).filter(|_| !self.over()) {
-            at = if step == Step::Repeat { 0 } else { at + 1 };
+            at = if step == ApplicationStep::Repeat { 0 } else { at + 1 };
             self.take(step)?;
         }
         Ok(self)
     }
 
-    pub(super) fn observed(self) -> (Vec<Wait>, Vec<Read>) {
+    pub(super) fn observed(self) -> (Vec<ObservedWait>, Vec<Read>) {
         (self.waits, self.reads)
     }
 
@@ -81,27 +81,27 @@ impl<'a> Player<'a> {
         self.now_ns() >= self.scenario.lasts.0
     }
 
-    fn take(&mut self, step: Step) -> Result<(), PlayError> {
+    fn take(&mut self, step: ApplicationStep) -> Result<(), PlayError> {
         match step {
-            Step::Wait { timeout } => self.wait(timeout)?,
-            Step::Read => self.read_reported()?,
-            Step::Receive(descriptor) => self.receive(descriptor)?,
-            Step::Work(time) => self.work(time),
-            Step::Watch(time) => self.watch(time)?,
-            Step::SetEpoll(settings) => {
+            ApplicationStep::Wait { timeout } => self.wait(timeout)?,
+            ApplicationStep::Read => self.read_reported()?,
+            ApplicationStep::Receive(descriptor) => self.receive(descriptor)?,
+            ApplicationStep::Work(time) => self.work(time),
+            ApplicationStep::Watch(time) => self.watch(time)?,
+            ApplicationStep::SetEpoll(settings) => {
                 if let Some(epoll) = &self.epoll {
                     epoll_params::set(epoll, settings)?;
                 }
             }
-            Step::AddWithoutInterest(descriptor) => {
+            ApplicationStep::AddWithoutInterest(descriptor) => {
                 if let (Some(epoll), Some(receiver)) = (&self.epoll, self.sockets.receiver(descriptor)) {
                     epoll
                         .add(receiver, descriptor as u64, Trigger::Unrequested)
                         .map_err(failed("adding to an epoll"))?;
                 }
             }
-            Step::CloseEpoll => self.epoll = None,
-            Step::Repeat => {}
+            ApplicationStep::CloseEpoll => self.epoll = None,
+            ApplicationStep::Repeat => {}
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl<'a> Player<'a> {
         let called_ns = self.now_ns();
         let result = epoll.wait(timeout.map(|Nanos(ns)| Duration::from_nanos(ns)));
         let returned_ns = self.now_ns();
-        let wait = Wait { application: self.index, called_ns, returned_ns, events: epoll.len() };
+        let wait = ObservedWait { application: self.index, called_ns, returned_ns, events: epoll.len() };
         self.epoll = Some(epoll);
         result.map_err(failed("epoll_wait"))?;
         if returned_ns < self.scenario.lasts.0 && self.waits.len() < self.waits.capacity() {

@@ -8,7 +8,7 @@ use quell_mode::NAPI_POLL_WEIGHT;
 
 use super::queues::Queues;
 use super::{PlayError, Site};
-use crate::observe::Queue;
+use crate::observe::ScenarioQueueCounters;
 use crate::scenario::Scenario;
 
 /// An active measurement.
@@ -41,12 +41,14 @@ impl Counting {
     }
 
     /// Ends the measurement. Returns each queue's counts and `BusyPollRxPackets`.
-    pub(super) fn end(self, site: &Site) -> Result<(Vec<Queue>, Option<u64>), PlayError> {
+    pub(super) fn end(self, site: &Site) -> Result<(Vec<ScenarioQueueCounters>, Option<u64>), PlayError> {
         let read = self.polls.as_ref().map(NapiPollCounter::read).transpose()?.unwrap_or_default();
         let interrupts = ProcRoot::default().interrupts()?;
-        let queue = |(napi, irq): &(NapiId, Option<u32>)| Queue {
+        let queue = |(napi, irq): &(NapiId, Option<u32>)| ScenarioQueueCounters {
             interrupts: irq.and_then(|irq| count_since(&self.interrupts, &interrupts, irq)),
-            ..read.get(napi).map_or_else(Queue::default, |polls| self::queue(polls, self.budgets_differ))
+            ..read
+                .get(napi)
+                .map_or_else(ScenarioQueueCounters::default, |polls| self::queue(polls, self.budgets_differ))
         };
         let queues = self.napis.iter().map(queue).collect();
         let (before, after) = (self.netstat.busy_poll_rx_packets(), netstat(site)?.busy_poll_rx_packets());
@@ -63,15 +65,15 @@ fn netstat(site: &Site) -> Result<Netstat, PlayError> {
     Ok(site.application.namespace.run(|| ProcRoot::default().thread_self().netstat())??)
 }
 
-fn queue(polls: &NapiPolls, budgets_differ: bool) -> Queue {
+fn queue(polls: &NapiPolls, budgets_differ: bool) -> ScenarioQueueCounters {
     let other_polls = polls.by_softirq_or_last_of_busy_poll();
-    Queue {
+    ScenarioQueueCounters {
         polls: Some(polls.polls),
         empty_polls: Some(polls.empty),
         busy_polls: Some(polls.by_busy_poll),
         thread_polls: Some(polls.by_thread),
         softirq_polls: budgets_differ.then(|| other_polls.saturating_sub(polls.last_of_busy_poll)),
         other_polls: Some(other_polls),
-        ..Queue::default()
+        ..ScenarioQueueCounters::default()
     }
 }

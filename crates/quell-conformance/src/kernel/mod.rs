@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use quell_linux::bpf::CounterError;
 use quell_linux::epoll_params::{self, EpollParamsError};
-use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::ProcError;
@@ -28,7 +28,7 @@ use quell_linux::sysfs::SysfsError;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::{EpollParams, NapiSettings, Threaded};
 
-use crate::observe::{Message, Observations};
+use crate::observe::{Observations, SentMessage};
 use crate::scenario::{Need, Scenario};
 use application::{Player, Read};
 use counting::Counting;
@@ -168,7 +168,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
         set_queue(&mut queues, index, settings, site)?;
     }
-    let stop = Event::new().map_err(failed("making an eventfd"))?;
+    let stop = WakeEvent::new().map_err(failed("making an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
     let counting = Counting::begin(site, &mut queues, scenario)?;
     let outside = Outside::new(scenario, &sockets, &epolls, queues)?;
@@ -216,7 +216,7 @@ fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
 }
 
 /// Creates the epolls with their descriptors. Each also has an event that ends the scenario.
-fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Epoll>, PlayError> {
+fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Vec<Epoll>, PlayError> {
     let mut epolls: Vec<Epoll> = Vec::new();
     for (index, of) in scenario.epolls.iter().enumerate() {
         let users = scenario.applications.iter().filter(|application| application.epoll == index);
@@ -246,7 +246,7 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Ep
 fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
     let player = |(index, application): (usize, &'a crate::scenario::Application)| {
         let duplicate = |of: &Epoll| of.duplicate().map_err(failed("duplicating an epoll"));
-        let inside = |(_, of): &(&Epoll, &crate::scenario::Epoll)| of.inside == Some(application.epoll);
+        let inside = |(_, of): &(&Epoll, &crate::scenario::ScenarioEpoll)| of.inside == Some(application.epoll);
         let inner = epolls.iter().zip(&scenario.epolls).filter(inside).map(|(epoll, _)| duplicate(epoll));
         let inner = inner.collect::<Result<_, PlayError>>()?;
         Ok(Player::new(scenario, index, sockets, duplicate(&epolls[application.epoll])?, inner))
@@ -290,13 +290,13 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Combines every message with its send time and read time.
-fn messages(scenario: &Scenario, sent: &[u64], reads: &[Read]) -> Vec<Message> {
+fn messages(scenario: &Scenario, sent: &[u64], reads: &[Read]) -> Vec<SentMessage> {
     let read: BTreeMap<u32, u64> = reads.iter().map(|read| (read.number, read.at_ns)).collect();
     let rows = scenario.packets.iter().enumerate();
     let places = rows.flat_map(|(packet, row)| (0..row.to.len()).map(move |index| (packet, index)));
     let numbered = places.zip(sent).zip(0u32..);
     numbered
-        .map(|(((packet, index), &sent_ns), number)| Message {
+        .map(|(((packet, index), &sent_ns), number)| SentMessage {
             packet,
             index,
             sent_ns,

@@ -1,6 +1,6 @@
 //! External events on the kernel's arm, in time order: datagrams from the peer, changed settings, raised events.
 
-use quell_linux::event::{Epoll, Event};
+use quell_linux::event::{Epoll, WakeEvent};
 use quell_linux::udp::UdpSocket;
 use quell_linux::{clock, epoll_params};
 use quell_mode::{EpollParams, NapiSettings};
@@ -22,7 +22,7 @@ enum Action<'a> {
     Send { number: u32, by: &'a UdpSocket },
     Napi { queue: usize, settings: NapiSettings },
     Epoll { epoll: Epoll, settings: EpollParams },
-    Raise(&'a Event),
+    Raise(&'a WakeEvent),
 }
 
 impl<'a> Outside<'a> {

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use quell_linux::NapiId;
-use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::socket_options;
 use quell_linux::tcp::Blocking;
 use quell_linux::udp::UdpSocket;
 
 use super::{PlayError, Site, failed};
-use crate::scenario::{Descriptor, DescriptorKind, Scenario, Socket};
+use crate::scenario::{Descriptor, DescriptorKind, Scenario, ScenarioSocket};
 
 /// Maximum number of flows tried per socket. With two queues, all of them miss once in 2^32 times.
 const FLOWS_MAX: u32 = 32;
@@ -30,7 +30,7 @@ enum Opened {
         /// Socket of the peer, connected to the application's.
         sender: UdpSocket,
     },
-    Event(Event),
+    Event(WakeEvent),
 }
 
 impl Sockets {
@@ -42,7 +42,7 @@ impl Sockets {
                 configure(&opened.0, socket)?;
                 Ok(Opened::Socket { receiver: opened.0, sender: opened.1 })
             }
-            DescriptorKind::Event => Ok(Opened::Event(Event::new().map_err(failed("making an eventfd"))?)),
+            DescriptorKind::Event => Ok(Opened::Event(WakeEvent::new().map_err(failed("making an eventfd"))?)),
         };
         scenario.descriptors.iter().map(open).collect::<Result<_, PlayError>>().map(Self)
     }
@@ -53,7 +53,7 @@ impl Sockets {
             if descriptor.epoll != Some(index) {
                 continue;
             }
-            let edge = matches!(descriptor.kind, DescriptorKind::Socket(Socket { edge_triggered: true, .. }));
+            let edge = matches!(descriptor.kind, DescriptorKind::Socket(ScenarioSocket { edge_triggered: true, .. }));
             let trigger = if edge { Trigger::ReadEdge } else { Trigger::Level };
             let added = match opened {
                 Opened::Socket { receiver, .. } => epoll.add(receiver, token as u64, trigger),
@@ -81,7 +81,7 @@ impl Sockets {
     }
 
     /// The event. `None` for a socket.
-    pub(super) fn event(&self, descriptor: usize) -> Option<&Event> {
+    pub(super) fn event(&self, descriptor: usize) -> Option<&WakeEvent> {
         match &self.0[descriptor] {
             Opened::Event(event) => Some(event),
             Opened::Socket { .. } => None,
@@ -101,7 +101,7 @@ impl Sockets {
     }
 }
 
-fn configure(receiver: &UdpSocket, socket: Socket) -> Result<(), PlayError> {
+fn configure(receiver: &UdpSocket, socket: ScenarioSocket) -> Result<(), PlayError> {
     if socket.gro {
         socket_options::set_udp_gro(receiver, true)?;
     }
@@ -118,7 +118,7 @@ fn configure(receiver: &UdpSocket, socket: Socket) -> Result<(), PlayError> {
 fn flow_by(
     site: &Site,
     descriptor: &Descriptor,
-    socket: Socket,
+    socket: ScenarioSocket,
     wanted: Option<NapiId>,
 ) -> Result<(UdpSocket, UdpSocket), PlayError> {
     for _ in 0..FLOWS_MAX {

@@ -11,7 +11,8 @@ use super::file::{self, File, Name};
 use crate::duration::Nanos;
 use crate::expect::{Backend, Count, Counter, Expectation, Expectations, Subject};
 use crate::scenario::{
-    Application, Change, ChangeKind, Descriptor, DescriptorKind, Epoll, KernelRule, Packet, Scenario, Socket, Step,
+    Application, ApplicationStep, ChangeKind, Descriptor, DescriptorKind, KernelRule, Scenario, ScenarioChange,
+    ScenarioEpoll, ScenarioPacket, ScenarioSocket,
 };
 
 /// Default of `maxevents`, more than the number of sockets in any scenario.
@@ -182,7 +183,7 @@ fn napi(queue: &file::Queue) -> NapiSettings {
     }
 }
 
-fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<Epoll> {
+fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<ScenarioEpoll> {
     let file::Epoll { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, napi_known, .. } = *from;
     let inside = from.inside.as_ref().map(|outer| names.epoll(outer)).transpose()?;
     if let (Some(name), Some(outer)) = (&from.inside, inside)
@@ -191,14 +192,14 @@ fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<Epoll> {
         return refuse(name.span(), "an epoll is inside one that stands before it in the file");
     }
     let settings = EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
-    Ok(Epoll { name: from.name.clone(), settings, napi_known, inside })
+    Ok(ScenarioEpoll { name: from.name.clone(), settings, napi_known, inside })
 }
 
 fn descriptors(sockets: &[file::Socket], events: &[file::Event], names: &Names) -> Result<Vec<Descriptor>> {
     let mut descriptors = Vec::new();
     for socket in sockets {
         let epoll = socket.epoll.as_ref().map(|name| names.epoll(name)).transpose()?;
-        let kind = DescriptorKind::Socket(Socket {
+        let kind = DescriptorKind::Socket(ScenarioSocket {
             queue: names.queue(&socket.queue)?,
             edge_triggered: socket.edge_triggered,
             gro: socket.gro,
@@ -224,17 +225,17 @@ fn application(from: &file::Application, names: &Names) -> Result<Application> {
     Ok(Application { name: from.name.clone(), epoll: names.epoll(&from.epoll)?, max_events, steps })
 }
 
-fn step(step: &file::Step, names: &Names) -> Result<Step> {
+fn step(step: &file::Step, names: &Names) -> Result<ApplicationStep> {
     Ok(match step {
-        file::Step::Wait(file::Timeout(timeout)) => Step::Wait { timeout: *timeout },
-        file::Step::Read => Step::Read,
-        file::Step::Receive(name) => Step::Receive(names.socket(name)?),
-        file::Step::Work(time) => Step::Work(*time),
-        file::Step::Watch(time) => Step::Watch(*time),
-        file::Step::SetEpoll(new) => Step::SetEpoll(*new),
-        file::Step::AddWithoutInterest(name) => Step::AddWithoutInterest(names.socket(name)?),
-        file::Step::CloseEpoll => Step::CloseEpoll,
-        file::Step::Repeat => Step::Repeat,
+        file::Step::Wait(file::Timeout(timeout)) => ApplicationStep::Wait { timeout: *timeout },
+        file::Step::Read => ApplicationStep::Read,
+        file::Step::Receive(name) => ApplicationStep::Receive(names.socket(name)?),
+        file::Step::Work(time) => ApplicationStep::Work(*time),
+        file::Step::Watch(time) => ApplicationStep::Watch(*time),
+        file::Step::SetEpoll(new) => ApplicationStep::SetEpoll(*new),
+        file::Step::AddWithoutInterest(name) => ApplicationStep::AddWithoutInterest(names.socket(name)?),
+        file::Step::CloseEpoll => ApplicationStep::CloseEpoll,
+        file::Step::Repeat => ApplicationStep::Repeat,
     })
 }
 
@@ -246,7 +247,7 @@ fn max_events(given: Option<&Spanned<usize>>) -> Result<usize> {
     }
 }
 
-fn packets(rows: &[file::Packet], names: &Names, lasts: Nanos) -> Result<Vec<Packet>> {
+fn packets(rows: &[file::Packet], names: &Names, lasts: Nanos) -> Result<Vec<ScenarioPacket>> {
     let mut moments = BTreeSet::new();
     let mut packets = Vec::new();
     for from in rows {
@@ -259,12 +260,12 @@ fn packets(rows: &[file::Packet], names: &Names, lasts: Nanos) -> Result<Vec<Pac
             return refuse(from.at.span(), "another packet goes to the same socket at this moment; use count");
         }
         let to = (0..row(from.count.as_ref())?).map(|index| first + index % sockets).collect();
-        packets.push(Packet { name: from.name.clone(), at, to });
+        packets.push(ScenarioPacket { name: from.name.clone(), at, to });
     }
     Ok(packets)
 }
 
-fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings]) -> Result<Vec<Change>> {
+fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings]) -> Result<Vec<ScenarioChange>> {
     let change = |row: &Spanned<file::Change>| {
         let from = row.get_ref();
         let what = match (&from.queue, &from.napi, &from.epoll, from.params, &from.raise) {
@@ -280,7 +281,7 @@ fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings
             (None, None, None, None, Some(event)) => ChangeKind::Raise(names.event(event)?),
             _ => return refuse(row.span(), "a change has queue and napi, or epoll and params, or raise"),
         };
-        Ok(Change { at: from.at, what })
+        Ok(ScenarioChange { at: from.at, what })
     };
     rows.iter().map(change).collect()
 }

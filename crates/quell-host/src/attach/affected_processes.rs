@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::{NapiId, Pid};
 use serde::Serialize;
 
-use super::plan::{Plan, QueueStep};
+use super::plan::{AttachPlan, QueueStep};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
 /// A process outside the attachment with sockets on its queues.
@@ -57,7 +57,7 @@ pub enum Until {
 pub(super) fn affected_processes(
     query: &SnapshotQuery<'_>,
     targets: &BTreeSet<Pid>,
-    plan: &Plan,
+    plan: &AttachPlan,
 ) -> Vec<AffectedProcess> {
     let waits: BTreeMap<NapiId, Option<LongestWait>> =
         plan.queues().map(|step| (step.napi, longest_wait(query, targets, step))).collect();

@@ -15,14 +15,14 @@ use super::journal_name;
 use super::keeper::this_process;
 use super::ledger::{Due, Ledger};
 use super::pass::{Pass, place};
-use super::plan::{EpollStep, Plan, QueueStep, Request, Step, plan};
+use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::target::{Selection, TargetError, Targets};
-use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
+use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, TargetProgram};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
-use crate::snapshot::{Scope, Snapshot, TakeError, take};
+use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Prefix of the journal's purpose text; the mode follows.
@@ -35,14 +35,14 @@ const TRIES: u32 = 5;
 /// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
 /// Callback for every change, with its index within the attachment. It may stop the attachment.
-pub type ChangeObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
+pub type AttachObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
 
 /// A mode that is applied to programs until this value is dropped or handed over to the keeper.
 #[derive(Debug)]
 pub struct Attachment {
     transaction: Transaction,
     keeper: Keeper,
-    request: Request,
+    request: AttachRequest,
     targets: Targets,
     proc: ProcRoot,
     ledger: Ledger,
@@ -66,7 +66,7 @@ pub struct Attached {
 /// # Errors
 /// When the host cannot be observed.
 pub fn observe() -> Result<Snapshot, TakeError> {
-    take(&Scope { whole_host: true, ..Scope::default() }).map(|(snapshot, _)| snapshot)
+    take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
 
 /// Mode recorded in a journal; `None` if it is not the journal of an attachment.
@@ -113,7 +113,7 @@ impl Attachment {
     pub fn begin(
         journal: &Journal,
         targets: Targets,
-        request: Request,
+        request: AttachRequest,
         start_keeper: &mut StartKeeper<'_>,
     ) -> Result<Self, AttachError> {
         refuse_what_is_attached(journal, &targets)?;
@@ -158,7 +158,7 @@ impl Attachment {
     ///
     /// # Errors
     /// On the first change that fails; [`Self::end`] undoes the earlier ones.
-    pub fn make(&mut self, plan: &Plan, looks_on: &mut ChangeObserver<'_>) -> Result<(), AttachError> {
+    pub fn make(&mut self, plan: &AttachPlan, looks_on: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         let _span = error_span!("make", mode = %self.request.mode).entered();
         for steps in plan.steps.chunk_by(are_made_together) {
             for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
@@ -172,7 +172,7 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, a change fails, or an earlier change did not persist.
-    pub fn settle(&mut self, looks_on: &mut ChangeObserver<'_>) -> Result<(), AttachError> {
+    pub fn settle(&mut self, looks_on: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
             let mut pass = self.keep_up(looks_on)?;
             if let Some((step, source)) = pass.failed.pop() {
@@ -192,7 +192,7 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
-    pub fn keep_up(&mut self, looks_on: &mut ChangeObserver<'_>) -> Result<Pass, AttachError> {
+    pub fn keep_up(&mut self, looks_on: &mut AttachObserver<'_>) -> Result<Pass, AttachError> {
         let _span = error_span!("keep_up").entered();
         let mut pass = Pass::default();
         let Some(snapshot) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
@@ -334,7 +334,7 @@ impl Attachment {
     /// Takes a snapshot of the programs found by the last pass.
     pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
-        take(&Scope { pids, ..Scope::default() }).map(|(snapshot, _)| snapshot)
+        take(&SnapshotScope { pids, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
     }
 
     /// Number of changes so far.
@@ -345,7 +345,7 @@ impl Attachment {
     /// Runs `act`, which makes a change, and calls the observer before and after it.
     pub(super) fn heard<T>(
         &mut self,
-        looks_on: &mut ChangeObserver<'_>,
+        looks_on: &mut AttachObserver<'_>,
         act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let number = self.changes;
@@ -358,7 +358,11 @@ impl Attachment {
 
     /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
     /// Stops at the first journal error or when the observer requests it.
-    fn set_together(&mut self, steps: &[Step], looks_on: &mut ChangeObserver<'_>) -> Vec<Result<bool, ChangeError>> {
+    fn set_together(
+        &mut self,
+        steps: &[AttachStep],
+        looks_on: &mut AttachObserver<'_>,
+    ) -> Vec<Result<bool, ChangeError>> {
         let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
         if epolls.is_empty() {
             return steps.iter().map(|step| self.set(step, looks_on)).collect();
@@ -374,19 +378,19 @@ impl Attachment {
         }
     }
 
-    fn epoll_to_set(&self, step: &Step) -> Option<EpollToSet> {
-        let Step::Epoll(EpollStep { pid, start_time_ticks, fd, watched, new, .. }) = step else { return None };
+    fn epoll_to_set(&self, step: &AttachStep) -> Option<EpollToSet> {
+        let AttachStep::Epoll(EpollStep { pid, start_time_ticks, fd, watched, new, .. }) = step else { return None };
         let process = self.targets.identity(*pid, *start_time_ticks);
         Some(EpollToSet { process, fd: *fd, watched: watched.clone(), new: *new })
     }
 
     /// Carries out one step. Returns whether it changed anything.
-    fn set(&mut self, step: &Step, looks_on: &mut ChangeObserver<'_>) -> Result<bool, ChangeError> {
+    fn set(&mut self, step: &AttachStep, looks_on: &mut AttachObserver<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
         self.changes += 1;
         let mut hears = |moment| looks_on(number, moment);
         let made = match step {
-            Step::Queue(queue) => {
+            AttachStep::Queue(queue) => {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else {
@@ -395,13 +399,13 @@ impl Attachment {
                 };
                 self.set_queue(&namespace, queue, &mut hears)
             }
-            Step::Epoll(_) => unreachable!("epolls are made together"),
-            Step::Sockets(step) => {
+            AttachStep::Epoll(_) => unreachable!("epolls are made together"),
+            AttachStep::Sockets(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
                 let sockets = self.ledger.record_sockets(step);
                 self.transaction.set_sockets(process, &sockets, step.new).map(|changed| changed > 0)
             }
-            Step::Ring(step) => {
+            AttachStep::Ring(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
                 self.transaction
                     .set_ring(process, step.fd, step.new)
@@ -411,7 +415,7 @@ impl Attachment {
         self.came_of(step, made)
     }
 
-    fn came_of(&mut self, step: &Step, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
+    fn came_of(&mut self, step: &AttachStep, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => {
                 info!(step = place(step), %error, "skipped: the object no longer exists");
@@ -435,8 +439,8 @@ impl Attachment {
 }
 
 /// Whether both steps can share one write of the journal to disk. Only epoll steps can.
-fn are_made_together(one: &Step, other: &Step) -> bool {
-    matches!((one, other), (Step::Epoll(_), Step::Epoll(_)))
+fn are_made_together(one: &AttachStep, other: &AttachStep) -> bool {
+    matches!((one, other), (AttachStep::Epoll(_), AttachStep::Epoll(_)))
 }
 
 /// Checks that none of the programs is attached.
@@ -444,9 +448,9 @@ fn are_made_together(one: &Step, other: &Step) -> bool {
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
-    let living: Vec<&Target> = targets.living().collect();
+    let living: Vec<&TargetProgram> = targets.living().collect();
     for attached in attachments(journal)? {
-        let is_living = |target: &&Target| living.iter().any(|living| living.is_same_process(target));
+        let is_living = |target: &&TargetProgram| living.iter().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
             return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
         }

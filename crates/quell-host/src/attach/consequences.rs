@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
-use super::plan::{Plan, QueueStep};
+use super::plan::{AttachPlan, QueueStep};
 use crate::findings::{Finding, Node, Severity, examine};
 use crate::snapshot::{Reading, Snapshot};
 
 /// Findings that the plan would add, most severe first.
 #[must_use]
-pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &Plan) -> Vec<Finding> {
+pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &AttachPlan) -> Vec<Finding> {
     let now = examine(snapshot, before).findings;
     let there: BTreeSet<_> = now.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
     let napis: BTreeSet<NapiId> = plan.queues().map(|step| step.napi).collect();
@@ -32,7 +32,7 @@ pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &Plan)
 }
 
 /// Returns the snapshot with every value of the plan applied.
-fn after(snapshot: &Snapshot, plan: &Plan, epolls: &BTreeMap<(Pid, i32), EpollParams>) -> Snapshot {
+fn after(snapshot: &Snapshot, plan: &AttachPlan, epolls: &BTreeMap<(Pid, i32), EpollParams>) -> Snapshot {
     let mut after = snapshot.clone();
     plan.queues().for_each(|step| set_queue(&mut after, step));
     for process in &mut after.processes {

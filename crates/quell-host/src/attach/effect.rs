@@ -27,7 +27,7 @@ const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 /// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Seen {
+pub struct EffectOnQueue {
     /// NAPI instance of the queue.
     pub napi: NapiId,
     /// Duration of the observation in nanoseconds.
@@ -50,7 +50,7 @@ pub struct Seen {
 /// Verdict on a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ModeVerdict {
     /// The mode is in effect; the text gives the evidence.
     InEffect(String),
     /// The mode is not in effect; the text gives the evidence.
@@ -63,7 +63,7 @@ pub enum Verdict {
 ///
 /// # Errors
 /// When polls cannot be counted, usually because of missing privileges.
-pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<Seen>, CounterError> {
+pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, CounterError> {
     let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
     let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
     let (began, irqs, before) = (Instant::now(), interrupts(queues), counter.read()?);
@@ -74,7 +74,7 @@ pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<Seen>, 
         let polls = after.get(&napi)?.since(&before.get(&napi).copied().unwrap_or_default());
         let interrupts =
             irqs_after.get(&napi).zip(irqs.get(&napi)).map(|(after, before)| after.saturating_sub(*before));
-        Some(Seen::of(napi, for_ns, polls, interrupts))
+        Some(EffectOnQueue::of(napi, for_ns, polls, interrupts))
     };
     Ok(ids.into_iter().filter_map(seen).collect())
 }
@@ -85,7 +85,7 @@ fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
     queues.iter().filter_map(count).collect()
 }
 
-impl Seen {
+impl EffectOnQueue {
     fn of(napi: NapiId, for_ns: u64, polls: NapiPolls, interrupts: Option<u64>) -> Self {
         let NapiPolls { polls, packets, by_thread, by_busy_poll: by_program, found_suspended, .. } = polls;
         Self { napi, for_ns, packets, polls, by_program, found_suspended, by_thread, interrupts }
@@ -100,10 +100,10 @@ impl Seen {
 
 /// Judges whether `mode` is in effect on a queue with these observations.
 #[must_use]
-pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
-    let Seen { packets, polls, by_program, by_thread, .. } = *seen;
+pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> ModeVerdict {
+    let EffectOnQueue { packets, polls, by_program, by_thread, .. } = *seen;
     if packets < PACKETS_TO_JUDGE {
-        return Verdict::CannotTell(format!("only {packets} packets in {}", milliseconds(seen.for_ns)));
+        return ModeVerdict::CannotTell(format!("only {packets} packets in {}", milliseconds(seen.for_ns)));
     }
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
     let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
@@ -116,24 +116,26 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
             (true, EpollsSetBy::Program) => "the program has not enabled it",
             (true, _) => "an epoll polls only the queue of the socket that was ready last",
         };
-        return Verdict::NotInEffect(format!("none of {polls} polls was by the program ({packets} packets): {reason}"));
+        return ModeVerdict::NotInEffect(format!(
+            "none of {polls} polls was by the program ({packets} packets): {reason}"
+        ));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
     }
     if polls_by_program {
         return match by_program >= polls / 2 {
-            true => Verdict::InEffect(format!("{by_program} of {polls} polls were by the program")),
-            false => Verdict::CannotTell(format!(
+            true => ModeVerdict::InEffect(format!("{by_program} of {polls} polls were by the program")),
+            false => ModeVerdict::CannotTell(format!(
                 "{by_program} of {polls} polls were by the program; it sleeps between polls"
             )),
         };
     }
     if napi.threaded != Threaded::Off {
         return match (by_thread >= polls / 2, by_thread) {
-            (true, _) => Verdict::InEffect(format!("{by_thread} of {polls} polls were by the NAPI thread")),
-            (false, 0) => Verdict::NotInEffect(format!("none of {polls} polls was by the NAPI thread")),
-            (false, _) => Verdict::CannotTell(format!("{by_thread} of {polls} polls were by the NAPI thread")),
+            (true, _) => ModeVerdict::InEffect(format!("{by_thread} of {polls} polls were by the NAPI thread")),
+            (false, 0) => ModeVerdict::NotInEffect(format!("none of {polls} polls was by the NAPI thread")),
+            (false, _) => ModeVerdict::CannotTell(format!("{by_thread} of {polls} polls were by the NAPI thread")),
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
@@ -142,10 +144,10 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
 /// The program's own polls are the evidence. After it receives events, the kernel suspends the interrupt, and the next
 /// `epoll_wait` finds it suspended. Polls by the kernel only show how often the queue ran empty, which ends a
 /// suspension by design.
-fn suspension(seen: &Seen) -> Verdict {
-    let Seen { packets, by_program, .. } = *seen;
+fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
+    let EffectOnQueue { packets, by_program, .. } = *seen;
     let Some(found) = seen.found_suspended else {
-        return Verdict::CannotTell("this kernel does not expose suspended queues".to_owned());
+        return ModeVerdict::CannotTell("this kernel does not expose suspended queues".to_owned());
     };
     let by_kernel = seen.by_kernel();
     let runs_dry = match by_kernel.saturating_mul(PACKETS_PER_POLL_BY_KERNEL) > packets {
@@ -157,27 +159,27 @@ fn suspension(seen: &Seen) -> Verdict {
          polled at least {by_kernel} times ({packets} packets in total)"
     );
     match found {
-        0 if by_program >= POLLS_TO_JUDGE => Verdict::NotInEffect(text),
-        1.. if found.saturating_mul(POLLS_PER_SUSPENSION) >= by_program => Verdict::InEffect(text),
-        _ => Verdict::CannotTell(text),
+        0 if by_program >= POLLS_TO_JUDGE => ModeVerdict::NotInEffect(text),
+        1.. if found.saturating_mul(POLLS_PER_SUSPENSION) >= by_program => ModeVerdict::InEffect(text),
+        _ => ModeVerdict::CannotTell(text),
     }
 }
 
-fn deferral(seen: &Seen) -> Verdict {
+fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
     let Some(interrupts) = seen.interrupts else {
-        return Verdict::CannotTell("the queue has no interrupt to count".to_owned());
+        return ModeVerdict::CannotTell("the queue has no interrupt to count".to_owned());
     };
     let text = format!("{interrupts} interrupts for {} packets", seen.packets);
     match interrupts.saturating_mul(PACKETS_PER_INTERRUPT) <= seen.packets {
-        true => Verdict::InEffect(text),
-        false => Verdict::CannotTell(format!("{text}: the packet rate may be too low for deferral")),
+        true => ModeVerdict::InEffect(text),
+        false => ModeVerdict::CannotTell(format!("{text}: the packet rate may be too low for deferral")),
     }
 }
 
-fn undisturbed(seen: &Seen) -> Verdict {
+fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
     match seen.by_program {
-        0 => Verdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
-        some => Verdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
+        0 => ModeVerdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
+        some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
 }
 
@@ -189,9 +191,9 @@ fn milliseconds(ns: u64) -> String {
 mod tests {
     use super::*;
 
-    fn seen(packets: u64, polls: u64, by_program: u64) -> Seen {
+    fn seen(packets: u64, polls: u64, by_program: u64) -> EffectOnQueue {
         let napi = NapiId::from_kernel(9000).unwrap();
-        Seen {
+        EffectOnQueue {
             napi,
             for_ns: 1_000_000_000,
             packets,
@@ -203,37 +205,38 @@ mod tests {
         }
     }
 
-    fn verdict(mode: &str, seen: Seen) -> Verdict {
+    fn verdict(mode: &str, seen: EffectOnQueue) -> ModeVerdict {
         judge(&mode.parse().unwrap(), EpollsSetBy::Attachment, &seen)
     }
 
     #[test]
     fn no_packets_give_no_verdict() {
         for mode in ["base", "defer20", "suspend200", "fullbusy", "threaded"] {
-            assert!(matches!(verdict(mode, seen(7, 7, 0)), Verdict::CannotTell(_)), "{mode}");
+            assert!(matches!(verdict(mode, seen(7, 7, 0)), ModeVerdict::CannotTell(_)), "{mode}");
         }
     }
 
     #[test]
     fn a_polling_mode_is_not_in_effect_if_the_program_never_polls() {
         for mode in ["suspend200", "fullbusy", "napibusy"] {
-            assert!(matches!(verdict(mode, seen(10_000, 900, 0)), Verdict::NotInEffect(_)), "{mode}");
+            assert!(matches!(verdict(mode, seen(10_000, 900, 0)), ModeVerdict::NotInEffect(_)), "{mode}");
         }
     }
 
     #[test]
     fn suspension_is_judged_by_the_polls_of_the_program() {
-        let found = |found_suspended| Seen { found_suspended: Some(found_suspended), ..seen(10_000, 9_000, 1_000) };
-        assert!(matches!(verdict("suspend200", found(990)), Verdict::InEffect(_)));
-        assert!(matches!(verdict("suspend200", found(3)), Verdict::CannotTell(_)));
-        assert!(matches!(verdict("suspend200", found(0)), Verdict::NotInEffect(_)));
+        let found =
+            |found_suspended| EffectOnQueue { found_suspended: Some(found_suspended), ..seen(10_000, 9_000, 1_000) };
+        assert!(matches!(verdict("suspend200", found(990)), ModeVerdict::InEffect(_)));
+        assert!(matches!(verdict("suspend200", found(3)), ModeVerdict::CannotTell(_)));
+        assert!(matches!(verdict("suspend200", found(0)), ModeVerdict::NotInEffect(_)));
     }
 
     #[test]
     fn a_verdict_explains_many_polls_by_the_kernel() {
-        let found = |packets, polls| Seen { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
+        let found = |packets, polls| EffectOnQueue { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
         let said = |seen| match verdict("suspend200", seen) {
-            Verdict::InEffect(text) => text,
+            ModeVerdict::InEffect(text) => text,
             other => panic!("{other:?}"),
         };
         let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
@@ -244,44 +247,44 @@ mod tests {
 
     #[test]
     fn socket_polling_is_in_effect_unless_the_server_waits_in_an_epoll() {
-        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
-        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 80)), Verdict::CannotTell(_)));
-        let Verdict::NotInEffect(why) = verdict("sockpoll50", seen(10_000, 9_000, 0)) else { panic!("it is not") };
+        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 8_000)), ModeVerdict::InEffect(_)));
+        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 80)), ModeVerdict::CannotTell(_)));
+        let ModeVerdict::NotInEffect(why) = verdict("sockpoll50", seen(10_000, 9_000, 0)) else { panic!("it is not") };
         assert!(why.contains("not while a thread waits in epoll_wait"), "{why}");
     }
 
     #[test]
     fn socket_polling_is_not_judged_by_suspension() {
         let mode = "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us";
-        assert!(matches!(verdict(mode, seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
+        assert!(matches!(verdict(mode, seen(10_000, 9_000, 8_000)), ModeVerdict::InEffect(_)));
     }
 
     #[test]
     fn suspension_without_enough_evidence_is_not_judged() {
-        assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), Verdict::CannotTell(_)));
-        let blind = Seen { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
-        assert!(matches!(verdict("suspend200", blind), Verdict::CannotTell(_)));
+        assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), ModeVerdict::CannotTell(_)));
+        let blind = EffectOnQueue { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
+        assert!(matches!(verdict("suspend200", blind), ModeVerdict::CannotTell(_)));
     }
 
     #[test]
     fn deferral_is_judged_by_interrupts_only() {
-        assert!(matches!(verdict("defer20", seen(10_000, 300, 0)), Verdict::CannotTell(_)));
-        let few = Seen { interrupts: Some(4), ..seen(10_000, 300, 0) };
-        assert!(matches!(verdict("defer20", few), Verdict::InEffect(_)));
-        let many = Seen { interrupts: Some(8_000), ..few };
-        assert!(matches!(verdict("defer20", many), Verdict::CannotTell(_)));
+        assert!(matches!(verdict("defer20", seen(10_000, 300, 0)), ModeVerdict::CannotTell(_)));
+        let few = EffectOnQueue { interrupts: Some(4), ..seen(10_000, 300, 0) };
+        assert!(matches!(verdict("defer20", few), ModeVerdict::InEffect(_)));
+        let many = EffectOnQueue { interrupts: Some(8_000), ..few };
+        assert!(matches!(verdict("defer20", many), ModeVerdict::CannotTell(_)));
     }
 
     #[test]
     fn threaded_delivery_is_judged_by_polls_of_the_thread() {
-        let by_thread = Seen { by_thread: 990, ..seen(10_000, 1_000, 0) };
-        assert!(matches!(verdict("threaded", by_thread), Verdict::InEffect(_)));
-        assert!(matches!(verdict("threaded", seen(10_000, 1_000, 0)), Verdict::NotInEffect(_)));
+        let by_thread = EffectOnQueue { by_thread: 990, ..seen(10_000, 1_000, 0) };
+        assert!(matches!(verdict("threaded", by_thread), ModeVerdict::InEffect(_)));
+        assert!(matches!(verdict("threaded", seen(10_000, 1_000, 0)), ModeVerdict::NotInEffect(_)));
     }
 
     #[test]
     fn base_is_in_effect_when_no_program_polls() {
-        assert!(matches!(verdict("base", seen(10_000, 1_000, 0)), Verdict::InEffect(_)));
-        assert!(matches!(verdict("base", seen(10_000, 1_000, 400)), Verdict::NotInEffect(_)));
+        assert!(matches!(verdict("base", seen(10_000, 1_000, 0)), ModeVerdict::InEffect(_)));
+        assert!(matches!(verdict("base", seen(10_000, 1_000, 400)), ModeVerdict::NotInEffect(_)));
     }
 }

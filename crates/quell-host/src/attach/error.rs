@@ -3,7 +3,7 @@
 use quell_linux::Pid;
 
 use super::pass::place;
-use super::plan::Step;
+use super::plan::AttachStep;
 use super::target::TargetError;
 use crate::journal::JournalError;
 use crate::persistent::PersistError;
@@ -54,7 +54,7 @@ pub enum AttachError {
     #[error("{}: {source}", place(.step))]
     Change {
         /// Step that failed.
-        step: Box<Step>,
+        step: Box<AttachStep>,
         /// Cause.
         source: Box<ChangeError>,
     },
@@ -91,7 +91,7 @@ pub enum AttachError {
     },
     /// Everything was set, but this value did not persist.
     #[error("{}: another program has changed the value that was set", place(.0))]
-    DidNotLast(Box<Step>),
+    DidNotLast(Box<AttachStep>),
 }
 
 impl AttachError {

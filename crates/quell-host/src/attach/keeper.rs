@@ -13,7 +13,7 @@ use quell_linux::visible;
 use tracing::{debug, error_span, info, warn};
 
 use super::wait::wait_for_all;
-use crate::journal::{Change, Journal, JournalFile, Keeper, OwnedJournal, Stay};
+use crate::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
 use crate::persistent::{Guardian, PersistError, release, tell};
 use crate::recovery::{Reverted, revert};
 
@@ -33,19 +33,19 @@ pub enum KeepingEnded {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detached {
     /// Changes that were undone.
-    pub undone: Vec<Change>,
+    pub undone: Vec<RecordedChange>,
     /// Changes whose object is gone or already had its previous value.
-    pub already_gone: Vec<Change>,
+    pub already_gone: Vec<RecordedChange>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub in_part: Vec<(RecordedChange, String)>,
     /// Changes that were left in place, with the reasons.
-    pub left_alone: Vec<(Change, String)>,
+    pub left_alone: Vec<(RecordedChange, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
-    pub waiting: Vec<(Change, String)>,
+    pub waiting: Vec<(RecordedChange, String)>,
     /// Changes that are undone or gone, although the keeper could not record it.
-    pub unrecorded: Vec<Change>,
+    pub unrecorded: Vec<RecordedChange>,
     /// Changes that could not be undone; they stay in the journal.
-    pub failed: Vec<Change>,
+    pub failed: Vec<RecordedChange>,
 }
 
 /// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use quell_mode::DeliveryMode;
 
 use super::affected_processes::affected_processes;
-use super::plan::Plan;
+use super::plan::AttachPlan;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Snapshot};
 
@@ -29,7 +29,7 @@ pub fn plan_of_devices(
     snapshot: &Snapshot,
     named: Option<&[String]>,
     mode: &DeliveryMode,
-) -> Result<Plan, DeviceError> {
+) -> Result<AttachPlan, DeviceError> {
     let query = SnapshotQuery::new(snapshot, None);
     let own = snapshot.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
     let here: Vec<&Device> = snapshot.devices.iter().filter(|device| Some(device.namespace) == own).collect();
@@ -37,7 +37,7 @@ pub fn plan_of_devices(
         None => here,
         Some(names) => names.iter().map(|name| with_queues(&here, name)).collect::<Result<_, _>>()?,
     };
-    let mut plan = Plan::default();
+    let mut plan = AttachPlan::default();
     for device in chosen {
         for napi in device.napis.known_elements() {
             plan.add_queue(&query, device, napi, mode);

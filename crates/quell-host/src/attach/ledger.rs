@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
-use super::plan::{EpollStep, Limitation, Plan, QueueStep, Step};
+use super::plan::{AttachPlan, AttachStep, EpollStep, Limitation, QueueStep};
 use super::pollers::{RingStep, SocketId, SocketsStep};
 
 /// Objects that an attachment has set, could not set, or cannot identify.
@@ -53,18 +53,18 @@ pub(super) enum Due {
 
 impl Ledger {
     /// Whether a step of the latest plan is to be carried out.
-    pub(super) fn due(&self, step: &Step) -> Due {
+    pub(super) fn due(&self, step: &AttachStep) -> Due {
         if self.given_up.contains(&key(step)) {
             return Due::GivenUp;
         }
         let (was_set, is_reset) = match step {
-            Step::Sockets(step) => return Due::unless(self.has_set_sockets(step)),
-            Step::Ring(step) => return Due::unless(self.rings.contains_key(&ring_key(step))),
-            Step::Queue(step) => {
+            AttachStep::Sockets(step) => return Due::unless(self.has_set_sockets(step)),
+            AttachStep::Ring(step) => return Due::unless(self.rings.contains_key(&ring_key(step))),
+            AttachStep::Queue(step) => {
                 let before = self.queues.get(&step.napi).map(|before| before.old);
                 (before.is_some(), before == Some(step.old))
             }
-            Step::Epoll(step) => {
+            AttachStep::Epoll(step) => {
                 let before = self.epolls.get(&epoll_key(step));
                 (before.is_some(), before == Some(&step.old))
             }
@@ -79,17 +79,17 @@ impl Ledger {
     }
 
     /// Records that the object of a step is not set again.
-    pub(super) fn give_up(&mut self, step: &Step) {
+    pub(super) fn give_up(&mut self, step: &AttachStep) {
         self.given_up.insert(key(step));
     }
 
     /// Records the previous values of a queue or an epoll. Skipped for vanished objects, because their numbers may be
     /// reused.
-    pub(super) fn record(&mut self, step: &Step) {
+    pub(super) fn record(&mut self, step: &AttachStep) {
         match step {
-            Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
-            Step::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
-            Step::Sockets(_) | Step::Ring(_) => {}
+            AttachStep::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
+            AttachStep::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
+            AttachStep::Sockets(_) | AttachStep::Ring(_) => {}
         }
     }
 
@@ -107,12 +107,12 @@ impl Ledger {
     }
 
     /// NAPI IDs in the plan that belong to no known device and were not recorded before.
-    pub(super) fn new_unknown_queues(&self, plan: &Plan) -> BTreeSet<NapiId> {
+    pub(super) fn new_unknown_queues(&self, plan: &AttachPlan) -> BTreeSet<NapiId> {
         &unknown_queues(plan) - &self.unknown_queues
     }
 
     /// Records the NAPI IDs that belong to no known device.
-    pub(super) fn record_unknown_queues(&mut self, plan: &Plan) {
+    pub(super) fn record_unknown_queues(&mut self, plan: &AttachPlan) {
         self.unknown_queues = unknown_queues(plan);
     }
 
@@ -142,7 +142,7 @@ impl Due {
     }
 }
 
-fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {
+fn unknown_queues(plan: &AttachPlan) -> BTreeSet<NapiId> {
     let unknown = |partly: &Limitation| match partly {
         Limitation::UnknownQueue { napi } => Some(*napi),
         _ => None,
@@ -150,12 +150,12 @@ fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {
     plan.partly.iter().filter_map(unknown).collect()
 }
 
-fn key(step: &Step) -> Key {
+fn key(step: &AttachStep) -> Key {
     match step {
-        Step::Queue(step) => Key::Queue(step.napi),
-        Step::Epoll(step) => Key::Epoll(epoll_key(step)),
-        Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
-        Step::Ring(step) => Key::Ring(ring_key(step)),
+        AttachStep::Queue(step) => Key::Queue(step.napi),
+        AttachStep::Epoll(step) => Key::Epoll(epoll_key(step)),
+        AttachStep::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
+        AttachStep::Ring(step) => Key::Ring(ring_key(step)),
     }
 }
 
@@ -185,8 +185,8 @@ mod tests {
         PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::NONE }
     }
 
-    fn queue(old_ns: u64) -> Step {
-        Step::Queue(QueueStep {
+    fn queue(old_ns: u64) -> AttachStep {
+        AttachStep::Queue(QueueStep {
             namespace_cookie: 1,
             device: "eth0".to_owned(),
             queues: vec![0],
@@ -197,9 +197,9 @@ mod tests {
         })
     }
 
-    fn epoll(start_time_ticks: u64, old: EpollParams) -> Step {
+    fn epoll(start_time_ticks: u64, old: EpollParams) -> AttachStep {
         let (process, watched, napis) = ("server".to_owned(), Vec::new(), Vec::new());
-        Step::Epoll(EpollStep {
+        AttachStep::Epoll(EpollStep {
             pid: pid(),
             start_time_ticks,
             process,
@@ -258,8 +258,8 @@ mod tests {
     fn each_socket_is_set_once() {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.record_sockets(&sockets(&[3, 4])).len(), 2);
-        assert_eq!(ledger.due(&Step::Sockets(sockets(&[4]))), Due::Done);
-        assert_eq!(ledger.due(&Step::Sockets(sockets(&[4, 5]))), Due::Yes);
+        assert_eq!(ledger.due(&AttachStep::Sockets(sockets(&[4]))), Due::Done);
+        assert_eq!(ledger.due(&AttachStep::Sockets(sockets(&[4, 5]))), Due::Yes);
         assert_eq!(ledger.record_sockets(&sockets(&[4, 5])), sockets(&[5]).sockets);
     }
 
@@ -270,19 +270,19 @@ mod tests {
         let mut ledger = Ledger::default();
         assert!(ledger.record_ring(&ring(3), None));
         assert!(!ledger.record_ring(&ring(4), Some("locked".to_owned())));
-        assert_eq!(ledger.due(&Step::Ring(ring(4))), Due::Done);
-        assert_eq!(ledger.due(&Step::Ring(ring(5))), Due::Yes);
+        assert_eq!(ledger.due(&AttachStep::Ring(ring(4))), Due::Done);
+        assert_eq!(ledger.due(&AttachStep::Ring(ring(5))), Due::Yes);
         assert_eq!(ledger.rings_left_alone().collect::<Vec<_>>(), [(pid(), 4, "locked")]);
     }
 
     #[test]
     fn an_unknown_queue_is_new_once() {
         let napi = NapiId::from_kernel(8193).unwrap();
-        let plan = Plan { partly: vec![Limitation::UnknownQueue { napi }], ..Plan::default() };
+        let plan = AttachPlan { partly: vec![Limitation::UnknownQueue { napi }], ..AttachPlan::default() };
         let mut ledger = Ledger::default();
         assert_eq!(ledger.new_unknown_queues(&plan), BTreeSet::from([napi]));
         ledger.record_unknown_queues(&plan);
         assert_eq!(ledger.new_unknown_queues(&plan), BTreeSet::new());
-        assert_eq!(ledger.new_unknown_queues(&Plan::default()), BTreeSet::new());
+        assert_eq!(ledger.new_unknown_queues(&AttachPlan::default()), BTreeSet::new());
     }
 }

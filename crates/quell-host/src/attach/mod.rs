@@ -35,6 +35,6 @@ pub mod wait;
 pub use attachment::{Attached, Attachment, attachments, observe};
 pub use error::AttachError;
 pub use pass::{Pass, place};
-pub use plan::{EpollsSetBy, Plan, Request, Step, plan};
+pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 pub use pollers::{RingStep, SocketId, SocketsStep};
 pub use target::{Selection, TargetError, Targets, Turnover};

@@ -1,8 +1,8 @@
 //! Result of one pass over the programs of an attachment, and texts that identify its steps.
 
-use super::plan::{EpollStep, QueueStep, Step};
+use super::plan::{AttachStep, EpollStep, QueueStep};
 use super::pollers::{RingStep, SocketsStep};
-use crate::journal::Target;
+use crate::journal::TargetProgram;
 use crate::snapshot::Snapshot;
 use crate::transaction::ChangeError;
 
@@ -10,15 +10,15 @@ use crate::transaction::ChangeError;
 #[derive(Debug, Default)]
 pub struct Pass {
     /// Processes that appeared.
-    pub came: Vec<Target>,
+    pub came: Vec<TargetProgram>,
     /// Processes that exited.
-    pub ended: Vec<Target>,
+    pub ended: Vec<TargetProgram>,
     /// Steps that were applied.
-    pub made: Vec<Step>,
+    pub made: Vec<AttachStep>,
     /// Steps whose value another program has changed since. Each is reported once and not set again.
-    pub changed_by_others: Vec<Step>,
+    pub changed_by_others: Vec<AttachStep>,
     /// Steps that failed; they are not retried.
-    pub failed: Vec<(Step, ChangeError)>,
+    pub failed: Vec<(AttachStep, ChangeError)>,
     /// Snapshot taken before any change of this pass; absent when all programs have exited.
     pub snapshot: Option<Snapshot>,
     /// Whether all programs have exited.
@@ -27,17 +27,19 @@ pub struct Pass {
 
 /// Text that identifies the object of a step.
 #[must_use]
-pub fn place(step: &Step) -> String {
+pub fn place(step: &AttachStep) -> String {
     match step {
-        Step::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => format!("NAPI {napi} of {device}"),
-        Step::Queue(QueueStep { device, napi, queues, .. }) => {
+        AttachStep::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => {
+            format!("NAPI {napi} of {device}")
+        }
+        AttachStep::Queue(QueueStep { device, napi, queues, .. }) => {
             let queues = queues.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
             format!("NAPI {napi} ({device} rx {queues})")
         }
-        Step::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
-        Step::Sockets(SocketsStep { pid, process, sockets, .. }) => {
+        AttachStep::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
+        AttachStep::Sockets(SocketsStep { pid, process, sockets, .. }) => {
             format!("{} sockets of {process} {pid}", sockets.len())
         }
-        Step::Ring(RingStep { pid, process, fd, .. }) => format!("io_uring {fd} of {process} {pid}"),
+        AttachStep::Ring(RingStep { pid, process, fd, .. }) => format!("io_uring {fd} of {process} {pid}"),
     }
 }

@@ -13,7 +13,7 @@ use super::affected_processes::{AffectedProcess, affected_processes};
 use super::pollers::{self, RingStep, SocketId, SocketsStep};
 use super::unassigned_epolls::{self, QuietEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Napi, Process, Reading, Snapshot, WatchedFile, Why};
+use crate::snapshot::{Device, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
 /// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum EpollsSetBy {
 
 /// Requested attachment.
 #[derive(Debug, Clone, Copy)]
-pub struct Request {
+pub struct AttachRequest {
     /// Delivery mode.
     pub mode: DeliveryMode,
     /// Who sets the epolls.
@@ -37,14 +37,14 @@ pub struct Request {
 /// Planned attachment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Plan {
+pub struct AttachPlan {
     /// Objects that get values, queues first. When an epoll gets `prefer_busy_poll`, its queue is therefore already
     /// deferring interrupts.
-    pub steps: Vec<Step>,
+    pub steps: Vec<AttachStep>,
     /// Epolls without a known queue, including those that get values.
     pub quiet: Vec<QuietEpoll>,
     /// Obstacles. A single one prevents the whole attachment.
-    pub impossible: Vec<Impossible>,
+    pub impossible: Vec<AttachObstacle>,
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub partly: Vec<Limitation>,
     /// Other affected processes.
@@ -57,7 +57,7 @@ pub struct Plan {
 /// One object that gets values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Step {
+pub enum AttachStep {
     /// A queue, identified by its NAPI instance.
     Queue(QueueStep),
     /// An epoll of the program.
@@ -116,7 +116,7 @@ pub struct EpollStep {
 /// An obstacle to the attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Impossible {
+pub struct AttachObstacle {
     /// Operation that is not possible.
     pub what: String,
     /// Reason, in the kernel's words where available.
@@ -169,15 +169,20 @@ pub enum Limitation {
 /// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the
 /// program takes per event.
 #[must_use]
-pub fn plan(snapshot: &Snapshot, before: Option<&Snapshot>, targets: &BTreeSet<Pid>, request: &Request) -> Plan {
+pub fn plan(
+    snapshot: &Snapshot,
+    before: Option<&Snapshot>,
+    targets: &BTreeSet<Pid>,
+    request: &AttachRequest,
+) -> AttachPlan {
     let query = SnapshotQuery::new(snapshot, before);
-    let mut plan = Plan::default();
+    let mut plan = AttachPlan::default();
     plan.refuse_modes_that_need_a_launch(&request.mode);
     let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
     processes.for_each(|process| plan.add_process(&query, process, request));
     for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
-        plan.impossible.push(Impossible { what: format!("inspect process {pid}"), why });
+        plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), why });
     }
     for id in queues_of(snapshot, &query, targets) {
         match query.napi(id) {
@@ -186,7 +191,7 @@ pub fn plan(snapshot: &Snapshot, before: Option<&Snapshot>, targets: &BTreeSet<P
         }
     }
     plan.refuse_without_privilege(snapshot);
-    plan.steps.sort_by_key(|step| !matches!(step, Step::Queue(_)));
+    plan.steps.sort_by_key(|step| !matches!(step, AttachStep::Queue(_)));
     plan.affected_processes = affected_processes(&query, targets, &plan);
     plan.hidden.clone_from(&snapshot.hidden_processes);
     plan
@@ -200,15 +205,15 @@ fn queues_of(snapshot: &Snapshot, query: &SnapshotQuery<'_>, targets: &BTreeSet<
     sockets.filter(|socket| is_receiver(socket)).filter_map(|socket| *socket.napi.known()?).collect()
 }
 
-pub(super) fn is_receiver(socket: &crate::snapshot::Socket) -> bool {
+pub(super) fn is_receiver(socket: &crate::snapshot::SnapshotSocket) -> bool {
     socket.state != crate::snapshot::SocketState::Listen
 }
 
-impl Plan {
+impl AttachPlan {
     /// The queues that get settings.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Queue(step) => Some(step),
+            AttachStep::Queue(step) => Some(step),
             _ => None,
         })
     }
@@ -216,7 +221,7 @@ impl Plan {
     /// The epolls that get parameters.
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Epoll(step) => Some(step),
+            AttachStep::Epoll(step) => Some(step),
             _ => None,
         })
     }
@@ -224,7 +229,7 @@ impl Plan {
     /// The sockets that get busy polling.
     pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Sockets(step) => Some(step),
+            AttachStep::Sockets(step) => Some(step),
             _ => None,
         })
     }
@@ -232,7 +237,7 @@ impl Plan {
     /// The io_urings that get busy polling.
     pub fn rings(&self) -> impl Iterator<Item = &RingStep> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Ring(step) => Some(step),
+            AttachStep::Ring(step) => Some(step),
             _ => None,
         })
     }
@@ -242,7 +247,7 @@ impl Plan {
         for step in &self.steps {
             let is_there = step.is_there();
             match step {
-                Step::Queue(step) => info!(
+                AttachStep::Queue(step) => info!(
                     device = ?step.device,
                     rx_queues = ?step.queues,
                     napi = step.napi.get(),
@@ -252,7 +257,7 @@ impl Plan {
                     is_there,
                     "planned queue: sockets of the programs receive from it"
                 ),
-                Step::Epoll(step) => info!(
+                AttachStep::Epoll(step) => info!(
                     pid = step.pid.get(),
                     comm = ?step.process,
                     fd = step.fd,
@@ -263,14 +268,14 @@ impl Plan {
                     is_there,
                     "planned epoll: it watches network sockets"
                 ),
-                Step::Sockets(step) => info!(
+                AttachStep::Sockets(step) => info!(
                     pid = step.pid.get(),
                     sockets = step.sockets.len(),
                     to = %step.new.values,
                     is_there,
                     "planned sockets"
                 ),
-                Step::Ring(step) => {
+                AttachStep::Ring(step) => {
                     info!(pid = step.pid.get(), fd = step.fd, to = ?step.new, "planned io_uring")
                 }
             }
@@ -278,7 +283,7 @@ impl Plan {
         for epoll in &self.quiet {
             debug!(?epoll, "epoll without a known queue");
         }
-        for Impossible { what, why } in &self.impossible {
+        for AttachObstacle { what, why } in &self.impossible {
             info!(?what, why, "the attachment is not possible");
         }
         for limitation in &self.partly {
@@ -296,7 +301,7 @@ impl Plan {
     fn refuse_modes_that_need_a_launch(&mut self, mode: &DeliveryMode) {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         for requirement in mode.requirements().into_iter().filter(launch) {
-            self.impossible.push(Impossible { what: mode.to_string(), why: requirement.to_string() });
+            self.impossible.push(AttachObstacle { what: mode.to_string(), why: requirement.to_string() });
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
@@ -316,16 +321,16 @@ impl Plan {
             (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
-        self.impossible.push(Impossible { what: "configure the queues".to_owned(), why: why.to_owned() });
+        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), why: why.to_owned() });
     }
 
-    fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &Request) {
+    fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &AttachRequest) {
         let pid = process.pid;
         let files = match &process.files {
             Reading::Known(files) => files,
             Reading::Unknown(reading) => {
                 let what = format!("inspect {} {pid}", process.name);
-                self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
                 return;
             }
         };
@@ -334,8 +339,9 @@ impl Plan {
             self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
         }
         if request.epolls == EpollsSetBy::Attachment {
-            self.steps.extend(pollers::steps(query, process, files, &request.mode).into_iter().map(Step::Sockets));
-            self.steps.extend(pollers::rings(process, files, &request.mode).into_iter().map(Step::Ring));
+            self.steps
+                .extend(pollers::steps(query, process, files, &request.mode).into_iter().map(AttachStep::Sockets));
+            self.steps.extend(pollers::rings(process, files, &request.mode).into_iter().map(AttachStep::Ring));
         }
         let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
         let (mut with_sockets, mut watched) = (0, 0);
@@ -343,7 +349,7 @@ impl Plan {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
                 let what = format!("inspect epoll {} of {} {pid}", epoll.epoll.fd, process.name);
-                self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
                 continue;
             }
             // Connections inherit the setting of their listening socket.
@@ -365,11 +371,11 @@ impl Plan {
         }
     }
 
-    fn add_epoll(&mut self, epoll: &EpollContext<'_>, sockets: usize, request: &Request) {
+    fn add_epoll(&mut self, epoll: &EpollContext<'_>, sockets: usize, request: &AttachRequest) {
         let (pid, fd) = (epoll.process.pid, epoll.epoll.fd);
         let Some(new) = request.mode.epoll().filter(|_| request.epolls == EpollsSetBy::Attachment) else { return };
         match &epoll.epoll.params {
-            Reading::Known(params) => self.steps.push(Step::Epoll(EpollStep {
+            Reading::Known(params) => self.steps.push(AttachStep::Epoll(EpollStep {
                 pid,
                 start_time_ticks: epoll.process.start_time_ticks,
                 process: epoll.process.name.clone(),
@@ -382,21 +388,27 @@ impl Plan {
             })),
             // If the kernel reports no parameters, assume the default, which is no busy polling.
             Reading::Unknown(reading)
-                if reading.unknown.why == Why::UnsupportedByKernel && new == EpollParams::default() => {}
+                if reading.unknown.why == UnknownReason::UnsupportedByKernel && new == EpollParams::default() => {}
             Reading::Unknown(reading) => {
                 let what = format!("set epoll {fd} of {} {pid}", epoll.process.name);
-                self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
             }
         }
     }
 
-    pub(super) fn add_queue(&mut self, query: &SnapshotQuery<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
+    pub(super) fn add_queue(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        device: &Device,
+        napi: &SnapshotNapi,
+        mode: &DeliveryMode,
+    ) {
         let what = || format!("set NAPI {} of {}", napi.id, device.name);
         let wanted = mode.napi();
         let taken = query.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
         let (old, new) = match taken.and_then(|()| values(napi, &wanted)) {
             Ok(values) => values,
-            Err(why) => return self.impossible.push(Impossible { what: what(), why }),
+            Err(why) => return self.impossible.push(AttachObstacle { what: what(), why }),
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
@@ -405,10 +417,10 @@ impl Plan {
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
             let why = "the network namespace of its device cannot be identified".to_owned();
-            return self.impossible.push(Impossible { what: what(), why });
+            return self.impossible.push(AttachObstacle { what: what(), why });
         };
         let queues = device.rx_queues.known_elements().filter(|queue| queue.napi_id() == Some(napi.id));
-        self.steps.push(Step::Queue(QueueStep {
+        self.steps.push(AttachStep::Queue(QueueStep {
             namespace_cookie,
             device: device.name.clone(),
             queues: queues.map(|queue| queue.id).collect(),
@@ -422,7 +434,7 @@ impl Plan {
 
 /// Returns the current and the planned values of a queue, or the reason why the kernel cannot set them. An unreported
 /// value counts as its default. Only modes with NAPI threads change `threaded`; otherwise the administrator decides.
-fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(PartialNapiSettings, PartialNapiSettings), String> {
+fn values(napi: &SnapshotNapi, wanted: &NapiSettings) -> Result<(PartialNapiSettings, PartialNapiSettings), String> {
     let needed = [
         (wanted.defer_hard_irqs > 0, napi.defer_hard_irqs.why_unknown()),
         (wanted.gro_flush_timeout_ns > 0, napi.gro_flush_timeout_ns.why_unknown()),
@@ -456,7 +468,7 @@ impl EpollStep {
     }
 }
 
-impl Step {
+impl AttachStep {
     /// Whether the object has these values already.
     #[must_use]
     pub fn is_there(&self) -> bool {

@@ -72,7 +72,7 @@ pub fn judge(findings: &mut [Finding], stayed_ready: &[ReadyFile]) {
 mod tests {
     use std::os::fd::{AsFd as _, AsRawFd as _};
 
-    use quell_linux::event::Event;
+    use quell_linux::event::WakeEvent;
 
     use super::*;
 
@@ -80,10 +80,13 @@ mod tests {
 
     #[test]
     fn an_unread_file_stays_ready_and_an_idle_one_does_not() {
-        let (raised, idle) = (Event::new().unwrap(), Event::new().unwrap());
+        let (raised, idle) = (WakeEvent::new().unwrap(), WakeEvent::new().unwrap());
         raised.raise().unwrap();
-        let file =
-            |event: &Event| ReadyFile { pid: Pid::of_this_process(), fd: event.as_fd().as_raw_fd(), events: EPOLLIN };
+        let file = |event: &WakeEvent| ReadyFile {
+            pid: Pid::of_this_process(),
+            fd: event.as_fd().as_raw_fd(),
+            events: EPOLLIN,
+        };
         let files = [file(&raised), file(&idle)];
         assert_eq!(stay_ready(files.to_vec(), ASKED_EVERY * 2), [files[0]]);
     }

@@ -9,7 +9,7 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::visible;
 use tracing::info;
 
-use crate::journal::Target;
+use crate::journal::TargetProgram;
 
 /// Selection of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,16 +26,16 @@ pub struct Targets {
     selection: Selection,
     proc: ProcRoot,
     boot_id: BootId,
-    living: BTreeMap<Pid, Target>,
+    living: BTreeMap<Pid, TargetProgram>,
 }
 
 /// Processes that started and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
     /// Processes that appeared.
-    pub came: Vec<Target>,
+    pub came: Vec<TargetProgram>,
     /// Processes that exited.
-    pub ended: Vec<Target>,
+    pub ended: Vec<TargetProgram>,
 }
 
 /// Reason why the processes could not be found.
@@ -100,7 +100,9 @@ impl Targets {
     ///
     /// # Errors
     /// When the processes cannot be listed.
-    pub(crate) fn still_living<'a>(known: impl Iterator<Item = &'a Target>) -> Result<Vec<Target>, TargetError> {
+    pub(crate) fn still_living<'a>(
+        known: impl Iterator<Item = &'a TargetProgram>,
+    ) -> Result<Vec<TargetProgram>, TargetError> {
         let seen = Self::find(Selection::Processes(Vec::new()))?.see()?;
         let living = known.filter_map(|target| {
             let pid = Pid::from_kernel(target.pid)?;
@@ -115,20 +117,21 @@ impl Targets {
     /// When the processes cannot be listed.
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
         let seen = self.see()?;
-        let is_same = |target: &&Target| {
+        let is_same = |target: &&TargetProgram| {
             let now = Pid::from_kernel(target.pid).and_then(|pid| seen.get(&pid));
             now.is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
         };
-        let (still, ended): (Vec<&Target>, Vec<&Target>) = self.living.values().partition(is_same);
+        let (still, ended): (Vec<&TargetProgram>, Vec<&TargetProgram>) = self.living.values().partition(is_same);
         let mut roots: Vec<Pid> = still.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
-        let ended: Vec<Target> = ended.into_iter().cloned().collect();
+        let ended: Vec<TargetProgram> = ended.into_iter().cloned().collect();
         if let Selection::Cgroup(cgroup) = &self.selection {
             roots.extend(cgroup.processes()?);
         }
         let living = with_descendants(&seen, &roots);
-        let is_new =
-            |(pid, target): &(&Pid, &Target)| self.living.get(pid).is_none_or(|known| !known.is_same_process(target));
-        let came: Vec<Target> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
+        let is_new = |(pid, target): &(&Pid, &TargetProgram)| {
+            self.living.get(pid).is_none_or(|known| !known.is_same_process(target))
+        };
+        let came: Vec<TargetProgram> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
         for (target, what) in
             ended.iter().map(|it| (it, "process exited")).chain(came.iter().map(|it| (it, "process found")))
@@ -139,7 +142,7 @@ impl Targets {
     }
 
     /// Processes that were running at the last search, in ascending order.
-    pub fn living(&self) -> impl Iterator<Item = &Target> {
+    pub fn living(&self) -> impl Iterator<Item = &TargetProgram> {
         self.living.values()
     }
 
@@ -173,7 +176,7 @@ impl Targets {
 }
 
 /// Returns the processes `roots` and their descendants, except descendants of this program.
-fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, Target> {
+fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, TargetProgram> {
     let roots: BTreeSet<Pid> = roots.iter().copied().collect();
     let this = Pid::of_this_process();
     let is_meant = |pid: Pid| {
@@ -183,7 +186,7 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
     };
     let target = |(pid, seen): (&Pid, &Seen)| {
         let (start_time_ticks, name) = (seen.start_time_ticks, seen.name.clone());
-        (*pid, Target { pid: pid.get().unsigned_abs(), start_time_ticks, name })
+        (*pid, TargetProgram { pid: pid.get().unsigned_abs(), start_time_ticks, name })
     };
     seen.iter().filter(|(pid, _)| is_meant(**pid)).map(target).collect()
 }

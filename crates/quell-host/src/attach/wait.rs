@@ -10,7 +10,7 @@ use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::signal::Interruption;
 
-use crate::journal::Target;
+use crate::journal::TargetProgram;
 
 /// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;
@@ -30,7 +30,7 @@ pub enum Woken {
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub(super) fn wait_for_all(targets: &[Target], interruption: &Interruption) -> io::Result<()> {
+pub(super) fn wait_for_all(targets: &[TargetProgram], interruption: &Interruption) -> io::Result<()> {
     Ends::of(targets, interruption)?.wait(None).map(drop)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn wait_for_all(targets: &[Target], interruption: &Interruption) -> i
 /// # Errors
 /// When the kernel refuses to wait.
 pub fn wait_for_all_within<'a>(
-    targets: impl IntoIterator<Item = &'a Target>,
+    targets: impl IntoIterator<Item = &'a TargetProgram>,
     interruption: &Interruption,
     at_most: Duration,
 ) -> io::Result<Woken> {
@@ -57,7 +57,10 @@ struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, interruption: &'a Interruption) -> io::Result<Self> {
+    fn of<'t>(
+        targets: impl IntoIterator<Item = &'t TargetProgram>,
+        interruption: &'a Interruption,
+    ) -> io::Result<Self> {
         let proc = ProcRoot::default();
         let programs = targets.into_iter().filter_map(|target| open_living(target, &proc).transpose());
         let programs = programs.collect::<io::Result<Vec<PidFd>>>()?;
@@ -88,7 +91,7 @@ impl<'a> Ends<'a> {
 }
 
 /// Opens a pidfd for the program; `None` if it has exited.
-fn open_living(target: &Target, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
+fn open_living(target: &TargetProgram, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
     let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
     let handle = match PidFd::open(pid) {
         Ok(handle) => handle,
@@ -108,11 +111,18 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn sleep() -> (Child, Target) {
+    fn sleep() -> (Child, TargetProgram) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::from_kernel(child.id()).unwrap();
         let stat = ProcRoot::default().process(pid).stat().unwrap();
-        (child, Target { pid: stat.pid.get().unsigned_abs(), start_time_ticks: stat.starttime.0, name: "sleep".into() })
+        (
+            child,
+            TargetProgram {
+                pid: stat.pid.get().unsigned_abs(),
+                start_time_ticks: stat.starttime.0,
+                name: "sleep".into(),
+            },
+        )
     }
 
     fn end(mut child: Child) {

@@ -5,7 +5,7 @@ use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, Napi};
+use crate::snapshot::{Device, SnapshotNapi};
 
 pub(super) const RULES: &[&Rule] = &[&HALF, &WITHOUT_EFFECT, &FLUSH_TOO_SHORT, &SYSFS, &FORGETFUL];
 
@@ -23,7 +23,7 @@ static HALF: Rule = Rule {
 };
 
 fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let of = |(device, napi): (&Device, &Napi)| {
+    let of = |(device, napi): (&Device, &SnapshotNapi)| {
         let (count, timeout_ns) = napi.deferral()?;
         let missing = match (count, timeout_ns) {
             (0, 1..) => ("defer-hard-irqs", 100),
@@ -65,7 +65,7 @@ fn without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     deferring.filter_map(|(device, napi)| judge_deferral(query, device, napi)).collect()
 }
 
-fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &Napi) -> Option<Observation> {
+fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let irq = napi.irq_number()?;
     let interrupts = query.interrupts(irq)?;
     let packets = query.queue_packets(device, napi.id)?;
@@ -149,7 +149,7 @@ fn sysfs(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let (defaults, napis) = (&device.defaults, device.napis.known()?);
         let file = (*defaults.defer_hard_irqs.known()?, *defaults.gro_flush_timeout_ns.known()?);
-        let differing: Vec<&Napi> =
+        let differing: Vec<&SnapshotNapi> =
             napis.iter().filter(|napi| napi.deferral().is_some_and(|values| values != file)).collect();
         let (_, first) = differing.first().map(|napi| (napi, napi.deferral()))?;
         let (count, timeout_ns) = first?;

@@ -115,7 +115,7 @@ const VETH_CONNECTIONS_MAX: usize = 128;
 fn small_ring(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let veths = query.napis().filter(|(device, _)| device.kind.as_deref() == Some("veth"));
     let suspending = veths.filter(|(_, napi)| napi.suspends());
-    let of = |(device, napi): (&Device, &crate::snapshot::Napi)| {
+    let of = |(device, napi): (&Device, &crate::snapshot::SnapshotNapi)| {
         let on = |epoll: &crate::snapshot::query::EpollContext<'_>| epoll.by_napi.get(&napi.id).map_or(0, Vec::len);
         let connections: usize = query.epolls_on(napi.id).map(on).sum();
         (connections > VETH_CONNECTIONS_MAX).then(|| Observation {

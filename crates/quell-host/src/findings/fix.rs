@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Napi};
+use crate::snapshot::{Device, SnapshotNapi};
 
 /// Fix of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -64,7 +64,7 @@ impl Fix {
 
     /// Attaches the programs with the mode that matches the queue's suspension values, so that their epolls poll the
     /// queue. Falls back to `otherwise` if no mode matches.
-    pub(super) fn attach(napi: &Napi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
+    pub(super) fn attach(napi: &SnapshotNapi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
         let pids = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         Self::Command(format!("quell attach {mode} {pids}"))
@@ -88,7 +88,7 @@ impl Fix {
 }
 
 /// The mode that matches the values of a queue.
-fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
+fn suspending_mode(napi: &SnapshotNapi) -> Option<DeliveryMode> {
     let (defer_hard_irqs, gro_flush_timeout_ns) = napi.deferral()?;
     let suspend_ns = napi.irq_suspend_timeout_ns.known()?;
     let (us, ns) = (gro_flush_timeout_ns / 1_000, gro_flush_timeout_ns % 1_000);
@@ -125,10 +125,10 @@ mod tests {
     use quell_linux::netdev::NapiThreading;
 
     use super::*;
-    use crate::snapshot::{Reading, Why};
+    use crate::snapshot::{Reading, UnknownReason};
 
-    fn napi(defer: u32, gro_ns: u64, suspend_ns: u64) -> Napi {
-        Napi {
+    fn napi(defer: u32, gro_ns: u64, suspend_ns: u64) -> SnapshotNapi {
+        SnapshotNapi {
             id: NapiId::from_kernel(9_000).unwrap(),
             irq: Reading::Known(None),
             defer_hard_irqs: Reading::Known(defer),
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    fn attached(napi: &Napi) -> String {
+    fn attached(napi: &SnapshotNapi) -> String {
         Fix::attach(napi, &[Pid::new(7).unwrap(), Pid::new(8).unwrap()].into(), "otherwise").to_string()
     }
 
@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn values_that_match_no_mode_use_the_other_advice() {
         assert_eq!(attached(&napi(0, 20_000, 20_000_000)), "otherwise");
-        let unknown = Napi { defer_hard_irqs: Reading::unknown(Why::Failed, "no"), ..napi(100, 1, 1) };
+        let unknown =
+            SnapshotNapi { defer_hard_irqs: Reading::unknown(UnknownReason::Failed, "no"), ..napi(100, 1, 1) };
         assert_eq!(attached(&unknown), "otherwise");
     }
 }

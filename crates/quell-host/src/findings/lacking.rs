@@ -8,7 +8,7 @@ use quell_linux::capability::Capability;
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Napi, Process, Reading, Why};
+use crate::snapshot::{Device, Process, Reading, SnapshotNapi, UnknownReason};
 
 pub(super) const RULES: &[&Rule] = &[&KERNEL, &DRIVER, &PRIVILEGE];
 
@@ -27,7 +27,7 @@ static KERNEL: Rule = Rule {
 fn kernel(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let lacking: BTreeSet<&str> = asked(query)
         .into_iter()
-        .filter(|asked| matches!(asked.why, Why::UnsupportedByKernel))
+        .filter(|asked| matches!(asked.why, UnknownReason::UnsupportedByKernel))
         .map(|asked| asked.what)
         .collect();
     let of = |what: &str| Observation {
@@ -57,7 +57,7 @@ fn driver(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         if !device.is_up || device.napis.known()?.is_empty() {
             return None;
         }
-        let lacks = |why: Option<&Why>| matches!(why, Some(Why::UnsupportedByDriver));
+        let lacks = |why: Option<&UnknownReason>| matches!(why, Some(UnknownReason::UnsupportedByDriver));
         let features = [
             ("channels", why(&device.channels)),
             ("rings", why(&device.rings)),
@@ -91,7 +91,7 @@ static PRIVILEGE: Rule = Rule {
 fn privilege(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut refused: Vec<(&str, Option<Capability>, Vec<Node>)> = Vec::new();
     for Asked { what, why, of } in asked(query) {
-        let Why::Denied { needs } = *why else { continue };
+        let UnknownReason::Denied { needs } = *why else { continue };
         match refused.iter_mut().find(|(known, known_needs, _)| *known == what && *known_needs == needs) {
             Some((_, _, nodes)) => nodes.push(of),
             None => refused.push((what, needs, vec![of])),
@@ -125,13 +125,13 @@ fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
 /// A query that the kernel did not answer.
 struct Asked<'a> {
     what: &'static str,
-    why: &'a Why,
+    why: &'a UnknownReason,
     of: Node,
 }
 
 /// Unanswered queries for values that delivery modes need.
 fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
-    let of_napi = |(device, napi): (&'a Device, &'a Napi)| {
+    let of_napi = |(device, napi): (&'a Device, &'a SnapshotNapi)| {
         let of = Node::Napi { id: napi.id, device: Some(device.name.clone()) };
         let readings = [
             ("defer-hard-irqs per queue", why(&napi.defer_hard_irqs)),
@@ -153,6 +153,6 @@ fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
     query.napis().flat_map(of_napi).chain(query.now.processes.iter().flat_map(of_process)).collect()
 }
 
-fn why<T>(reading: &Reading<T>) -> Option<&Why> {
+fn why<T>(reading: &Reading<T>) -> Option<&UnknownReason> {
     reading.why_unknown().map(|unknown| &unknown.why)
 }

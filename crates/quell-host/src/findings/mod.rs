@@ -112,7 +112,7 @@ pub struct Finding {
 /// Result of applying the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Report {
+pub struct FindingsReport {
     /// Always [`SCHEMA`].
     pub schema: &'static str,
     /// Time between the two snapshots in nanoseconds; absent with a single snapshot.
@@ -123,7 +123,7 @@ pub struct Report {
     pub not_applied: Vec<&'static str>,
 }
 
-impl Report {
+impl FindingsReport {
     /// Severity of the worst finding; absent without findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
@@ -154,7 +154,7 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 
 /// Applies every rule to a snapshot. `before` is an earlier snapshot of the same boot, if available.
 #[must_use]
-pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> Report {
+pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> FindingsReport {
     let query = SnapshotQuery::new(now, before);
     let (mut findings, mut not_applied) = (Vec::new(), Vec::new());
     for rule in rules() {
@@ -166,7 +166,7 @@ pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> Report {
     }
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    Report { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
+    FindingsReport { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
 }
 
 impl Rule {

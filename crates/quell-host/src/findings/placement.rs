@@ -8,7 +8,7 @@ use quell_linux::{CpuList, NapiId};
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Napi, Thread};
+use crate::snapshot::{Device, SnapshotNapi, Thread};
 
 pub(super) const RULES: &[&Rule] = &[&FLOATING, &APART, &OTHER_NODE, &BUSY_THREAD];
 
@@ -91,7 +91,7 @@ fn of_apart(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,
     thread: &Thread,
-    napi: &Napi,
+    napi: &SnapshotNapi,
     packets: &CpuList,
     worker: &CpuList,
 ) -> Observation {
@@ -191,9 +191,9 @@ static BUSY_THREAD: Rule = Rule {
 
 fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let busy = query.napis().filter(|(_, napi)| napi.threading.known() == Some(&NapiThreading::BusyPoll));
-    let threads: Vec<(&Napi, &Thread)> =
+    let threads: Vec<(&SnapshotNapi, &Thread)> =
         busy.filter_map(|(_, napi)| Some((napi, napi.thread.known()?.as_ref()?))).collect();
-    let of = |&(napi, thread): &(&Napi, &Thread)| {
+    let of = |&(napi, thread): &(&SnapshotNapi, &Thread)| {
         let cpus = thread.affinity.known()?;
         let others = threads.iter().map(|(_, other)| *other).filter(|other| other.tid != thread.tid);
         let workers = query.epolls.iter().flat_map(|epoll| epoll.waiters.iter().map(|(worker, _)| *worker));

@@ -172,7 +172,7 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
     if queues.is_empty() {
         return None;
     }
-    let prefer = |socket: &&&crate::snapshot::Socket| {
+    let prefer = |socket: &&&crate::snapshot::SnapshotSocket| {
         socket.state != SocketState::Listen && socket.prefer_busy_poll.known() == Some(&true)
     };
     let by_socket = sockets.iter().filter(prefer).count();

@@ -6,7 +6,7 @@ use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Napi};
+use crate::snapshot::{Device, SnapshotNapi};
 
 pub(super) const RULES: &[&Rule] = &[&STALLED, &DROPS, &REPLACED];
 
@@ -35,7 +35,7 @@ fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
-    let suspending: Vec<&Napi> = device.napis.known()?.iter().filter(|napi| napi.suspends()).collect();
+    let suspending: Vec<&SnapshotNapi> = device.napis.known()?.iter().filter(|napi| napi.suspends()).collect();
     let longest = suspending.iter().filter_map(|napi| napi.irq_suspend_timeout_ns.known()).max()?;
     if device.has_xdp.known() != Some(&false) {
         return None;
@@ -116,7 +116,7 @@ static REPLACED: Rule = Rule {
 
 fn replaced(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
-        let ids = |napis: &[Napi]| napis.iter().map(|napi| napi.id).collect::<Vec<_>>();
+        let ids = |napis: &[SnapshotNapi]| napis.iter().map(|napi| napi.id).collect::<Vec<_>>();
         let (before, now) = (query.device_before(device)?.napis.known()?, device.napis.known()?);
         let (old, new) = (ids(before), ids(now));
         // The device is or was down: no instance was replaced.

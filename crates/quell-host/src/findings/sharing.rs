@@ -11,7 +11,7 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Protocol, Socket, SocketState};
+use crate::snapshot::{Protocol, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH];
 
@@ -148,7 +148,7 @@ static REUSEPORT: Rule = Rule {
 };
 
 fn reuseport(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let mut groups: BTreeMap<(u64, SocketAddr), Vec<&Socket>> = BTreeMap::new();
+    let mut groups: BTreeMap<(u64, SocketAddr), Vec<&SnapshotSocket>> = BTreeMap::new();
     for socket in &query.now.sockets {
         let grouped = socket.state == SocketState::Listen && socket.reuseport.known() == Some(&true);
         if let Some(local) = socket.local.filter(|_| grouped && socket.bound_to.is_none()) {

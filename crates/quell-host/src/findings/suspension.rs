@@ -4,7 +4,7 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, Napi, WatchedKind, WatchedTarget};
+use crate::snapshot::{Device, SnapshotNapi, WatchedKind, WatchedTarget};
 
 pub(super) const RULES: &[&Rule] = &[
     &READY_FILE,
@@ -112,7 +112,7 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
 };
 
 fn suspension_without_deferral(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let broken = |(device, napi): (&Device, &Napi)| {
+    let broken = |(device, napi): (&Device, &SnapshotNapi)| {
         let (count, timeout_ns) = napi.deferral()?;
         if !napi.suspends() || (count > 0 && timeout_ns > 0) {
             return None;
@@ -147,7 +147,7 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
 };
 
 fn suspend_timeout_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let short = |(device, napi): (&Device, &Napi)| {
+    let short = |(device, napi): (&Device, &SnapshotNapi)| {
         let (suspend, flush) = (*napi.irq_suspend_timeout_ns.known()?, *napi.gro_flush_timeout_ns.known()?);
         let wanted = flush.saturating_mul(2).max(20_000_000);
         (suspend > 0 && suspend <= flush).then(|| Observation {
@@ -259,7 +259,7 @@ fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     preferred.filter_map(|(device, napi)| judge_effect(query, device, napi)).collect()
 }
 
-fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &Napi) -> Option<Observation> {
+fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let observation =
         |severity, seen: String, fix| Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], seen, fix });
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());

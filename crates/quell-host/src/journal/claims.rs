@@ -10,7 +10,7 @@ use quell_mode::PartialNapiSettings;
 
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
-use super::record::{Change, NapiSettingsChange};
+use super::record::{NapiSettingsChange, RecordedChange};
 use super::store::Journal;
 
 /// Time limit for another process to set or undo a queue, including the wait for a queue that nothing can poll.
@@ -66,7 +66,7 @@ impl Others {
                 continue;
             }
             let of_queue = history.pending().filter_map(|(_, entry)| match &entry.change {
-                Change::NapiSettings(change) if change.is_of_the_queue_of(queue) => Some(change.clone()),
+                RecordedChange::NapiSettings(change) if change.is_of_the_queue_of(queue) => Some(change.clone()),
                 _ => None,
             });
             let mut of_queue: Vec<NapiSettingsChange> = of_queue.collect();

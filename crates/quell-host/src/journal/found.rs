@@ -343,7 +343,7 @@ fn whole_bytes(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Change, Record};
+    use super::super::record::{Record, RecordedChange};
     use super::super::store::create_locked;
     use super::*;
     use quell_test_support::{Lacks, skip};
@@ -351,7 +351,7 @@ mod tests {
     use std::time::Duration;
 
     fn namespace(seq: u32) -> Record {
-        Record::Intend { seq, change: Change::NetworkNamespace { name: "quell-x".into() } }
+        Record::Intend { seq, change: RecordedChange::NetworkNamespace { name: "quell-x".into() } }
     }
 
     /// Contents of every file in a directory, by name.

@@ -2,7 +2,8 @@
 //! Pure: it parses text and never opens a file.
 
 use super::record::{
-    Begin, Change, Keeper, LineError, Outcome, READABLE_FORMATS, Record, Target, UndoOutcome, Watchdog,
+    Begin, ChangeOutcome, Keeper, LineError, READABLE_FORMATS, Record, RecordedChange, TargetProgram, UndoOutcome,
+    Watchdog,
 };
 
 /// Contents of one journal.
@@ -11,7 +12,7 @@ pub struct History {
     /// First line: the process that began the journal, and the purpose.
     pub begin: Begin,
     /// Processes for which the changes were made; empty for changes of the whole host.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetProgram>,
     /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
     /// How long the changes persist.
@@ -39,9 +40,9 @@ pub struct Entry {
     /// Sequence number in the journal.
     pub seq: u32,
     /// Outcome; absent if the writer died in between. The change may or may not have been made then.
-    pub change: Change,
+    pub change: RecordedChange,
     /// Outcome. Absent when the writer died in between; the change may or may not have been made.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<ChangeOutcome>,
     /// Outcome of undoing it; absent if that was not attempted.
     pub undone: Option<UndoOutcome>,
 }
@@ -238,11 +239,11 @@ mod tests {
     }
 
     fn intend(seq: u32) -> Record {
-        Record::Intend { seq, change: Change::NetworkNamespace { name: format!("ns{seq}") } }
+        Record::Intend { seq, change: RecordedChange::NetworkNamespace { name: format!("ns{seq}") } }
     }
 
     fn made(seq: u32) -> Record {
-        Record::Done { seq, outcome: Outcome::Made }
+        Record::Done { seq, outcome: ChangeOutcome::Made }
     }
 
     fn undone(seq: u32) -> Record {
@@ -325,14 +326,14 @@ mod tests {
         let undone = r#"{"record":"undone","seq":0,"undoing":{"undoing":"in-part","why":"changed"}}"#;
         let line = |json: &str| format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
         let history = History::parse(&(begin.clone() + &line(&napi))).unwrap();
-        let Change::NapiSettings(change) = &history.entries[0].change else { panic!("{history:?}") };
+        let RecordedChange::NapiSettings(change) = &history.entries[0].change else { panic!("{history:?}") };
         assert_eq!((change.ifindex, change.sysfs_inode, change.rx_queue), (None, None, None));
         assert_eq!(History::parse(&(begin + &line(&napi) + &line(undone))).unwrap().pending().count(), 0);
     }
 
     #[test]
     fn a_process_that_was_renamed_is_one_target() {
-        let target = |pid, name: &str| Target { pid, start_time_ticks: 9, name: name.into() };
+        let target = |pid, name: &str| TargetProgram { pid, start_time_ticks: 9, name: name.into() };
         let records = [("sh", 7), ("worker", 8), ("server", 7)].map(|(name, pid)| Record::Target(target(pid, name)));
         let history = History::parse(&text(&records)).unwrap();
         assert_eq!(history.targets, [target(7, "server"), target(8, "worker")]);

@@ -20,8 +20,9 @@ pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use record::{
-    Change, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, Outcome, ReuseportFilter,
-    RingPollingChange, SocketsAlike, SocketsPolling, Target, ThreadAffinity, UndoOutcome, Watchdog,
+    ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, RecordedChange,
+    ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram, ThreadAffinity, UndoOutcome,
+    Watchdog,
 };
 pub use store::{Journal, OwnedJournal};
 pub use trust::Untrusted;

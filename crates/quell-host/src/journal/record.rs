@@ -36,14 +36,14 @@ pub enum Record {
         /// Sequence number of the change in this journal, from 0 without gaps.
         seq: u32,
         /// Intended change.
-        change: Change,
+        change: RecordedChange,
     },
     /// Written after the change was made.
     Done {
         /// Sequence number of the change.
         seq: u32,
         /// Facts that are known only after the change.
-        outcome: Outcome,
+        outcome: ChangeOutcome,
     },
     /// Written after the change was undone.
     Undone {
@@ -53,7 +53,7 @@ pub enum Record {
         undoing: UndoOutcome,
     },
     /// A process that the changes are for; written before the first change for it.
-    Target(Target),
+    Target(TargetProgram),
     /// The changes persist as long as this process runs; it undoes them on SIGTERM.
     KeptBy(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.
@@ -90,7 +90,7 @@ pub struct Keeper {
 /// A program for which changes are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Target {
+pub struct TargetProgram {
     /// Process ID.
     pub pid: u32,
     /// Start time, in clock ticks since boot.
@@ -99,7 +99,7 @@ pub struct Target {
     pub name: String,
 }
 
-impl Target {
+impl TargetProgram {
     /// Whether both are the same process. Ignores the name, because `exec` and `prctl` change it.
     #[must_use]
     pub fn is_same_process(&self, other: &Self) -> bool {
@@ -128,7 +128,7 @@ pub struct Begin {
 /// A change of the host, with everything needed to undo it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Change {
+pub enum RecordedChange {
     /// A network namespace with a name in `/run/netns`. Undone by killing every process in it and removing the name;
     /// the kernel frees the namespace with its last user.
     NetworkNamespace {
@@ -181,7 +181,7 @@ pub struct HostSetting {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
     /// The setting, with its old and new value.
-    pub setting: plan::Change,
+    pub setting: plan::PlannedChange,
 }
 
 /// A change of the settings of one NAPI instance.
@@ -341,7 +341,7 @@ pub enum UndoOutcome {
 /// Facts that are known only after a change was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Outcome {
+pub enum ChangeOutcome {
     /// No additional facts.
     Made,
     /// A namespace, with its unique number.
@@ -372,7 +372,7 @@ pub enum Outcome {
 }
 
 /// Prints the object and the new value on one line.
-impl fmt::Display for Change {
+impl fmt::Display for RecordedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NetworkNamespace { name } => write!(f, "network namespace {name}"),
@@ -490,7 +490,7 @@ mod tests {
     fn process() -> Record {
         Record::Done {
             seq: 3,
-            outcome: Outcome::Process {
+            outcome: ChangeOutcome::Process {
                 pid: 77,
                 start_time_ticks: 1234,
                 executable: Some(FileId { device: 1, inode: 2 }),
@@ -502,10 +502,10 @@ mod tests {
     fn a_written_record_is_read_back_unchanged() {
         let records = [
             process(),
-            Record::Intend { seq: 0, change: Change::NetworkNamespace { name: "quell-1".into() } },
-            Record::Intend { seq: 1, change: Change::Process { command: vec!["a b".into(), "\n\"".into()] } },
+            Record::Intend { seq: 0, change: RecordedChange::NetworkNamespace { name: "quell-1".into() } },
+            Record::Intend { seq: 1, change: RecordedChange::Process { command: vec!["a b".into(), "\n\"".into()] } },
             Record::Undone { seq: 9, undoing: UndoOutcome::InPart("somebody's".into()) },
-            Record::Target(Target { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
+            Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
             Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];
         for record in records {
@@ -522,9 +522,11 @@ mod tests {
             "device":"eth0","napi-id":9,"place":0,"old":{"irq-suspend-timeout":0},
             "new":{"irq-suspend-timeout":20000000}}}"#;
         let read = |json: &str| Record::from_line(&format!("{:08x} {json}", crc32fast::hash(json.as_bytes())));
-        let process = Outcome::Process { pid: 77, start_time_ticks: 1234, executable: None };
+        let process = ChangeOutcome::Process { pid: 77, start_time_ticks: 1234, executable: None };
         assert_eq!(read(outcome), Ok(Record::Done { seq: 3, outcome: process }));
-        let Ok(Record::Intend { change: Change::NapiSettings(change), .. }) = read(queue) else { panic!("{queue}") };
+        let Ok(Record::Intend { change: RecordedChange::NapiSettings(change), .. }) = read(queue) else {
+            panic!("{queue}")
+        };
         assert_eq!((change.napi_id, change.set_at_boot_ns), (9, None));
     }
 

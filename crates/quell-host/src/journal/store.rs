@@ -255,13 +255,13 @@ pub(super) fn create_locked(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Change;
+    use super::super::record::RecordedChange;
     use super::*;
     use quell_test_support::{Lacks, skip};
     use std::process::Command;
 
     fn process(seq: u32, command: &str) -> Record {
-        Record::Intend { seq, change: Change::Process { command: vec![command.to_owned()] } }
+        Record::Intend { seq, change: RecordedChange::Process { command: vec![command.to_owned()] } }
     }
 
     #[test]

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use quell_linux::CpuList;
-use quell_linux::ethtool::{Coalescing, FlowAction, FlowAddresses, FlowRule, RssContextId, Transport};
+use quell_linux::ethtool::{Coalescing, FlowAction, FlowAddresses, FlowRule, FlowTransport, RssContextId};
 use quell_linux::sched::{Policy, Scheduling};
 use quell_mode::profile::{CoalesceKey, Profile, Source};
 use quell_mode::{DeliveryMode, NapiSettings, NapiThreading};
 
 use super::device::parameter;
-use super::{Observed, Plan, cpus};
-use crate::snapshot::{Device, Irq, Napi, Reading, RxQueue, Snapshot, TxQueue};
+use super::{PlanInput, ProfilePlan, cpus};
+use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, TxQueue};
 
 /// The devices cannot be printed as one profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,13 +196,13 @@ impl Lines {
     }
 
     fn comment_out_until_the_plan_is_empty(&mut self, snapshot: Snapshot) -> Result<(), AsProfileError> {
-        let observed = Observed { snapshot, sysctls: BTreeMap::new(), host_wide_sysctls: BTreeMap::new() };
+        let observed = PlanInput { snapshot, sysctls: BTreeMap::new(), host_wide_sysctls: BTreeMap::new() };
         loop {
             let refused: Vec<(Option<usize>, String)> = match Profile::parse(&[Source::new("", self.text())]) {
                 Err(error) => vec![(Some(error.place().line()), error.refusal().to_string())],
                 Ok(profile) => {
-                    let Plan { steps, impossible } = Plan::of(&observed, &profile);
-                    let of_step = |step: super::Step| {
+                    let ProfilePlan { steps, impossible } = ProfilePlan::of(&observed, &profile);
+                    let of_step = |step: super::ProfileStep| {
                         let line = step.wanted_by.map(|place| place.line());
                         (line, format!("it would change {}", step.change.text()))
                     };
@@ -295,7 +295,7 @@ impl QueueGroup {
         }
     }
 
-    fn mode(&mut self, device: &Device, napi: &Napi) {
+    fn mode(&mut self, device: &Device, napi: &SnapshotNapi) {
         let unknown = [
             napi.defer_hard_irqs.why_unknown(),
             napi.gro_flush_timeout_ns.why_unknown(),
@@ -413,8 +413,8 @@ fn flow_rule(rule: &FlowRule, contexts: &[RssContextId]) -> Option<String> {
         _ => return None,
     };
     let protocol = match matches.transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
+        FlowTransport::Tcp => "tcp",
+        FlowTransport::Udp => "udp",
     };
     let mut text = format!("{{ protocol = \"{protocol}\", family = \"{family}\"");
     if !is_host || matches.source_port.is_some() || (matches.destination_port.is_none() && destination.is_none()) {

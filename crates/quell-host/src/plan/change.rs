@@ -87,7 +87,7 @@ pub enum RuleAction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "setting", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Change {
+pub enum PlannedChange {
     /// A flow rule: added (no old action) or deleted (no new action). The driver assigns the location.
     FlowRule {
         /// Device.
@@ -241,7 +241,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl PlannedChange {
     /// The change that reverses this one.
     #[must_use]
     pub fn inverse(&self) -> Self {

@@ -3,10 +3,10 @@
 use quell_linux::CpuList;
 use quell_mode::profile::CpuPolicy;
 
-use crate::snapshot::{Cpu, Device, Snapshot, Why};
+use crate::snapshot::{Cpu, Device, Snapshot, UnknownReason};
 
 /// Reason why a policy yields no CPU.
-pub(super) type NoCpu = (Why, String);
+pub(super) type NoCpu = (UnknownReason, String);
 
 /// CPUs for the queue at `position` (from 0) of its group.
 pub(super) fn choose(
@@ -16,7 +16,7 @@ pub(super) fn choose(
     snapshot: &Snapshot,
 ) -> Result<CpuList, NoCpu> {
     let turn = |cpus: Vec<u32>| match cpus.len() {
-        0 => Err((Why::Absent, "this policy leaves no CPU".to_owned())),
+        0 => Err((UnknownReason::Absent, "this policy leaves no CPU".to_owned())),
         count => Ok(CpuList::from_iter([cpus[position % count]])),
     };
     match policy {
@@ -24,20 +24,20 @@ pub(super) fn choose(
         CpuPolicy::NumaLocal => turn(numa_local(device, snapshot)),
         CpuPolicy::OnePerCore => turn(one_per_core(device, snapshot)),
         CpuPolicy::Default => default(snapshot),
-        _ => Err((Why::Failed, "this version does not know the policy".to_owned())),
+        _ => Err((UnknownReason::Failed, "this version does not know the policy".to_owned())),
     }
 }
 
 /// CPUs that the kernel uses by default.
 pub(super) fn default(snapshot: &Snapshot) -> Result<CpuList, NoCpu> {
     let known = snapshot.cpus.default_irq_affinity.known().or(snapshot.cpus.online.known());
-    known.cloned().ok_or_else(|| (Why::Absent, "the kernel does not report its default".to_owned()))
+    known.cloned().ok_or_else(|| (UnknownReason::Absent, "the kernel does not report its default".to_owned()))
 }
 
 fn online(cpus: CpuList, snapshot: &Snapshot) -> Result<CpuList, NoCpu> {
     let offline = snapshot.cpus.online.known().map(|online| cpus.without(online)).filter(|offline| !offline.is_empty());
     match offline {
-        Some(offline) => Err((Why::Absent, format!("CPU {offline} is not online"))),
+        Some(offline) => Err((UnknownReason::Absent, format!("CPU {offline} is not online"))),
         None => Ok(cpus),
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use quell_linux::ethtool::{Channels, CoalesceParameter, Coalescing, Rings};
 use quell_mode::profile::{self, CoalesceKey, DeviceProfile, Place, Placed};
 
-use super::{Change, ChannelCounts, Current, DeviceId, Diff, Made, Plan, RingSizes, queues, steering};
-use crate::snapshot::{Device, Reading, Snapshot, Why};
+use super::{ChannelCounts, Current, DeviceId, Diff, Made, PlannedChange, ProfilePlan, RingSizes, queues, steering};
+use crate::snapshot::{Device, Reading, Snapshot, UnknownReason};
 
 /// Effect of the device's steps on its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct Outlook {
     pub(super) tx_queues: Option<u32>,
 }
 
-pub(super) fn plan(plan: &mut Plan, snapshot: &Snapshot, device: &Device, wanted: &DeviceProfile) {
+pub(super) fn plan(plan: &mut ProfilePlan, snapshot: &Snapshot, device: &Device, wanted: &DeviceProfile) {
     let id = DeviceId::of(device);
     let napis_come = features(plan, device, &id, wanted);
     let counts = channels(plan, device, &id, &wanted.channels);
@@ -34,7 +34,7 @@ pub(super) fn plan(plan: &mut Plan, snapshot: &Snapshot, device: &Device, wanted
 }
 
 /// Returns whether enabling GRO creates NAPI instances.
-fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> bool {
+fn features(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> bool {
     let mut gro_comes = false;
     for (name, wish) in &wanted.features {
         let what = format!("feature {name} of {id}");
@@ -46,7 +46,7 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
             }
         };
         let Some(feature) = features.get(name) else {
-            plan.cannot(&wish.place, what, Why::UnsupportedByKernel, "this kernel has no such feature");
+            plan.cannot(&wish.place, what, UnknownReason::UnsupportedByKernel, "this kernel has no such feature");
             continue;
         };
         if feature.active == wish.value {
@@ -55,12 +55,12 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
         if !feature.changeable {
             let said =
                 format!("the driver does not allow changing it; it is {}", if feature.active { "on" } else { "off" });
-            plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &said);
+            plan.cannot(&wish.place, what, UnknownReason::UnsupportedByDriver, &said);
             continue;
         }
         gro_comes |= name == "rx-gro" && wish.value;
         let on = Diff { old: Some(feature.active), new: Some(wish.value) };
-        let change = Change::Feature { device: id.clone(), name: name.clone(), on };
+        let change = PlannedChange::Feature { device: id.clone(), name: name.clone(), on };
         plan.push(change, &wish.place);
     }
     gro_comes && device.napis.known_elements().next().is_none()
@@ -70,16 +70,19 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
 type Wish<'a> = (&'static str, Option<u32>, Option<u32>, &'a Option<Placed<u32>>);
 
 /// Returns the numbers that change. `None` stands for unchanged and impossible ones.
-fn numbers<'a>(plan: &mut Plan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(u32, u32, &'a Place)>> {
+fn numbers<'a>(plan: &mut ProfilePlan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(u32, u32, &'a Place)>> {
     let mut decide = |&(name, now, max, wish): &Wish<'a>| {
         let wish = wish.as_ref()?;
         let what = format!("{what} ({name})");
         match (now, max) {
-            (None, _) => {
-                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, "the driver does not support this kind")
-            }
+            (None, _) => plan.cannot(
+                &wish.place,
+                what,
+                UnknownReason::UnsupportedByDriver,
+                "the driver does not support this kind",
+            ),
             (_, Some(max)) if wish.value > max => {
-                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &format!("the maximum is {max}"));
+                plan.cannot(&wish.place, what, UnknownReason::UnsupportedByDriver, &format!("the maximum is {max}"));
             }
             (Some(now), _) if now != wish.value => return Some((now, wish.value, &wish.place)),
             _ => {}
@@ -89,7 +92,12 @@ fn numbers<'a>(plan: &mut Plan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(
     wishes.iter().map(&mut decide).collect()
 }
 
-fn channels(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Channels) -> Option<ChannelCounts> {
+fn channels(
+    plan: &mut ProfilePlan,
+    device: &Device,
+    id: &DeviceId,
+    wanted: &profile::ChannelSettings,
+) -> Option<ChannelCounts> {
     let first = [&wanted.combined, &wanted.rx, &wanted.tx].into_iter().find_map(Option::as_ref)?;
     let what = format!("channels of {id}");
     let now: &Channels = match &device.channels {
@@ -113,11 +121,11 @@ fn channels(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::C
     };
     let new = counts(|(_, new, _)| new);
     let counts = Diff { old: Some(counts(|(old, _, _)| old)), new: Some(new) };
-    plan.push(Change::Channels { device: id.clone(), counts }, place);
+    plan.push(PlannedChange::Channels { device: id.clone(), counts }, place);
     Some(new)
 }
 
-fn rings(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Rings) -> bool {
+fn rings(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &profile::RingSettings) -> bool {
     let Some(first) = wanted.rx.as_ref().or(wanted.tx.as_ref()) else { return false };
     let what = format!("rings of {id}");
     let now: &Rings = match &device.rings {
@@ -132,7 +140,7 @@ fn rings(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Ring
     let Some((_, _, place)) = rx.or(tx) else { return false };
     let sizes = |side: fn((u32, u32, &Place)) -> u32| RingSizes { rx: rx.map(side), tx: tx.map(side) };
     let sizes = Diff { old: Some(sizes(|(old, _, _)| old)), new: Some(sizes(|(_, new, _)| new)) };
-    plan.push(Change::Rings { device: id.clone(), sizes }, place);
+    plan.push(PlannedChange::Rings { device: id.clone(), sizes }, place);
     true
 }
 
@@ -160,7 +168,7 @@ pub(super) struct Coalesced {
 }
 
 fn coalescing(
-    plan: &mut Plan,
+    plan: &mut ProfilePlan,
     device: &Device,
     id: &DeviceId,
     wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
@@ -180,7 +188,10 @@ fn coalescing(
     let values = now.iter().chain(new.into_iter().flat_map(Coalescing::iter)).collect();
     let after = Coalesced { values, is_set: diff.is_some() };
     if let Some((values, place)) = diff {
-        plan.steps.push(super::Step { change: Change::Coalescing { device: id.clone(), values }, wanted_by: place });
+        plan.steps.push(super::ProfileStep {
+            change: PlannedChange::Coalescing { device: id.clone(), values },
+            wanted_by: place,
+        });
     }
     after
 }
@@ -188,7 +199,7 @@ fn coalescing(
 /// Returns the parameters that change. If an earlier step resets the values (`rebuilt`), also includes unchanged wanted
 /// parameters and those in which a queue differs from its device.
 pub(super) fn parameters(
-    plan: &mut Plan,
+    plan: &mut ProfilePlan,
     what: &str,
     now: &Coalescing,
     wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
@@ -203,7 +214,7 @@ pub(super) fn parameters(
             None => plan.cannot(
                 &wish.place,
                 format!("{what}: {key}"),
-                Why::UnsupportedByDriver,
+                UnknownReason::UnsupportedByDriver,
                 "the driver has no such parameter",
             ),
             Some(now) if now == wish.value && !rebuilt => {}
@@ -253,10 +264,10 @@ fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_
     }
 }
 
-impl Plan {
+impl ProfilePlan {
     /// Adds a step that a line of the profile requires.
-    pub(super) fn push(&mut self, change: Change, wanted_by: &Place) {
-        self.steps.push(super::Step { change, wanted_by: Some(wanted_by.clone()) });
+    pub(super) fn push(&mut self, change: PlannedChange, wanted_by: &Place) {
+        self.steps.push(super::ProfileStep { change, wanted_by: Some(wanted_by.clone()) });
     }
 }
 

@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 use quell_mode::profile::{DeviceProfile, Place, Placed, Profile};
 use tracing::info;
 
-use crate::snapshot::{Device, Reading, Snapshot, Unknown, Why};
+use crate::snapshot::{Device, Reading, Snapshot, Unknown, UnknownReason};
 
 pub use as_profile::{AsProfileError, as_profile};
-pub use change::{Change, ChannelCounts, ContextRef, DeviceId, Diff, RingSizes, RuleAction};
+pub use change::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, RingSizes, RuleAction};
 pub use text::ChangeText;
 
 /// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observed {
+pub struct PlanInput {
     /// Snapshot of the host.
     pub snapshot: Snapshot,
     /// Values of [`Profile::sysctls`] as text, by name.
@@ -35,20 +35,20 @@ pub struct Observed {
 
 /// One change of a plan, and the profile line that requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct ProfileStep {
     /// The change.
-    pub change: Change,
+    pub change: PlannedChange,
     /// Location in the profile; `None` if the value is set again only because its queue is recreated.
     pub wanted_by: Option<Place>,
 }
 
 /// A setting in the profile that cannot be applied here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Impossible {
+pub struct ImpossibleSetting {
     /// The setting, in a few words: `coalescing of queue 3 of eth0`.
     pub what: String,
     /// Class of the reason: absent, unsupported by kernel or driver, denied.
-    pub why: Why,
+    pub why: UnknownReason,
     /// Details, in the kernel's words where available.
     pub said: String,
     /// Location in the profile.
@@ -58,17 +58,17 @@ pub struct Impossible {
 /// Ordered changes, and settings that cannot be applied. To verify a plan, plan again from a new snapshot: the result
 /// must be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ProfilePlan {
     /// Changes in the order of application.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProfileStep>,
     /// Settings that cannot be applied.
-    pub impossible: Vec<Impossible>,
+    pub impossible: Vec<ImpossibleSetting>,
 }
 
-impl Plan {
+impl ProfilePlan {
     /// Computes the changes that the profile requires.
     #[must_use]
-    pub fn of(observed: &Observed, profile: &Profile) -> Self {
+    pub fn of(observed: &PlanInput, profile: &Profile) -> Self {
         let mut plan = Self::default();
         for wanted in &profile.devices {
             let is_meant = |device: &&Device| selects(wanted, device);
@@ -76,7 +76,7 @@ impl Plan {
                 plan.cannot(
                     &wanted.place,
                     format!("device.{}", wanted.label),
-                    Why::Absent,
+                    UnknownReason::Absent,
                     "it selects no device in this namespace",
                 );
             }
@@ -87,7 +87,7 @@ impl Plan {
                 [wanted] => device::plan(&mut plan, &observed.snapshot, device, wanted),
                 [first, second, ..] => {
                     let said = format!("`device.{}` and `device.{}` both select it", first.label, second.label);
-                    plan.cannot(&second.place, device.name.clone(), Why::Failed, &said);
+                    plan.cannot(&second.place, device.name.clone(), UnknownReason::Failed, &said);
                 }
             }
         }
@@ -103,12 +103,12 @@ impl Plan {
 
     /// Logs each decision with its reason.
     pub(crate) fn log(&self) {
-        for Step { change, wanted_by } in &self.steps {
+        for ProfileStep { change, wanted_by } in &self.steps {
             let device = change.device().map(|device| device.name.as_str());
             let wanted_by = wanted_by.as_ref().map(ToString::to_string);
             info!(device, queue = change.queue(), change = %change.text(), wanted_by, "planned change");
         }
-        for Impossible { what, said, wanted_by, .. } in &self.impossible {
+        for ImpossibleSetting { what, said, wanted_by, .. } in &self.impossible {
             info!(what, why = said, %wanted_by, "the setting cannot be applied");
         }
     }
@@ -119,9 +119,14 @@ impl Plan {
 
     fn sysctl(&mut self, name: &str, wanted: &Placed<String>, current: Option<&Reading<String>>) {
         let Some(current) = current else {
-            return self.cannot(&wanted.place, format!("sysctl {name}"), Why::NotAsked, "its value was not read");
+            return self.cannot(
+                &wanted.place,
+                format!("sysctl {name}"),
+                UnknownReason::NotAsked,
+                "its value was not read",
+            );
         };
-        let make = |value| Change::Sysctl { name: name.to_owned(), value };
+        let make = |value| PlannedChange::Sysctl { name: name.to_owned(), value };
         let wish = Some((normalised(&wanted.value), &wanted.place));
         let current = Current::from(current).map(|value| normalised(&value));
         self.settle(format!("sysctl {name}"), Made::Stays, current, wish, None, make);
@@ -137,15 +142,15 @@ impl Plan {
                     "it is {value} and applies to the whole host; it cannot be set per network namespace: apply it \
                      without --netns"
                 );
-                self.cannot(&wanted.place, what, Why::Absent, &said);
+                self.cannot(&wanted.place, what, UnknownReason::Absent, &said);
             }
             Reading::Unknown(reading) => self.cannot_know(&wanted.place, what, &reading.unknown),
         }
     }
 
     /// Records a setting that cannot be applied.
-    fn cannot(&mut self, wanted_by: &Place, what: String, why: Why, said: &str) {
-        self.impossible.push(Impossible { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
+    fn cannot(&mut self, wanted_by: &Place, what: String, why: UnknownReason, said: &str) {
+        self.impossible.push(ImpossibleSetting { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
     }
 
     fn cannot_know(&mut self, wanted_by: &Place, what: String, unknown: &Unknown) {
@@ -160,7 +165,7 @@ impl Plan {
         current: Current<'_, T>,
         wish: Option<(T, &Place)>,
         default: Option<&T>,
-        make: impl FnOnce(Diff<T>) -> Change,
+        make: impl FnOnce(Diff<T>) -> PlannedChange,
     ) {
         let is_default = |value: &T| default == Some(value);
         let (old, new, place) = match (current, wish) {
@@ -187,7 +192,7 @@ impl Plan {
                 false => (None, Some(new), Some(place)),
             },
         };
-        self.steps.push(Step { change: make(Diff { old, new }), wanted_by: place.cloned() });
+        self.steps.push(ProfileStep { change: make(Diff { old, new }), wanted_by: place.cloned() });
     }
 }
 

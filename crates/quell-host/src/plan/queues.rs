@@ -11,8 +11,8 @@ use quell_mode::profile::{
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use super::device::{self, Coalesced, Outlook};
-use super::{Change, Current, DeviceId, Diff, Made, Plan, Step, cpus};
-use crate::snapshot::{Device, Irq, Napi, Reading, RxQueue, Snapshot, Thread, TxQueue, Why};
+use super::{Current, DeviceId, Diff, Made, PlannedChange, ProfilePlan, ProfileStep, cpus};
+use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, Thread, TxQueue, UnknownReason};
 
 /// Settings for one queue in a profile. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]
@@ -67,9 +67,14 @@ impl<'a> Queues<'a> {
         Self { snapshot, device, id, outlook, coalescing, wishes, missing }
     }
 
-    pub(super) fn plan(&self, plan: &mut Plan) {
+    pub(super) fn plan(&self, plan: &mut ProfilePlan) {
         for (queue, place) in &self.missing {
-            plan.cannot(place, format!("queue {queue} of {}", self.id), Why::Absent, "the device has no such queue");
+            plan.cannot(
+                place,
+                format!("queue {queue} of {}", self.id),
+                UnknownReason::Absent,
+                "the device has no such queue",
+            );
         }
         let none = Wishes::default();
         let now = |count: Option<usize>| count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
@@ -84,7 +89,7 @@ impl<'a> Queues<'a> {
         self.device_threading(plan);
     }
 
-    fn receive(&self, plan: &mut Plan, queue: u32, wishes: &Wishes<'_>) {
+    fn receive(&self, plan: &mut ProfilePlan, queue: u32, wishes: &Wishes<'_>) {
         let now = self.device.rx_queues.known_elements().find(|rx| rx.id == queue);
         let made = self.outlook.of_queue(queue, self.outlook.rx_queues);
         self.rps(plan, queue, now, made, wishes);
@@ -95,20 +100,27 @@ impl<'a> Queues<'a> {
         self.thread(plan, queue, napi, made, wishes);
     }
 
-    fn napi_of(&self, rx: &RxQueue) -> Option<&'a Napi> {
+    fn napi_of(&self, rx: &RxQueue) -> Option<&'a SnapshotNapi> {
         let linked = (*rx.napi.known()?)?;
         self.device.napis.known_elements().find(|napi| napi.id == linked.to)
     }
 
-    fn rps(&self, plan: &mut Plan, queue: u32, now: Option<&RxQueue>, made: Made, wishes: &Wishes<'_>) {
+    fn rps(&self, plan: &mut ProfilePlan, queue: u32, now: Option<&RxQueue>, made: Made, wishes: &Wishes<'_>) {
         let off = CpuList::default();
         let current = self.outlook.current(now.map(|rx| &rx.rps_cpus));
         let wish = wishes.rps_off.map(|place| (off.clone(), place));
-        let make = |cpus| Change::RpsCpus { device: self.id.clone(), queue, cpus };
+        let make = |cpus| PlannedChange::RpsCpus { device: self.id.clone(), queue, cpus };
         plan.settle(format!("RPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
     }
 
-    fn queue_coalescing(&self, plan: &mut Plan, queue: u32, now: Option<&RxQueue>, made: Made, wishes: &Wishes<'_>) {
+    fn queue_coalescing(
+        &self,
+        plan: &mut ProfilePlan,
+        queue: u32,
+        now: Option<&RxQueue>,
+        made: Made,
+        wishes: &Wishes<'_>,
+    ) {
         let what = format!("coalescing of queue {queue} of {}", self.id);
         let (now, first) = match (now.map(|rx| &rx.coalescing), wishes.coalescing.values().next()) {
             (Some(Reading::Known(now)), _) => (now, false),
@@ -123,8 +135,8 @@ impl<'a> Queues<'a> {
             let own: Coalescing = device::unlike(now, of_device).collect();
             if !own.is_empty() {
                 let values = Diff { old: Some(own), new: None };
-                let change = Change::QueueCoalescing { device: self.id.clone(), queue, values };
-                plan.steps.push(Step { change, wanted_by: None });
+                let change = PlannedChange::QueueCoalescing { device: self.id.clone(), queue, values };
+                plan.steps.push(ProfileStep { change, wanted_by: None });
             }
             return;
         }
@@ -136,12 +148,12 @@ impl<'a> Queues<'a> {
         if first {
             values.old = None;
         }
-        let change = Change::QueueCoalescing { device: self.id.clone(), queue, values };
-        plan.steps.push(Step { change, wanted_by: place });
+        let change = PlannedChange::QueueCoalescing { device: self.id.clone(), queue, values };
+        plan.steps.push(ProfileStep { change, wanted_by: place });
     }
 
     /// Returns the CPUs for a position in the group, or records an obstacle.
-    fn cpus<'p>(&self, plan: &mut Plan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
+    fn cpus<'p>(&self, plan: &mut ProfilePlan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
         let (policy, position) = turn?;
         match cpus::choose(&policy.value, position, self.device, self.snapshot) {
             Ok(cpus) => Some((cpus, &policy.place)),
@@ -152,19 +164,24 @@ impl<'a> Queues<'a> {
         }
     }
 
-    fn irq_of(&self, napi: &Napi) -> Option<&'a Irq> {
+    fn irq_of(&self, napi: &SnapshotNapi) -> Option<&'a Irq> {
         let number = (*napi.irq.known()?)?.to;
         self.snapshot.irqs.known_elements().find(|irq| irq.number == number)
     }
 
-    fn irq(&self, plan: &mut Plan, queue: u32, napi: Option<&Napi>, made: Made, wishes: &Wishes<'_>) {
+    fn irq(&self, plan: &mut ProfilePlan, queue: u32, napi: Option<&SnapshotNapi>, made: Made, wishes: &Wishes<'_>) {
         let what = format!("interrupt of queue {queue} of {}", self.id);
         let irq = napi.and_then(|napi| self.irq_of(napi));
         let wish = match (irq, made, wishes.irq_cpus) {
             (None, Made::Stays, Some((policy, _))) => {
                 // The default policy requires no change for a queue without an interrupt.
                 if policy.value != CpuPolicy::Default {
-                    plan.cannot(&policy.place, what, Why::Absent, "the kernel shows no interrupt of this queue");
+                    plan.cannot(
+                        &policy.place,
+                        what,
+                        UnknownReason::Absent,
+                        "the kernel shows no interrupt of this queue",
+                    );
                 }
                 return;
             }
@@ -174,22 +191,22 @@ impl<'a> Queues<'a> {
         let current = self.outlook.current(irq.map(|irq| &irq.affinity));
         let number = irq.map(|irq| irq.number);
         let default = cpus::default(self.snapshot).ok();
-        let make = |cpus| Change::IrqAffinity { device: self.id.clone(), queue, irq: number, cpus };
+        let make = |cpus| PlannedChange::IrqAffinity { device: self.id.clone(), queue, irq: number, cpus };
         plan.settle(what, made, current, wish, default.as_ref(), make);
     }
 
     fn napi(
         &self,
-        plan: &mut Plan,
+        plan: &mut ProfilePlan,
         queue: u32,
         now: Option<&RxQueue>,
-        napi: Option<&Napi>,
+        napi: Option<&SnapshotNapi>,
         made: Made,
         wishes: &Wishes<'_>,
     ) {
         let what = format!("NAPI of queue {queue} of {}", self.id);
         if let Some((mode, said)) = self.refused_threading(wishes) {
-            return plan.cannot(&mode.place, what, Why::UnsupportedByKernel, said);
+            return plan.cannot(&mode.place, what, UnknownReason::UnsupportedByKernel, said);
         }
         let readings = napi.map(values);
         let current = match (&readings, now) {
@@ -198,7 +215,7 @@ impl<'a> Queues<'a> {
                 // Mode `base` needs no change for a queue without NAPI.
                 if let Some(mode) = wishes.mode.filter(|mode| mode.value != DeliveryMode::default()) {
                     let said = "the queue has no NAPI instance: the device must be up, and a veth must have GRO on";
-                    plan.cannot(&mode.place, what, Why::Absent, said);
+                    plan.cannot(&mode.place, what, UnknownReason::Absent, said);
                 }
                 return;
             }
@@ -211,7 +228,7 @@ impl<'a> Queues<'a> {
         let wish = wishes.mode.map(|mode| (wanted_values(&mode.value, has_threading), &mode.place));
         let default = wanted_values(&DeliveryMode::default(), has_threading);
         let napi = napi.map(|napi| napi.id);
-        let make = |values| Change::Napi { device: self.id.clone(), queue, napi, values };
+        let make = |values| PlannedChange::Napi { device: self.id.clone(), queue, napi, values };
         plan.settle(what, made, current, wish, Some(&default), make);
     }
 
@@ -229,7 +246,7 @@ impl<'a> Queues<'a> {
 
     /// Plans threaded NAPI through sysfs, for kernels that support it per device only. All queues must want the same
     /// value.
-    fn device_threading(&self, plan: &mut Plan) {
+    fn device_threading(&self, plan: &mut ProfilePlan) {
         if self.knows_threading() {
             return;
         }
@@ -244,14 +261,14 @@ impl<'a> Queues<'a> {
         let what = format!("threaded NAPI of {}", self.id);
         if let Some(other) = modes.iter().find(|mode| is_threaded(mode) != is_threaded(first)) {
             let said = "this kernel uses threads for all queues of a device or for none, but the profile mixes both";
-            return plan.cannot(&other.place, what, Why::UnsupportedByKernel, said);
+            return plan.cannot(&other.place, what, UnknownReason::UnsupportedByKernel, said);
         }
         let current = self.outlook.current(Some(&self.device.defaults.threaded));
-        let make = |on| Change::DeviceThreading { device: self.id.clone(), on };
+        let make = |on| PlannedChange::DeviceThreading { device: self.id.clone(), on };
         plan.settle(what, Made::Stays, current, Some((is_threaded(first), &first.place)), None, make);
     }
 
-    fn thread(&self, plan: &mut Plan, queue: u32, napi: Option<&Napi>, made: Made, wishes: &Wishes<'_>) {
+    fn thread(&self, plan: &mut ProfilePlan, queue: u32, napi: Option<&SnapshotNapi>, made: Made, wishes: &Wishes<'_>) {
         let what = format!("thread of queue {queue} of {}", self.id);
         let now = napi.and_then(|napi| napi.thread.known()).and_then(Option::as_ref);
         let place = wishes.thread_cpus.map(|(policy, _)| &policy.place);
@@ -261,7 +278,12 @@ impl<'a> Queues<'a> {
             (Some(_), _, Some(_)) if !comes => Made::Goes,
             (None, _, _) if !comes => {
                 if let (Some(place), false) = (place, made == Made::Goes) {
-                    plan.cannot(place, what, Why::Absent, "the queue has no thread: choose a mode with a NAPI thread");
+                    plan.cannot(
+                        place,
+                        what,
+                        UnknownReason::Absent,
+                        "the queue has no thread: choose a mode with a NAPI thread",
+                    );
                 }
                 return;
             }
@@ -271,16 +293,16 @@ impl<'a> Queues<'a> {
         let default = self.snapshot.cpus.online.known();
         let thread = now.map(|thread| thread.tid);
         let current = self.outlook.current(now.map(|thread: &Thread| &thread.affinity));
-        let make = |cpus| Change::ThreadCpus { device: self.id.clone(), queue, thread, cpus };
+        let make = |cpus| PlannedChange::ThreadCpus { device: self.id.clone(), queue, thread, cpus };
         plan.settle(format!("CPUs of the {what}"), made, current, wish, default, make);
         let wish = wishes.thread_scheduling.map(|wish| (scheduling(wish.value), &wish.place));
         let default = scheduling(ThreadScheduling::Other { nice: 0 });
         let current = self.outlook.current(now.map(|thread| &thread.scheduling));
-        let make = |scheduling| Change::ThreadScheduling { device: self.id.clone(), queue, thread, scheduling };
+        let make = |scheduling| PlannedChange::ThreadScheduling { device: self.id.clone(), queue, thread, scheduling };
         plan.settle(format!("scheduling of the {what}"), made, current, wish, Some(&default), make);
     }
 
-    fn transmit(&self, plan: &mut Plan, queue: u32, wishes: &Wishes<'_>) {
+    fn transmit(&self, plan: &mut ProfilePlan, queue: u32, wishes: &Wishes<'_>) {
         let now = self.device.tx_queues.known_elements().find(|tx| tx.id == queue);
         let made = self.outlook.of_queue(queue, self.outlook.tx_queues);
         let what = format!("XPS of queue {queue} of {}", self.id);
@@ -293,25 +315,30 @@ impl<'a> Queues<'a> {
             Some(Placed { value: XpsPolicy::IrqCpu, place }) => {
                 let cpus = self.irq_cpus(queue, wishes);
                 if cpus.is_none() && made != Made::Goes {
-                    plan.cannot(place, what.clone(), Why::Absent, "the kernel shows no interrupt of this queue");
+                    plan.cannot(
+                        place,
+                        what.clone(),
+                        UnknownReason::Absent,
+                        "the kernel shows no interrupt of this queue",
+                    );
                 }
                 // The kernel prefers the queue of `xps_rxqs` (`__netdev_pick_tx` in `net/core/dev.c`).
                 let has_rxqs = now.is_some_and(|tx| tx.xps_rxqs.known().is_some());
                 (cpus.map(|cpus| (cpus, place)), has_rxqs.then(|| (Vec::new(), place)))
             }
             Some(Placed { place, .. }) => {
-                return plan.cannot(place, what, Why::Failed, "this version does not know the policy");
+                return plan.cannot(place, what, UnknownReason::Failed, "this version does not know the policy");
             }
         };
         self.xps_cpus(plan, queue, now, made, cpus);
         let current = self.outlook.current(now.map(|tx| &tx.xps_rxqs));
-        let make = |rx_queues| Change::XpsRxqs { device: self.id.clone(), queue, rx_queues };
+        let make = |rx_queues| PlannedChange::XpsRxqs { device: self.id.clone(), queue, rx_queues };
         plan.settle(what, made, current, rx_queues, Some(&Vec::new()), make);
     }
 
     fn xps_cpus(
         &self,
-        plan: &mut Plan,
+        plan: &mut ProfilePlan,
         queue: u32,
         now: Option<&TxQueue>,
         made: Made,
@@ -325,7 +352,7 @@ impl<'a> Queues<'a> {
             Current::ToCome => Current::ToCome,
         };
         let off = CpuList::default();
-        let make = |cpus| Change::XpsCpus { device: self.id.clone(), queue, cpus };
+        let make = |cpus| PlannedChange::XpsCpus { device: self.id.clone(), queue, cpus };
         plan.settle(format!("XPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
     }
 
@@ -361,7 +388,7 @@ impl<'a> Wishes<'a> {
 }
 
 /// Settings of an instance as reported by the kernel. A kernel without suspension settings is too old to set any.
-fn values(napi: &Napi) -> Current<'_, PartialNapiSettings> {
+fn values(napi: &SnapshotNapi) -> Current<'_, PartialNapiSettings> {
     let unknown = [
         napi.defer_hard_irqs.why_unknown(),
         napi.gro_flush_timeout_ns.why_unknown(),

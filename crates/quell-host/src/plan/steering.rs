@@ -4,17 +4,17 @@
 use std::net::IpAddr;
 
 use quell_linux::ethtool::{
-    FlowAction, FlowAddresses, FlowMatch, FlowRule, Prefix, RssContext, RssContextId, Transport,
+    FlowAction, FlowAddresses, FlowMatch, FlowRule, FlowTransport, Prefix, RssContext, RssContextId,
 };
 use quell_mode::profile::{
     DeviceProfile, FlowFamily, FlowProfile, FlowProtocol, FlowTarget, Placed, QueueSet, RssProfile,
 };
 
 use super::device::Outlook;
-use super::{Change, ContextRef, DeviceId, Diff, Plan, RuleAction};
-use crate::snapshot::{Device, Reading, Why};
+use super::{ContextRef, DeviceId, Diff, PlannedChange, ProfilePlan, RuleAction};
+use crate::snapshot::{Device, Reading, UnknownReason};
 
-pub(super) fn plan(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) {
+pub(super) fn plan(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) {
     let contexts = contexts(plan, device, id, wanted, outlook);
     rules(plan, device, id, wanted, &contexts);
 }
@@ -22,7 +22,13 @@ pub(super) fn plan(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &Dev
 /// Contexts of the profile by label, except those that cannot be created.
 type Contexts = Vec<(String, ContextRef)>;
 
-fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) -> Contexts {
+fn contexts(
+    plan: &mut ProfilePlan,
+    device: &Device,
+    id: &DeviceId,
+    wanted: &DeviceProfile,
+    outlook: Outlook,
+) -> Contexts {
     let now = match &device.rss_contexts {
         Reading::Known(contexts) => contexts,
         Reading::Unknown(reading) => {
@@ -44,14 +50,14 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
                 plan.cannot(
                     &context.queues.place,
                     what,
-                    Why::UnsupportedByDriver,
+                    UnknownReason::UnsupportedByDriver,
                     "the driver does not report an indirection table",
                 );
             }
             continue;
         };
         if let Some(queue) = outlook.rx_queues.and_then(|count| table.iter().find(|queue| **queue >= count)) {
-            plan.cannot(&context.queues.place, what, Why::Absent, &format!("there is no queue {queue}"));
+            plan.cannot(&context.queues.place, what, UnknownReason::Absent, &format!("there is no queue {queue}"));
             continue;
         }
         let is_free = |one: &&RssContext| !found.iter().any(|(_, taken)| *taken == ContextRef::Existing(one.id));
@@ -66,7 +72,7 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
             None => {
                 let made = ContextRef::Planned(context.label.clone());
                 let table = Diff { old: None, new: Some(table) };
-                let change = Change::RssContext { device: id.clone(), context: made.clone(), table };
+                let change = PlannedChange::RssContext { device: id.clone(), context: made.clone(), table };
                 plan.push(change, &context.queues.place);
                 made
             }
@@ -83,7 +89,7 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
 /// The kernel refuses to reduce channels below the queues that a user-set main table names (`ethtool_check_max_channel`
 /// in `net/ethtool/common.c`).
 fn keep_off_queues_that_go(
-    plan: &mut Plan,
+    plan: &mut ProfilePlan,
     id: &DeviceId,
     wanted: &DeviceProfile,
     main: Option<&RssContext>,
@@ -96,13 +102,13 @@ fn keep_off_queues_that_go(
         return;
     }
     let table = Diff { new: table(&QueueSet::All, old.len(), outlook), old: Some(old) };
-    plan.push(Change::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, place);
+    plan.push(PlannedChange::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, place);
 }
 
-fn main_table(plan: &mut Plan, id: &DeviceId, main: Option<&RssContext>, new: Vec<u32>, wanted: &RssProfile) {
+fn main_table(plan: &mut ProfilePlan, id: &DeviceId, main: Option<&RssContext>, new: Vec<u32>, wanted: &RssProfile) {
     let Some(old) = main.and_then(|main| main.indirection.clone()).filter(|old| *old != new) else { return };
     let table = Diff { old: Some(old), new: Some(new) };
-    plan.push(Change::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, &wanted.queues.place);
+    plan.push(PlannedChange::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, &wanted.queues.place);
 }
 
 /// Returns a table of this length that spreads evenly over the queues; `None` if there are no queues.
@@ -111,7 +117,7 @@ fn table(queues: &QueueSet, length: usize, outlook: Outlook) -> Option<Vec<u32>>
     (length > 0 && !queues.is_empty()).then(|| queues.into_iter().cycle().take(length).collect())
 }
 
-fn delete_others(plan: &mut Plan, id: &DeviceId, wanted: &DeviceProfile, now: &[RssContext], kept: &Contexts) {
+fn delete_others(plan: &mut ProfilePlan, id: &DeviceId, wanted: &DeviceProfile, now: &[RssContext], kept: &Contexts) {
     let Some(Placed { value: true, place }) = &wanted.only_these_rss_contexts else { return };
     for context in now.iter().filter(|context| context.id != RssContextId::MAIN) {
         let reference = ContextRef::Existing(context.id);
@@ -123,17 +129,17 @@ fn delete_others(plan: &mut Plan, id: &DeviceId, wanted: &DeviceProfile, now: &[
             plan.cannot(
                 place,
                 what,
-                Why::UnsupportedByDriver,
+                UnknownReason::UnsupportedByDriver,
                 "the driver does not report its table, so an undo could not recreate the context",
             );
             continue;
         };
         let table = Diff { old: Some(old), new: None };
-        plan.push(Change::RssContext { device: id.clone(), context: reference, table }, place);
+        plan.push(PlannedChange::RssContext { device: id.clone(), context: reference, table }, place);
     }
 }
 
-fn rules(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, contexts: &Contexts) {
+fn rules(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, contexts: &Contexts) {
     let now = match &device.flow_rules {
         Reading::Known(rules) => rules,
         Reading::Unknown(reading) => {
@@ -173,7 +179,7 @@ fn rules(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile
                 plan.cannot(
                     place,
                     what,
-                    Why::Failed,
+                    UnknownReason::Failed,
                     "Quell cannot represent it, so an undo could not restore it; it was left in place",
                 );
             }
@@ -181,8 +187,8 @@ fn rules(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile
     }
 }
 
-fn rule(id: &DeviceId, matches: FlowMatch, action: Diff<RuleAction>) -> Change {
-    Change::FlowRule { device: id.clone(), matches, action }
+fn rule(id: &DeviceId, matches: FlowMatch, action: Diff<RuleAction>) -> PlannedChange {
+    PlannedChange::FlowRule { device: id.clone(), matches, action }
 }
 
 fn existing_action(action: FlowAction) -> RuleAction {
@@ -211,8 +217,8 @@ fn matches(flow: &FlowProfile, family: FlowFamily) -> FlowMatch {
         (FlowFamily::V6, None) => FlowAddresses::V6 { source: None, destination: None },
     };
     let transport = match flow.protocol {
-        FlowProtocol::Tcp => Transport::Tcp,
-        FlowProtocol::Udp => Transport::Udp,
+        FlowProtocol::Tcp => FlowTransport::Tcp,
+        FlowProtocol::Udp => FlowTransport::Udp,
     };
     FlowMatch { transport, addresses, source_port: None, destination_port: flow.port }
 }

@@ -4,11 +4,11 @@
 use std::fmt;
 
 use quell_linux::CpuList;
-use quell_linux::ethtool::{Coalescing, FlowAddresses, FlowMatch, Transport};
+use quell_linux::ethtool::{Coalescing, FlowAddresses, FlowMatch, FlowTransport};
 use quell_linux::sched::{Policy, Scheduling};
 use quell_mode::PartialNapiSettings;
 
-use super::{Change, ChannelCounts, ContextRef, Diff, RingSizes, RuleAction};
+use super::{ChannelCounts, ContextRef, Diff, PlannedChange, RingSizes, RuleAction};
 
 /// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct ChangeText {
     pub new: Option<String>,
 }
 
-impl Change {
+impl PlannedChange {
     /// Describes the change.
     #[must_use]
     pub fn text(&self) -> ChangeText {
@@ -130,8 +130,8 @@ fn packets(matches: &FlowMatch) -> String {
         }
     };
     let protocol = match matches.transport {
-        Transport::Tcp => "tcp",
-        Transport::Udp => "udp",
+        FlowTransport::Tcp => "tcp",
+        FlowTransport::Udp => "udp",
     };
     let parts = [
         ("src", source),

@@ -35,7 +35,7 @@ pub struct Cpu {
     /// Frequency governor (`scaling_governor`); absent if the kernel has none.
     pub governor: Reading<String>,
     /// Idle states, lightest first; absent without a cpuidle driver, as in most VMs.
-    pub idle_states: Reading<Vec<IdleState>>,
+    pub idle_states: Reading<Vec<CpuidleState>>,
     /// Counters since boot.
     pub counters: CpuCounters,
 }
@@ -43,7 +43,7 @@ pub struct Cpu {
 /// An idle state of a CPU (`/sys/devices/system/cpu/cpuN/cpuidle/stateM`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct IdleState {
+pub struct CpuidleState {
     /// Name set by the driver, such as `C6`.
     pub name: String,
     /// Exit latency in microseconds.

@@ -7,7 +7,7 @@ use quell_linux::{Ifindex, MacAddress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Napi, Reading, RxQueue, TxQueue};
+use super::{Reading, RxQueue, SnapshotNapi, TxQueue};
 
 /// One network device. Its key is the pair of [`Device::namespace`] and [`Device::ifindex`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ pub struct Device {
     /// Its transmit queues in use, in ascending order.
     pub tx_queues: Reading<Vec<TxQueue>>,
     /// Its NAPI instances, in ascending order.
-    pub napis: Reading<Vec<Napi>>,
+    pub napis: Reading<Vec<SnapshotNapi>>,
 }
 
 /// Lower device of a stacked device, or peer of a veth device.

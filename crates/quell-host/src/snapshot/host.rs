@@ -6,7 +6,7 @@ use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Reading, Unknown, Why};
+use super::{Reading, Unknown, UnknownReason};
 
 /// Time of a snapshot. The difference of two `monotonic-ns` values is the interval between the snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,7 +25,7 @@ pub struct Taken {
 /// Requested scope.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Scope {
+pub struct SnapshotScope {
     /// Name of the network namespace in `/run/netns`; absent: the caller's, or those of `pids`.
     pub netns: Option<String>,
     /// Whether to read every network namespace that has a name or a process.
@@ -40,7 +40,7 @@ pub struct Scope {
 /// Identification of the kernel (`uname(2)`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Kernel {
+pub struct SnapshotKernel {
     /// Release, for example `6.18.4-amd64`.
     pub release: String,
     /// Build number, options and date.
@@ -55,7 +55,7 @@ pub struct Kernel {
 
 /// Value for snapshots from earlier versions of Quell.
 fn not_asked() -> Reading<bool> {
-    Reading::unknown(Why::NotAsked, "not queried by the version that took the snapshot")
+    Reading::unknown(UnknownReason::NotAsked, "not queried by the version that took the snapshot")
 }
 
 /// Privileges of the process that took the snapshot.

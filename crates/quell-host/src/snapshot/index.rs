@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use quell_linux::{Ifindex, NapiId, Pid};
 
-use super::{Cpu, Device, Irq, Napi, Process, Snapshot, Socket};
+use super::{Cpu, Device, Irq, Process, Snapshot, SnapshotNapi, SnapshotSocket};
 
 /// Key of a device: inode of its namespace and interface index.
 pub type DeviceKey = (u64, Ifindex);
@@ -14,11 +14,11 @@ pub type DeviceKey = (u64, Ifindex);
 #[derive(Debug)]
 pub struct Index<'a> {
     devices: HashMap<DeviceKey, &'a Device>,
-    napis: HashMap<NapiId, (&'a Device, &'a Napi)>,
+    napis: HashMap<NapiId, (&'a Device, &'a SnapshotNapi)>,
     irqs: HashMap<u32, &'a Irq>,
     cpus: HashMap<u32, &'a Cpu>,
     processes: HashMap<Pid, &'a Process>,
-    sockets: HashMap<u64, &'a Socket>,
+    sockets: HashMap<u64, &'a SnapshotSocket>,
 }
 
 impl<'a> Index<'a> {
@@ -45,7 +45,7 @@ impl<'a> Index<'a> {
 
     /// The NAPI instance with this ID, and its device.
     #[must_use]
-    pub fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+    pub fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a SnapshotNapi)> {
         self.napis.get(&id).copied()
     }
 
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
 
     /// The socket with this inode.
     #[must_use]
-    pub fn socket(&self, inode: u64) -> Option<&'a Socket> {
+    pub fn socket(&self, inode: u64) -> Option<&'a SnapshotSocket> {
         self.sockets.get(&inode).copied()
     }
 }

@@ -25,15 +25,17 @@ use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use cpu::{Cpu, CpuCounters, Cpus, IdleState};
+pub use cpu::{Cpu, CpuCounters, CpuidleState, Cpus};
 pub use device::{Device, DeviceDefaults, Lower};
-pub use host::{Kernel, NetworkNamespace, Privileges, Scope, Service, Sysctls, Taken};
+pub use host::{NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
-pub use process::{Epoll, EpollWait, Files, HeldSocket, Process, Thread, WatchedFile, WatchedKind, WatchedTarget};
-pub use queue::{Irq, Linked, Napi, Provenance, RxQueue, TxQueue};
+pub use process::{
+    EpollWait, Files, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind, WatchedTarget,
+};
+pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};
 pub use read::{Cost, TakeError, take};
-pub use reading::{Reading, Unknown, UnknownReading, Why};
-pub use socket::{Protocol, Socket, SocketState};
+pub use reading::{Reading, Unknown, UnknownReading, UnknownReason};
+pub use socket::{Protocol, SnapshotSocket, SocketState};
 
 #[cfg(doc)]
 use quell_linux::NapiId;
@@ -52,9 +54,9 @@ pub struct Snapshot {
     /// Time of the snapshot.
     pub taken: Taken,
     /// Requested scope; objects outside it are not included.
-    pub scope: Scope,
+    pub scope: SnapshotScope,
     /// The kernel.
-    pub kernel: Kernel,
+    pub kernel: SnapshotKernel,
     /// Privileges of the process that took the snapshot.
     pub privileges: Privileges,
     /// Host-wide settings.
@@ -74,7 +76,7 @@ pub struct Snapshot {
     /// Processes whose files the reader may not access, so that it is unknown whether they have sockets.
     pub hidden_processes: Vec<Pid>,
     /// Sockets of these processes by inode, each listed once.
-    pub sockets: Vec<Socket>,
+    pub sockets: Vec<SnapshotSocket>,
 }
 
 /// Reason why a text is not a snapshot of this version.

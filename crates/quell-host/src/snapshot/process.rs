@@ -68,7 +68,7 @@ pub struct EpollWait {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Files {
     /// Its epolls, in ascending order.
-    pub epolls: Vec<Epoll>,
+    pub epolls: Vec<SnapshotEpoll>,
     /// Its TCP and UDP sockets, in ascending order of descriptors.
     pub sockets: Vec<HeldSocket>,
     /// Descriptors of AF_XDP sockets. They busy poll on their own and never suspend interrupts.
@@ -90,7 +90,7 @@ pub struct HeldSocket {
 /// One epoll. Its key is the pair of process and file descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Epoll {
+pub struct SnapshotEpoll {
     /// File descriptor in the process.
     pub fd: i32,
     /// Busy-poll parameters.

@@ -8,8 +8,8 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 
 use super::{
-    Cpu, Device, Epoll, EpollWait, Index, Napi, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot,
-    Socket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
+    Cpu, Device, EpollWait, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot, SnapshotEpoll,
+    SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
 };
 
 /// One or two snapshots, with their indexes.
@@ -28,13 +28,13 @@ pub(crate) struct SnapshotQuery<'a> {
 #[derive(Debug)]
 pub(crate) struct EpollContext<'a> {
     pub(crate) process: &'a Process,
-    pub(crate) epoll: &'a Epoll,
+    pub(crate) epoll: &'a SnapshotEpoll,
     /// Busy-poll parameters; absent if they could not be read.
     pub(crate) params: Option<EpollParams>,
     /// Its connected and datagram sockets, by NAPI instance.
-    pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
+    pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a SnapshotSocket>>,
     /// Its connections to other hosts whose packets are known to arrive without a NAPI instance.
-    pub(crate) without_napi: Vec<&'a Socket>,
+    pub(crate) without_napi: Vec<&'a SnapshotSocket>,
     /// Threads that slept on it in either snapshot, with their calls.
     pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
     /// Other watched files, with their types and readiness.
@@ -84,11 +84,11 @@ impl<'a> SnapshotQuery<'a> {
     }
 
     /// Every NAPI instance with its device.
-    pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
+    pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a SnapshotNapi)> {
         self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
     }
 
-    pub(crate) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+    pub(crate) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a SnapshotNapi)> {
         self.index.napi(id)
     }
 
@@ -96,7 +96,7 @@ impl<'a> SnapshotQuery<'a> {
         self.index.device(namespace, ifindex)
     }
 
-    pub(crate) fn socket(&self, inode: u64) -> Option<&'a Socket> {
+    pub(crate) fn socket(&self, inode: u64) -> Option<&'a SnapshotSocket> {
         self.index.socket(inode)
     }
 
@@ -106,13 +106,13 @@ impl<'a> SnapshotQuery<'a> {
     }
 
     /// Whether the queue allows suspension, or a busy-polling epoll has sockets on it.
-    pub(crate) fn is_polled(&self, napi: &Napi) -> bool {
+    pub(crate) fn is_polled(&self, napi: &SnapshotNapi) -> bool {
         napi.suspends() || self.epolls_on(napi.id).any(EpollContext::polls)
     }
 
     /// CPUs that process the packets of a queue when no application polls it: those of its NAPI kthread or of its
     /// interrupt.
-    pub(crate) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
+    pub(crate) fn packet_cpus(&self, napi: &SnapshotNapi) -> Option<CpuList> {
         match napi.thread.known() {
             Some(Some(thread)) => thread.affinity.known().cloned(),
             Some(None) => {
@@ -213,7 +213,7 @@ fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Ind
     let Some(files) = process.files.known() else { return Vec::new() };
     let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
     let earlier = earlier.filter(|earlier| earlier.start_time_ticks == process.start_time_ticks);
-    let in_context = |epoll: &'a Epoll| {
+    let in_context = |epoll: &'a SnapshotEpoll| {
         let mut its = EpollContext {
             process,
             epoll,
@@ -240,7 +240,7 @@ fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Ind
 }
 
 impl<'a> EpollContext<'a> {
-    fn add(&mut self, socket: &'a Socket) {
+    fn add(&mut self, socket: &'a SnapshotSocket) {
         if socket.state == SocketState::Listen {
             return;
         }
@@ -254,7 +254,7 @@ impl<'a> EpollContext<'a> {
 
 /// Whether the connection is established and not over loopback. An established connection has received packets;
 /// loopback has no NAPI instance.
-fn is_connection_to_another_host(socket: &Socket) -> bool {
+fn is_connection_to_another_host(socket: &SnapshotSocket) -> bool {
     let remote = socket.remote.map(|remote| remote.ip());
     let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);
     socket.protocol == Protocol::Tcp

@@ -80,7 +80,7 @@ impl RxQueue {
 /// One NAPI instance (`napi-get` of the `netdev` netlink family).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Napi {
+pub struct SnapshotNapi {
     /// NAPI ID, unique on the host. With most drivers it changes when the device goes down and comes up again.
     pub id: NapiId,
     /// Interrupt that wakes it; null on devices without interrupts (veth).
@@ -98,7 +98,7 @@ pub struct Napi {
     pub thread: Reading<Option<Thread>>,
 }
 
-impl Napi {
+impl SnapshotNapi {
     /// Whether it is known to allow suspension.
     pub(crate) fn suspends(&self) -> bool {
         self.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)

@@ -31,7 +31,7 @@ pub struct UnknownReading {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Unknown {
     /// Class of the reason.
-    pub why: Why,
+    pub why: UnknownReason,
     /// What was attempted on which object, and the result, in the kernel's words where available.
     pub said: String,
 }
@@ -40,7 +40,7 @@ pub struct Unknown {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
-pub enum Why {
+pub enum UnknownReason {
     /// It does not exist: no such file or object.
     Absent,
     /// This kernel does not report it.
@@ -60,7 +60,7 @@ pub enum Why {
 
 impl<T> Reading<T> {
     /// An unknown value.
-    pub fn unknown(why: Why, said: impl Into<String>) -> Self {
+    pub fn unknown(why: UnknownReason, said: impl Into<String>) -> Self {
         Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, said: said.into() }) })
     }
 
@@ -121,14 +121,14 @@ mod tests {
     fn known_to_be_absent_is_not_unknown() {
         let none: Reading<Option<u64>> = Reading::Known(None);
         assert_eq!(round_trip(&none), ("null".to_owned(), none));
-        let unknown: Reading<Option<u64>> = Reading::unknown(Why::Absent, "read x: none");
+        let unknown: Reading<Option<u64>> = Reading::unknown(UnknownReason::Absent, "read x: none");
         assert_eq!(round_trip(&unknown).1, unknown);
     }
 
     #[test]
     fn a_denied_value_names_the_missing_capability() {
         let needs = Some(Capability::SysPtrace);
-        let unknown: Reading<u32> = Reading::unknown(Why::Denied { needs }, "list /proc/1/fd: no");
+        let unknown: Reading<u32> = Reading::unknown(UnknownReason::Denied { needs }, "list /proc/1/fd: no");
         let (text, read) = round_trip(&unknown);
         assert!(text.contains(r#""why":{"denied":{"needs":"CAP_SYS_PTRACE"}}"#), "{text}");
         assert_eq!(read, unknown);

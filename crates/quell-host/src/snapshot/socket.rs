@@ -11,7 +11,7 @@ use super::Reading;
 /// One socket that a process holds. Its key is its inode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Socket {
+pub struct SnapshotSocket {
     /// Inode in sockfs, the number in `socket:[…]`.
     pub inode: u64,
     /// Transport protocol.

@@ -10,7 +10,7 @@ use quell_linux::{Ifindex, Pid};
 use serde::{Deserialize, Serialize};
 
 use super::surroundings::Surroundings;
-use crate::snapshot::{Epoll, Process, Protocol, Snapshot, Socket, SocketState, WatchedFile};
+use crate::snapshot::{Process, Protocol, Snapshot, SnapshotEpoll, SnapshotSocket, SocketState, WatchedFile};
 
 /// Properties that the sockets of one group share (`inet_reuseport_add_sock` in `net/ipv4/inet_hashtables.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,12 +43,12 @@ pub struct Member {
     /// Socket inode.
     pub inode: u64,
     /// Epolls that watch the socket; empty if it belongs to a process outside the snapshot or is used without an epoll.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<SteerWorker>,
 }
 
 /// An epoll that watches a socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Worker {
+pub struct SteerWorker {
     /// Process that owns the epoll.
     pub pid: Pid,
     /// File descriptor in that process.
@@ -57,8 +57,8 @@ pub struct Worker {
     pub process: String,
 }
 
-impl Worker {
-    pub(super) fn new(process: &Process, epoll: &Epoll) -> Self {
+impl SteerWorker {
+    pub(super) fn new(process: &Process, epoll: &SnapshotEpoll) -> Self {
         Self { pid: process.pid, epoll_fd: epoll.fd, process: process.name.clone() }
     }
 }
@@ -66,7 +66,7 @@ impl Worker {
 impl Group {
     /// Epolls that watch its sockets, each once.
     #[must_use]
-    pub fn workers(&self) -> BTreeSet<&Worker> {
+    pub fn workers(&self) -> BTreeSet<&SteerWorker> {
         self.members.iter().flat_map(|member| &member.workers).collect()
     }
 
@@ -81,7 +81,7 @@ impl Group {
 
 impl GroupKey {
     /// Key of a socket in a snapshot. Listening sockets and unconnected UDP sockets with `SO_REUSEPORT` have one.
-    pub(super) fn of(socket: &Socket) -> Option<Self> {
+    pub(super) fn of(socket: &SnapshotSocket) -> Option<Self> {
         let waits = match socket.protocol {
             Protocol::Tcp => socket.state == SocketState::Listen,
             Protocol::Udp => socket.remote.is_none() && socket.reuseport.known() == Some(&true),
@@ -91,7 +91,7 @@ impl GroupKey {
     }
 
     /// Whether the socket is a connection accepted by a socket with this key.
-    pub(super) fn accepted(&self, socket: &Socket) -> bool {
+    pub(super) fn accepted(&self, socket: &SnapshotSocket) -> bool {
         socket.namespace == self.namespace
             && socket.protocol == self.protocol
             && socket.remote.is_some()
@@ -122,18 +122,18 @@ pub fn groups(snapshot: &Snapshot, surroundings: &Surroundings, pids: &[Pid]) ->
     keys.into_iter().map(group).collect()
 }
 
-fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<Worker>>) -> Vec<Worker> {
+fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<SteerWorker>>) -> Vec<SteerWorker> {
     workers.get(&inode).cloned().unwrap_or_default()
 }
 
 /// Epolls of the snapshot by watched socket.
-pub(super) fn workers_by_socket(snapshot: &Snapshot) -> BTreeMap<u64, Vec<Worker>> {
-    let mut workers: BTreeMap<u64, Vec<Worker>> = BTreeMap::new();
+pub(super) fn workers_by_socket(snapshot: &Snapshot) -> BTreeMap<u64, Vec<SteerWorker>> {
+    let mut workers: BTreeMap<u64, Vec<SteerWorker>> = BTreeMap::new();
     for process in &snapshot.processes {
         for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
             for target in epoll.targets.known_elements() {
                 if let WatchedFile::Socket { inode } = target.file {
-                    workers.entry(inode).or_default().push(Worker::new(process, epoll));
+                    workers.entry(inode).or_default().push(SteerWorker::new(process, epoll));
                 }
             }
         }

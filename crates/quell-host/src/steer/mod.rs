@@ -19,11 +19,11 @@ mod shown;
 mod surroundings;
 mod verify;
 
-pub use groups::{Group, GroupKey, Member, Worker, groups};
+pub use groups::{Group, GroupKey, Member, SteerWorker, groups};
 pub use pin::{NotPinned, Pin, Pins, WhyNotPinned, pins};
 pub use plan::{CannotSteer, Note, Steering, plan};
-pub use queues::{LeftOut, Place, WhyLeftOut};
+pub use queues::{LeftOut, SteerQueue, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
 pub(crate) use surroundings::waiting_sockets;
 pub use surroundings::{Connection, GroupSocket, LookError, Surroundings, connections, look};
-pub use verify::{Baseline, SeenWorker, Verdict, Verification, verify};
+pub use verify::{Baseline, SeenWorker, SteerVerdict, Verification, verify};

@@ -6,9 +6,9 @@ use std::fmt;
 
 use quell_linux::{CpuList, NapiId, Pid};
 
-use super::groups::Worker;
+use super::groups::SteerWorker;
 use super::verify::Baseline;
-use crate::snapshot::{Index, Napi, Process, Reading, Snapshot, Thread, WatchedFile};
+use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, Thread, WatchedFile};
 
 /// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Pin {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotPinned {
     /// The worker.
-    pub worker: Worker,
+    pub worker: SteerWorker,
     /// Reason.
     pub why: WhyNotPinned,
 }
@@ -89,7 +89,11 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
 
 /// NAPI instances of the connections that each epoll of a process watches. Epolls without TCP or UDP sockets are not
 /// workers.
-fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -> BTreeMap<Worker, BTreeSet<NapiId>> {
+fn napis_of_workers(
+    process: &Process,
+    index: &Index<'_>,
+    baseline: &Baseline,
+) -> BTreeMap<SteerWorker, BTreeSet<NapiId>> {
     let mut workers = BTreeMap::new();
     for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
         let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
@@ -102,12 +106,17 @@ fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -
         }
         let counted = sockets.filter(|socket| !baseline.contains(socket));
         let napis = counted.filter_map(|socket| *socket.napi.known()?).collect();
-        workers.insert(Worker::new(process, epoll), napis);
+        workers.insert(SteerWorker::new(process, epoll), napis);
     }
     workers
 }
 
-fn pin(process: &Process, worker: &Worker, napis: &BTreeSet<NapiId>, index: &Index<'_>) -> Result<Pin, WhyNotPinned> {
+fn pin(
+    process: &Process,
+    worker: &SteerWorker,
+    napis: &BTreeSet<NapiId>,
+    index: &Index<'_>,
+) -> Result<Pin, WhyNotPinned> {
     let napi = match napis.iter().copied().collect::<Vec<_>>()[..] {
         [] => return Err(WhyNotPinned::NoConnection),
         [napi] => napi,
@@ -129,7 +138,7 @@ fn pin(process: &Process, worker: &Worker, napis: &BTreeSet<NapiId>, index: &Ind
 }
 
 /// CPUs that process a queue's packets: those of its NAPI kthread, or of its interrupt if it has none.
-fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
+fn cpus_of(napi: &SnapshotNapi, index: &Index<'_>) -> Option<CpuList> {
     let some = |cpus: &Reading<CpuList>| cpus.known().filter(|cpus| !cpus.is_empty()).cloned();
     let everywhere = index.cpu_count();
     let is_bound = |cpus: &CpuList| cpus.len() < everywhere;
@@ -141,7 +150,7 @@ fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
 }
 
 /// Returns the thread that waits on an epoll. In a single-threaded process, returns its only thread.
-fn thread_of<'a>(process: &'a Process, worker: &Worker) -> Result<&'a Thread, WhyNotPinned> {
+fn thread_of<'a>(process: &'a Process, worker: &SteerWorker) -> Result<&'a Thread, WhyNotPinned> {
     let threads = process.threads.known().map_or(&[][..], Vec::as_slice);
     if let [only] = threads {
         return Ok(only);
@@ -158,7 +167,7 @@ fn thread_of<'a>(process: &'a Process, worker: &Worker) -> Result<&'a Thread, Wh
 
 impl fmt::Display for NotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Worker { pid, epoll_fd, process } = &self.worker;
+        let SteerWorker { pid, epoll_fd, process } = &self.worker;
         write!(f, "epoll {epoll_fd} of {process} {pid}: {}", self.why)
     }
 }

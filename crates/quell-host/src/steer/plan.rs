@@ -5,8 +5,8 @@ use std::fmt;
 
 use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
 
-use super::groups::{Group, GroupKey, Worker};
-use super::queues::{LeftOut, Place, Ways};
+use super::groups::{Group, GroupKey, SteerWorker};
+use super::queues::{LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
 
@@ -18,7 +18,7 @@ pub struct Steering {
     /// The filter.
     pub filter: QueueSteering,
     /// Queues, in the order of their index in the filter.
-    pub places: Vec<Place>,
+    pub places: Vec<SteerQueue>,
     /// Notes to show before the filter is attached.
     pub notes: Vec<Note>,
 }
@@ -105,7 +105,7 @@ pub enum Note {
         /// Socket inode.
         inode: u64,
         /// The epolls.
-        workers: Vec<Worker>,
+        workers: Vec<SteerWorker>,
     },
     /// No known epoll watches these sockets: they belong to processes that were not inspected, or are used without an
     /// epoll.
@@ -116,7 +116,7 @@ pub enum Note {
     /// An epoll watches several sockets of the group and therefore receives from the queues of all of them.
     SeveralSockets {
         /// The epoll.
-        worker: Worker,
+        worker: SteerWorker,
         /// Number of sockets.
         sockets: usize,
     },

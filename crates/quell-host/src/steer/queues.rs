@@ -15,7 +15,7 @@ use crate::snapshot::{Device, Reading, Snapshot};
 
 /// A receive queue that a filter can distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct SteerQueue {
     /// Device name.
     pub device: String,
     /// Queue number on the device.
@@ -88,7 +88,7 @@ pub(super) struct Ways<'a> {
 pub(super) struct Chosen {
     /// Each interface with the index of its first queue and the number of queues.
     pub(super) interfaces: Vec<(Ifindex, u32, u32)>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<SteerQueue>,
     pub(super) left_out: Vec<LeftOut>,
 }
 
@@ -199,14 +199,14 @@ fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
 }
 
 /// Assigns consecutive indices to the queues of each delivering device.
-fn places(seen: &[Seen<'_>]) -> (Vec<(Ifindex, u32, u32)>, Vec<Place>) {
+fn places(seen: &[Seen<'_>]) -> (Vec<(Ifindex, u32, u32)>, Vec<SteerQueue>) {
     let mut places = Vec::new();
     let mut first_of: BTreeMap<Ifindex, (u32, u32)> = BTreeMap::new();
     let mut interfaces = Vec::new();
     for Seen { as_interface, feeder } in seen {
         let (first, queues) = *first_of.entry(feeder.ifindex).or_insert_with(|| {
             let first = count(places.len());
-            places.extend(feeder.rx_queues.known_elements().map(|queue| Place {
+            places.extend(feeder.rx_queues.known_elements().map(|queue| SteerQueue {
                 device: feeder.name.clone(),
                 queue: queue.id,
                 napi: queue.napi.known().copied().flatten().map(|linked| linked.to),

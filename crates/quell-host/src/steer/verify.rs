@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use quell_linux::NapiId;
 
-use super::groups::{Worker, workers_by_socket};
+use super::groups::{SteerWorker, workers_by_socket};
 use super::plan::Steering;
 use super::surroundings::Connection;
-use crate::snapshot::{Protocol, Snapshot, Socket};
+use crate::snapshot::{Protocol, Snapshot, SnapshotSocket};
 
 /// Connections that existed when the filter was attached. Includes handshakes in progress, because the kernel selects
 /// the socket with the first packet (`tcp_v4_rcv` in `net/ipv4/tcp_ipv4.c` delivers them to `rsk_listener`).
@@ -43,7 +43,7 @@ impl Baseline {
         }
     }
 
-    pub(super) fn contains(&self, socket: &Socket) -> bool {
+    pub(super) fn contains(&self, socket: &SnapshotSocket) -> bool {
         let ends = || socket.local.zip(socket.remote);
         self.accepted.contains(&socket.inode) || ends().is_some_and(|ends| self.under_way.contains(&ends))
     }
@@ -55,14 +55,14 @@ pub struct Verification {
     /// Workers with new connections.
     pub workers: Vec<SeenWorker>,
     /// Verdict.
-    pub verdict: Verdict,
+    pub verdict: SteerVerdict,
 }
 
 /// New connections of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenWorker {
     /// The worker.
-    pub worker: Worker,
+    pub worker: SteerWorker,
     /// Number of connections per NAPI instance.
     pub connections: BTreeMap<NapiId, usize>,
 }
@@ -70,7 +70,7 @@ pub struct SeenWorker {
 /// Whether the connections of each worker share one NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum SteerVerdict {
     /// The connections of every worker share one instance. With fewer workers than queues, each worker uses as few
     /// instances as possible.
     Holds,
@@ -87,10 +87,10 @@ pub enum Verdict {
 #[must_use]
 pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> Verification {
     if steering.group.key.protocol == Protocol::Udp {
-        return Verification { workers: Vec::new(), verdict: Verdict::CannotTell };
+        return Verification { workers: Vec::new(), verdict: SteerVerdict::CannotTell };
     }
     let workers_of = workers_by_socket(snapshot);
-    let mut seen: BTreeMap<&Worker, BTreeMap<NapiId, usize>> = BTreeMap::new();
+    let mut seen: BTreeMap<&SteerWorker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &snapshot.sockets {
         if !steering.group.key.accepted(socket) || baseline.contains(socket) {
             continue;
@@ -102,10 +102,10 @@ pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> 
     }
     let most = seen.values().map(BTreeMap::len).max().unwrap_or(0);
     let verdict = match most {
-        0 => Verdict::NotYet,
-        most if most <= steering.queues_of_a_worker() as usize => Verdict::Holds,
-        _ => Verdict::Mixed,
+        0 => SteerVerdict::NotYet,
+        most if most <= steering.queues_of_a_worker() as usize => SteerVerdict::Holds,
+        _ => SteerVerdict::Mixed,
     };
-    let seen_worker = |(worker, connections): (&Worker, _)| SeenWorker { worker: worker.clone(), connections };
+    let seen_worker = |(worker, connections): (&SteerWorker, _)| SeenWorker { worker: worker.clone(), connections };
     Verification { workers: seen.into_iter().map(seen_worker).collect(), verdict }
 }

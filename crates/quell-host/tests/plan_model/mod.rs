@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::plan::{Change, ContextRef, Observed, Plan, RuleAction, Step};
+use quell_host::plan::{ContextRef, PlanInput, PlannedChange, ProfilePlan, ProfileStep, RuleAction};
 use quell_host::snapshot::{
-    Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Kernel, Linked, Napi, Privileges, Provenance, Reading,
-    RxQueue, SCHEMA, Scope, Snapshot, Sysctls, Taken, Thread, TxQueue, Why,
+    Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Linked, Privileges, Provenance, Reading, RxQueue, SCHEMA,
+    Snapshot, SnapshotKernel, SnapshotNapi, SnapshotScope, Sysctls, Taken, Thread, TxQueue, UnknownReason,
 };
 use quell_linux::ethtool::{
     Channels, CoalesceParameter, Coalescing, DriverInfo, Features, FlowAction, FlowRule, InstalledFlowRule, Rings,
@@ -23,7 +23,7 @@ const TABLE_LENGTH: u32 = 8;
 const CPUS: u32 = 8;
 
 fn unread<T>() -> Reading<T> {
-    Reading::unknown(Why::NotAsked, "not asked")
+    Reading::unknown(UnknownReason::NotAsked, "not asked")
 }
 
 pub(crate) fn cpus(list: &str) -> CpuList {
@@ -68,8 +68,8 @@ fn new_tx_queue(queue: u32) -> TxQueue {
     }
 }
 
-fn new_napi(queue: u32) -> Napi {
-    Napi {
+fn new_napi(queue: u32) -> SnapshotNapi {
+    SnapshotNapi {
         id: napi_id(queue),
         irq: Reading::Known(Some(Linked { to: irq_number(queue), provenance: Provenance::Kernel })),
         defer_hard_irqs: Reading::Known(0),
@@ -174,12 +174,12 @@ pub(crate) fn nic(queues: u32) -> Device {
 }
 
 /// A host with that NIC.
-pub(crate) fn host(queues: u32) -> Observed {
+pub(crate) fn host(queues: u32) -> PlanInput {
     let snapshot = Snapshot {
         schema: SCHEMA.to_owned(),
         taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
-        scope: Scope::default(),
-        kernel: Kernel {
+        scope: SnapshotScope::default(),
+        kernel: SnapshotKernel {
             release: "6.18".to_owned(),
             version: String::new(),
             machine: "x86_64".to_owned(),
@@ -212,7 +212,7 @@ pub(crate) fn host(queues: u32) -> Observed {
     };
     let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
     let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));
-    Observed { snapshot, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
+    PlanInput { snapshot, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
 }
 
 /// Mutable access to a known value.
@@ -224,7 +224,7 @@ pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
 }
 
 /// Applies a plan to the model and returns the resulting state.
-pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
+pub(crate) fn after(plan: &ProfilePlan, observed: &PlanInput) -> PlanInput {
     let mut world = World { observed: observed.clone(), made: BTreeMap::new() };
     for step in &plan.steps {
         world.make(&step.change);
@@ -233,64 +233,66 @@ pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
 }
 
 /// Reverses a plan after the whole plan was applied; in the order in which recovery undoes changes.
-pub(crate) fn reverse(plan: &Plan) -> Plan {
+pub(crate) fn reverse(plan: &ProfilePlan) -> ProfilePlan {
     let inverted = plan.steps.iter().rev();
-    let back = inverted.map(|step| Step { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
-    let mut steps: Vec<Step> = back.collect();
+    let back = inverted.map(|step| ProfileStep { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
+    let mut steps: Vec<ProfileStep> = back.collect();
     steps.sort_by_key(|step| step.change.rank());
-    Plan { steps, impossible: Vec::new() }
+    ProfilePlan { steps, impossible: Vec::new() }
 }
 
 /// Whether an earlier change has removed the object, so that this change does nothing.
-pub(crate) fn is_done_by_others(change: &Change) -> bool {
+pub(crate) fn is_done_by_others(change: &PlannedChange) -> bool {
     match change {
-        Change::RssTable { table, .. } => table.new.is_none(),
-        Change::Feature { on, .. } | Change::DeviceThreading { on, .. } => on.new.is_none(),
-        Change::Channels { counts, .. } => counts.new.is_none(),
-        Change::Rings { sizes, .. } => sizes.new.is_none(),
-        Change::Coalescing { values, .. } | Change::QueueCoalescing { values, .. } => values.new.is_none(),
-        Change::RpsCpus { cpus, .. }
-        | Change::IrqAffinity { cpus, .. }
-        | Change::XpsCpus { cpus, .. }
-        | Change::ThreadCpus { cpus, .. } => cpus.new.is_none(),
-        Change::XpsRxqs { rx_queues, .. } => rx_queues.new.is_none(),
-        Change::Napi { values, .. } => values.new.is_none(),
-        Change::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
-        Change::Sysctl { value, .. } => value.new.is_none(),
+        PlannedChange::RssTable { table, .. } => table.new.is_none(),
+        PlannedChange::Feature { on, .. } | PlannedChange::DeviceThreading { on, .. } => on.new.is_none(),
+        PlannedChange::Channels { counts, .. } => counts.new.is_none(),
+        PlannedChange::Rings { sizes, .. } => sizes.new.is_none(),
+        PlannedChange::Coalescing { values, .. } | PlannedChange::QueueCoalescing { values, .. } => {
+            values.new.is_none()
+        }
+        PlannedChange::RpsCpus { cpus, .. }
+        | PlannedChange::IrqAffinity { cpus, .. }
+        | PlannedChange::XpsCpus { cpus, .. }
+        | PlannedChange::ThreadCpus { cpus, .. } => cpus.new.is_none(),
+        PlannedChange::XpsRxqs { rx_queues, .. } => rx_queues.new.is_none(),
+        PlannedChange::Napi { values, .. } => values.new.is_none(),
+        PlannedChange::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
+        PlannedChange::Sysctl { value, .. } => value.new.is_none(),
         // Rules and contexts are deleted explicitly.
         _ => false,
     }
 }
 
 struct World {
-    observed: Observed,
+    observed: PlanInput,
     /// IDs of created contexts.
     made: BTreeMap<String, RssContextId>,
 }
 
 impl World {
-    fn make(&mut self, change: &Change) {
+    fn make(&mut self, change: &PlannedChange) {
         if is_done_by_others(change) {
             return;
         }
         match change {
-            Change::Sysctl { name, value } => {
+            PlannedChange::Sysctl { name, value } => {
                 self.observed.sysctls.insert(name.clone(), Reading::Known(value.new.clone().unwrap()));
             }
-            Change::Channels { counts, .. } => self.rebuild(counts.new.unwrap().combined),
-            Change::Rings { sizes, .. } => {
+            PlannedChange::Channels { counts, .. } => self.rebuild(counts.new.unwrap().combined),
+            PlannedChange::Rings { sizes, .. } => {
                 let new = sizes.new.unwrap();
                 let rings = known(&mut self.nic().rings);
                 (rings.rx, rings.tx) = (new.rx.or(rings.rx), new.tx.or(rings.tx));
                 self.rebuild(None);
             }
-            Change::RssContext { context, table, .. } => self.context(context, table.new.clone()),
-            Change::RssTable { table, .. } => {
+            PlannedChange::RssContext { context, table, .. } => self.context(context, table.new.clone()),
+            PlannedChange::RssTable { table, .. } => {
                 let table = table.new.clone().unwrap();
                 assert!(table.iter().all(|queue| *queue < self.queues()), "a table names a missing queue");
                 known(&mut self.nic().rss_contexts)[0].indirection = Some(table);
             }
-            Change::FlowRule { matches, action, .. } => {
+            PlannedChange::FlowRule { matches, action, .. } => {
                 let action = action.new.as_ref().map(|action| self.action(action));
                 let rules = known(&mut self.nic().flow_rules);
                 rules.retain(|installed| installed.rule.is_none_or(|rule| rule.matches != *matches));
@@ -298,7 +300,7 @@ impl World {
                 let location = rules.iter().map(|rule| rule.location + 1).max().unwrap_or(0);
                 rules.extend(rule.map(|rule| InstalledFlowRule { location, rule: Some(rule) }));
             }
-            Change::Feature { name, on, .. } => {
+            PlannedChange::Feature { name, on, .. } => {
                 let mut all = serde_json::to_value(&*known(&mut self.nic().features)).unwrap();
                 all[name]["active"] = json!(on.new.unwrap());
                 all[name]["wanted"] = json!(on.new.unwrap());
@@ -308,9 +310,9 @@ impl World {
         }
     }
 
-    fn set(&mut self, change: &Change) {
+    fn set(&mut self, change: &PlannedChange) {
         let queue = change.queue().unwrap_or(0) as usize;
-        if let Change::IrqAffinity { cpus, .. } = change {
+        if let PlannedChange::IrqAffinity { cpus, .. } = change {
             known(&mut self.observed.snapshot.irqs)[queue].affinity = Reading::Known(cpus.new.clone().unwrap());
             return;
         }
@@ -319,26 +321,26 @@ impl World {
             *now = Reading::Known(known(now).iter().chain(new.iter()).collect());
         };
         match change {
-            Change::Coalescing { values, .. } => {
+            PlannedChange::Coalescing { values, .. } => {
                 // Setting the value for all queues overwrites the value of each queue.
                 cover(&mut nic.coalescing, values.new.as_ref().unwrap());
                 for rx in known(&mut nic.rx_queues) {
                     cover(&mut rx.coalescing, values.new.as_ref().unwrap());
                 }
             }
-            Change::QueueCoalescing { values, .. } => {
+            PlannedChange::QueueCoalescing { values, .. } => {
                 cover(&mut known(&mut nic.rx_queues)[queue].coalescing, values.new.as_ref().unwrap());
             }
-            Change::RpsCpus { cpus, .. } => {
+            PlannedChange::RpsCpus { cpus, .. } => {
                 known(&mut nic.rx_queues)[queue].rps_cpus = Reading::Known(cpus.new.clone().unwrap());
             }
-            Change::XpsCpus { cpus, .. } => {
+            PlannedChange::XpsCpus { cpus, .. } => {
                 known(&mut nic.tx_queues)[queue].xps_cpus = Reading::Known(cpus.new.clone())
             }
-            Change::XpsRxqs { rx_queues, .. } => {
+            PlannedChange::XpsRxqs { rx_queues, .. } => {
                 known(&mut nic.tx_queues)[queue].xps_rxqs = Reading::Known(rx_queues.new.clone().unwrap());
             }
-            Change::Napi { values, .. } => {
+            PlannedChange::Napi { values, .. } => {
                 let new = values.new.unwrap();
                 let napi = &mut known(&mut nic.napis)[queue];
                 napi.set(&new);
@@ -348,11 +350,11 @@ impl World {
                     _ => Some(thread.take().unwrap_or_else(|| new_thread(queue as u32))),
                 };
             }
-            Change::ThreadCpus { cpus, .. } => {
+            PlannedChange::ThreadCpus { cpus, .. } => {
                 let thread = known(&mut known(&mut nic.napis)[queue].thread).as_mut().unwrap();
                 thread.affinity = Reading::Known(cpus.new.clone().unwrap());
             }
-            Change::ThreadScheduling { scheduling, .. } => {
+            PlannedChange::ThreadScheduling { scheduling, .. } => {
                 let thread = known(&mut known(&mut nic.napis)[queue].thread).as_mut().unwrap();
                 thread.scheduling = Reading::Known(scheduling.new.unwrap());
             }

@@ -6,7 +6,7 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::process::{Output, Spawn};
 use quell_linux::socket_options;
 
@@ -77,7 +77,7 @@ fn work() {
 /// Adds an eventfd that is never read to the socket's epoll.
 fn with_ready_file(socket: &UdpSocket) {
     let mut epoll = watching(socket);
-    let event = Event::new().unwrap();
+    let event = WakeEvent::new().unwrap();
     event.raise().unwrap();
     epoll.add(&event, 1, Trigger::Level).unwrap();
     loop {

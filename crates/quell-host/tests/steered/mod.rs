@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use quell_host::snapshot::{Scope, Snapshot, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_host::steer::{CannotSteer, Group, Steering, groups, look, plan};
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
@@ -14,7 +14,7 @@ use quell_linux::process::Child;
 use quell_linux::{CpuList, Ifindex, NapiId, sched};
 
 use crate::workers::{self, Served, count};
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
+use quell_test_support::lab::{ARRIVES_WITHIN, SECOND_SERVER, SERVER, TestLab};
 
 /// The server's addresses, one on each device.
 pub(crate) const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];
@@ -23,14 +23,14 @@ pub(crate) const QUEUES: u32 = 2;
 
 /// A server in a lab with two devices of [`QUEUES`] queues each.
 pub(crate) struct Steered {
-    pub(crate) lab: Lab,
+    pub(crate) lab: TestLab,
     pub(crate) second: Ifindex,
     pub(crate) server: Child,
 }
 
 impl Steered {
     pub(crate) fn start(test: &str, workers: u32) -> Option<Self> {
-        let mut lab = Lab::raise(test, QUEUES)?;
+        let mut lab = TestLab::raise(test, QUEUES)?;
         let second = lab.add_device(QUEUES);
         let server = lab.start(workers::spawn(workers));
         workers::wait_for(&server, &lab.client, SERVER);
@@ -39,7 +39,7 @@ impl Steered {
 
     pub(crate) fn look(&self) -> Snapshot {
         let netns = Some(self.lab.server_name.clone());
-        take(&Scope { netns, ..Scope::default() }).unwrap().0
+        take(&SnapshotScope { netns, ..SnapshotScope::default() }).unwrap().0
     }
 
     /// The group, and the filter planned for it.
@@ -85,7 +85,7 @@ impl Steered {
     pub(crate) fn bind_queues(&self) -> BTreeMap<NapiId, CpuList> {
         let snapshot = self.look();
         let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-        let bind = |(number, napi): (u32, &quell_host::snapshot::Napi)| {
+        let bind = |(number, napi): (u32, &quell_host::snapshot::SnapshotNapi)| {
             let cpu = CpuList::from_iter([number % 2]);
             sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
             (napi.id, cpu)

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
-use quell_launch::preload_settings::{EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis};
+use quell_launch::preload_settings::{EventsMax, PreloadSettings, SpinMicros, WaitChange, WaitMillis};
 use quell_mode::{EpollParams, PollUsecs, USECS_MAX};
 
 use crate::programs::Programs;
@@ -31,11 +31,11 @@ fn epoll() -> impl Strategy<Value = EpollParams> {
     })
 }
 
-fn wait() -> impl Strategy<Value = Wait> {
+fn wait() -> impl Strategy<Value = WaitChange> {
     prop_oneof![
-        Just(Wait::AsWritten),
-        (1_u32..=1_000).prop_map(|millis| Wait::AtMost(WaitMillis::new(millis).unwrap())),
-        (1..=i32::MAX as u32).prop_map(|micros| Wait::SpinBeforeSleep(SpinMicros::new(micros).unwrap())),
+        Just(WaitChange::AsWritten),
+        (1_u32..=1_000).prop_map(|millis| WaitChange::AtMost(WaitMillis::new(millis).unwrap())),
+        (1..=i32::MAX as u32).prop_map(|micros| WaitChange::SpinBeforeSleep(SpinMicros::new(micros).unwrap())),
     ]
 }
 

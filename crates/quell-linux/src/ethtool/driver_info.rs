@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Ethtool;
 use super::ioctl::put;
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, Target};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget};
 
 pub(super) const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
 /// Size of `struct ethtool_drvinfo` in bytes: command, five texts, reserved bytes and five counts.
@@ -39,7 +39,7 @@ impl Ethtool {
         put(&mut buffer, 0, &ETHTOOL_GDRVINFO.to_ne_bytes());
         self.ioctl("read the driver of", index, "ETHTOOL_GDRVINFO", &mut buffer)?;
         parse_driver_info(&buffer)
-            .map_err(|malformed| NetlinkError::new("read the driver of", Target::Index(index), malformed.into()))
+            .map_err(|malformed| NetlinkError::new("read the driver of", RequestTarget::Index(index), malformed.into()))
     }
 }
 

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, Target};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget};
 
 /// State of an offload feature.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Feature {
+pub struct EthtoolFeature {
     /// Whether the feature is in effect.
     pub active: bool,
     /// Whether the driver's default or a user requests the feature. Another feature can still keep it off.
@@ -29,18 +29,18 @@ pub struct Feature {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Features {
-    by_name: BTreeMap<String, Feature>,
+    by_name: BTreeMap<String, EthtoolFeature>,
 }
 
 impl Features {
     /// State of a feature; `None` if this kernel does not know the name.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Feature> {
+    pub fn get(&self, name: &str) -> Option<EthtoolFeature> {
         self.by_name.get(name).copied()
     }
 
     /// All features, ordered by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Feature)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, EthtoolFeature)> {
         self.by_name.iter().map(|(name, feature)| (name.as_str(), *feature))
     }
 
@@ -116,7 +116,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read features of", &Target::Index(index), &request, decode_features)
+        self.socket.get("read features of", &RequestTarget::Index(index), &request, decode_features)
     }
 
     /// Switches features by name, and returns the resulting state of all features. If a feature cannot be switched, no
@@ -138,7 +138,7 @@ impl Ethtool {
             bits = if on { bit.push_value(()) } else { bit }.end_nested();
         }
         drop(bits);
-        self.socket.act("set features of", &Target::Index(index), &request)?;
+        self.socket.act("set features of", &RequestTarget::Index(index), &request)?;
         let after = self.features(index)?;
         let names = after.unmet(changes);
         if names.is_empty() { Ok(after) } else { Err(FeatureError::NotInEffect { names, index }) }
@@ -151,9 +151,9 @@ pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     let mut features = Features::default();
     // `hw` is the only bit set with a mask, so it lists every name that the kernel knows.
     for (name, set) in bits(&attributes.get_hw().map_err(missing)?)? {
-        features.by_name.insert(text(name), Feature { changeable: set, ..Feature::default() });
+        features.by_name.insert(text(name), EthtoolFeature { changeable: set, ..EthtoolFeature::default() });
     }
-    let mut for_each_set = |bitset: IterableBitset<'_>, apply: fn(&mut Feature)| {
+    let mut for_each_set = |bitset: IterableBitset<'_>, apply: fn(&mut EthtoolFeature)| {
         for (name, _) in bits(&bitset)? {
             apply(features.by_name.entry(text(name)).or_default());
         }
@@ -191,14 +191,14 @@ mod tests {
         Ifindex::new(1).unwrap()
     }
 
-    fn features(list: &[(&str, Feature)]) -> Features {
+    fn features(list: &[(&str, EthtoolFeature)]) -> Features {
         Features { by_name: list.iter().map(|(n, f)| ((*n).to_owned(), *f)).collect() }
     }
 
     #[test]
     fn a_fixed_feature_is_refused_before_any_change() {
-        let fixed_off = Feature::default();
-        let free = Feature { changeable: true, ..fixed_off };
+        let fixed_off = EthtoolFeature::default();
+        let free = EthtoolFeature { changeable: true, ..fixed_off };
         let all = features(&[("rx-gro", free), ("tx-lockless", fixed_off)]);
         let error = all.plan(index(), &[("rx-gro", true), ("tx-lockless", true)]).unwrap_err();
         assert!(matches!(error, FeatureError::NotChangeable { name, .. } if name == "tx-lockless"));
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_active_feature_that_is_not_wanted_is_requested() {
-        let held_off = Feature { active: false, wanted: true, changeable: true };
+        let held_off = EthtoolFeature { active: false, wanted: true, changeable: true };
         let all = features(&[("tx-gso-list", held_off)]);
         assert_eq!(all.plan(index(), &[("tx-gso-list", false)]), Ok(vec![("tx-gso-list", false)]));
         assert_eq!(all.unmet(&[("tx-gso-list", true)]), ["tx-gso-list"]);

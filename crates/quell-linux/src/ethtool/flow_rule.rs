@@ -39,7 +39,7 @@ const MATCH_BYTES: usize = 52;
 /// Transport protocol that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum FlowTransport {
     /// Transmission Control Protocol.
     Tcp,
     /// User Datagram Protocol.
@@ -176,7 +176,7 @@ pub enum FlowAddresses {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowMatch {
     /// Transport protocol of the packet.
-    pub transport: Transport,
+    pub transport: FlowTransport,
     /// Address family and prefixes.
     pub addresses: FlowAddresses,
     /// Source port.
@@ -252,10 +252,10 @@ fn parse_action(by_context: bool, cookie: u64, context: u32) -> Option<FlowActio
 /// Parses the value and mask of a rule. Returns `None` if [`FlowMatch`] cannot express them.
 fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     let (transport, is_v4) = match flow_type {
-        TCP_V4_FLOW => (Transport::Tcp, true),
-        UDP_V4_FLOW => (Transport::Udp, true),
-        TCP_V6_FLOW => (Transport::Tcp, false),
-        UDP_V6_FLOW => (Transport::Udp, false),
+        TCP_V4_FLOW => (FlowTransport::Tcp, true),
+        UDP_V4_FLOW => (FlowTransport::Udp, true),
+        TCP_V6_FLOW => (FlowTransport::Tcp, false),
+        UDP_V6_FLOW => (FlowTransport::Udp, false),
         _ => return None,
     };
     let bits = if is_v4 { Ipv4Addr::BITS as u8 } else { Ipv6Addr::BITS as u8 };
@@ -322,12 +322,12 @@ fn encode_match(matches: &FlowMatch, spec: &mut [u8]) -> u32 {
         (FlowAddresses::V4 { source, destination }, transport) => {
             put_prefix(spec, 0, source);
             put_prefix(spec, 1, destination);
-            (if transport == Transport::Tcp { TCP_V4_FLOW } else { UDP_V4_FLOW }, ports_at(32))
+            (if transport == FlowTransport::Tcp { TCP_V4_FLOW } else { UDP_V4_FLOW }, ports_at(32))
         }
         (FlowAddresses::V6 { source, destination }, transport) => {
             put_prefix(spec, 0, source);
             put_prefix(spec, 1, destination);
-            (if transport == Transport::Tcp { TCP_V6_FLOW } else { UDP_V6_FLOW }, ports_at(128))
+            (if transport == FlowTransport::Tcp { TCP_V6_FLOW } else { UDP_V6_FLOW }, ports_at(128))
         }
     };
     for (offset, port) in [(ports, matches.source_port), (ports + 2, matches.destination_port)] {
@@ -354,7 +354,7 @@ mod tests {
 
     fn memcached() -> FlowRule {
         let matches = FlowMatch {
-            transport: Transport::Tcp,
+            transport: FlowTransport::Tcp,
             addresses: FlowAddresses::V4 { source: None, destination: Some(Prefix::host(Ipv4Addr::new(10, 0, 0, 1))) },
             source_port: None,
             destination_port: Some(11_211),
@@ -417,7 +417,7 @@ mod tests {
             (0..100_u32).prop_filter_map("no number", |n| RssContextId::new(n).map(FlowAction::Context)),
             Just(FlowAction::Discard),
         ];
-        let transport = prop_oneof![Just(Transport::Tcp), Just(Transport::Udp)];
+        let transport = prop_oneof![Just(FlowTransport::Tcp), Just(FlowTransport::Udp)];
         (transport, prop_oneof![v4, v6], any::<[Option<u16>; 2]>(), action).prop_map(
             |(transport, addresses, [source_port, destination_port], action)| FlowRule {
                 matches: FlowMatch { transport, addresses, source_port, destination_port },

@@ -7,7 +7,7 @@ use super::flow_rule::{FlowSpecLayout, encode_rule, parse_rule};
 use super::ioctl::{put, u32_at, u64_at};
 use super::{Ethtool, FlowRule, InstalledFlowRule};
 use crate::interface::Ifindex;
-use crate::netlink::{Cause, Malformed, NetlinkError, Target};
+use crate::netlink::{Cause, Malformed, NetlinkError, RequestTarget};
 
 pub(super) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
 pub(super) const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
@@ -72,7 +72,7 @@ impl Ethtool {
     /// does not exist, `Busy` if the rules change during the call.
     pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
         const ACTION: &str = "list flow rules of";
-        let failed = |cause: Cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let failed = |cause: Cause| NetlinkError::new(ACTION, RequestTarget::Index(index), cause);
         let mut buffer = command(ETHTOOL_GRXCLSRLCNT, 0);
         self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRLCNT", &mut buffer)?;
         let count = parse_count(&buffer).map_err(|malformed| failed(malformed.into()))?;
@@ -91,7 +91,7 @@ impl Ethtool {
         put(&mut buffer, LOCATION, &location.to_ne_bytes());
         self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRULE", &mut buffer)?;
         let rule = parse_rule(&buffer[SPEC..], u32_at(&buffer, RULE_COUNT).unwrap_or(0));
-        rule.map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
+        rule.map_err(|malformed| NetlinkError::new(ACTION, RequestTarget::Index(index), malformed.into()))
     }
 
     /// Adds a rule at a location that the driver selects, or else at the last free one. Returns the location. The
@@ -103,7 +103,7 @@ impl Ethtool {
     pub fn add_flow_rule(&mut self, index: Ifindex, rule: &FlowRule) -> Result<u32, NetlinkError> {
         const ACTION: &str = "add a flow rule to";
         let full = Cause::Inexpressible("the flow rule table is full");
-        let failed = |cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let failed = |cause| NetlinkError::new(ACTION, RequestTarget::Index(index), cause);
         let place = self.flow_rules(index)?.free_place().ok_or_else(|| failed(full))?;
         let mut buffer = insertion(rule, place);
         self.ioctl(ACTION, index, "ETHTOOL_SRXCLSRLINS", &mut buffer)?;
@@ -165,7 +165,7 @@ pub(crate) fn parse_locations(answer: &[u8]) -> Result<Vec<u32>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ethtool::{FlowAction, FlowAddresses, FlowMatch, RssContextId, Transport};
+    use crate::ethtool::{FlowAction, FlowAddresses, FlowMatch, FlowTransport, RssContextId};
     use proptest::prelude::*;
 
     fn installed(location: u32) -> InstalledFlowRule {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_context_of_a_rule_is_encoded_outside_of_it() {
         let matches = FlowMatch {
-            transport: Transport::Udp,
+            transport: FlowTransport::Udp,
             addresses: FlowAddresses::V6 { source: None, destination: None },
             source_port: None,
             destination_port: Some(53),

@@ -27,16 +27,16 @@ use netlink_bindings::traits::Pusher;
 pub use channels::{ChannelRequest, Channels};
 pub use coalescing::{CoalesceParameter, Coalescing};
 pub use driver_info::DriverInfo;
-pub use features::{Feature, FeatureError, Features};
+pub use features::{EthtoolFeature, FeatureError, Features};
 pub use flow_rule::{
-    Address, FlowAction, FlowAddresses, FlowMatch, FlowRule, InstalledFlowRule, InvalidPrefix, Prefix, Transport,
+    Address, FlowAction, FlowAddresses, FlowMatch, FlowRule, FlowTransport, InstalledFlowRule, InvalidPrefix, Prefix,
 };
 pub use flow_rules::FlowRules;
 pub use rings::{RingRequest, Rings};
 pub use rss::{HashFunction, RssContext, RssContextId, RssRequest};
 
 use crate::interface::Ifindex;
-use crate::netlink::{NetlinkError, NetlinkSocket, Target};
+use crate::netlink::{NetlinkError, NetlinkSocket, RequestTarget};
 use crate::netns::Namespace;
 
 /// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. This family numbers requests and replies separately, so
@@ -86,7 +86,7 @@ impl Ethtool {
         buffer: &mut [u8],
     ) -> Result<(), NetlinkError> {
         ioctl::call(self.socket.as_fd(), index, command, buffer)
-            .map_err(|cause| NetlinkError::new(action, Target::Index(index), cause))
+            .map_err(|cause| NetlinkError::new(action, RequestTarget::Index(index), cause))
     }
 }
 

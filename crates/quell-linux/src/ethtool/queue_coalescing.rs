@@ -5,7 +5,7 @@ use super::Ethtool;
 use super::coalescing::{CoalesceParameter, Coalescing};
 use super::ioctl::{put, u32_at};
 use crate::interface::Ifindex;
-use crate::netlink::{Cause, Malformed, NetlinkError, Target};
+use crate::netlink::{Cause, Malformed, NetlinkError, RequestTarget};
 
 pub(super) const ETHTOOL_GCOALESCE: u32 = 0x0000_000e;
 pub(super) const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
@@ -39,7 +39,7 @@ impl Ethtool {
         const ACTION: &str = "read the coalescing of a queue of";
         let words = self.queue_words(ACTION, index, queue)?;
         parse_words(&words, device)
-            .map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
+            .map_err(|malformed| NetlinkError::new(ACTION, RequestTarget::Index(index), malformed.into()))
     }
 
     /// Sets the parameters in `changes` on a queue and leaves the others unchanged. Not tested on hardware.
@@ -54,7 +54,7 @@ impl Ethtool {
         changes: &Coalescing,
     ) -> Result<(), NetlinkError> {
         const ACTION: &str = "set the coalescing of a queue of";
-        let refused = |cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let refused = |cause| NetlinkError::new(ACTION, RequestTarget::Index(index), cause);
         let mut words = self.queue_words(ACTION, index, queue)?;
         put(&mut words, 0, &ETHTOOL_SCOALESCE.to_ne_bytes());
         change_words(&mut words, changes).map_err(refused)?;
@@ -72,7 +72,7 @@ impl Ethtool {
 }
 
 fn no_such_queue(action: &'static str, index: Ifindex) -> NetlinkError {
-    NetlinkError::new(action, Target::Index(index), Cause::Inexpressible("the highest queue number is 4095"))
+    NetlinkError::new(action, RequestTarget::Index(index), Cause::Inexpressible("the highest queue number is 4095"))
 }
 
 /// Creates a request for one queue, with space for its parameters. Returns `None` if the queue number is too large.

@@ -14,7 +14,7 @@ use super::{
     address_to,
 };
 use crate::interface::Ifindex;
-use crate::netlink::{Failure, Malformed, NetlinkError, Target};
+use crate::netlink::{Failure, Malformed, NetlinkError, RequestTarget};
 
 /// Id of an RSS context of an interface. 0 is the default context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -122,7 +122,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
         drop(push_context(address_to(request.encode().nested_header(), index), context));
-        self.socket.get("read RSS of", &Target::Index(index), &request, decode_rss)
+        self.socket.get("read RSS of", &RequestTarget::Index(index), &request, decode_rss)
     }
 
     /// Reads all RSS contexts of an interface, in ascending order. Kernels before 6.12 cannot list them; then only
@@ -134,7 +134,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_get_dump();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
         drop(address_to(request.encode().nested_header(), index));
-        let listed = self.socket.collect("list RSS contexts of", &Target::Index(index), &request, decode_rss);
+        let listed = self.socket.collect("list RSS contexts of", &RequestTarget::Index(index), &request, decode_rss);
         match listed {
             // The list is empty for a driver without RSS; reading the default context returns the reason.
             Ok(contexts) if contexts.is_empty() => {}
@@ -158,7 +158,7 @@ impl Ethtool {
         request.header_mut().cmd = ETHTOOL_MSG_RSS_SET;
         let attributes = push_context(address_to(request.encode().nested_header(), index), context);
         push_request(attributes, change);
-        match self.socket.act("change RSS of", &Target::Index(index), &request) {
+        match self.socket.act("change RSS of", &RequestTarget::Index(index), &request) {
             Err(error) if error.failure() == Failure::Unsupported => self.set_rss_by_ioctl(index, context, change),
             result => result,
         }
@@ -172,7 +172,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_create_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_CREATE_ACT;
         push_request(address_to(request.encode().nested_header(), index), new);
-        let created = self.socket.get("create an RSS context of", &Target::Index(index), &request, decode_rss);
+        let created = self.socket.get("create an RSS context of", &RequestTarget::Index(index), &request, decode_rss);
         match created {
             Err(error) if error.failure() == Failure::Unsupported => self.create_rss_context_by_ioctl(index, new),
             created => created.map(|context| context.id),
@@ -187,7 +187,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_delete_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_DELETE_ACT;
         drop(address_to(request.encode().nested_header(), index).push_context(context.get()));
-        match self.socket.act("delete an RSS context of", &Target::Index(index), &request) {
+        match self.socket.act("delete an RSS context of", &RequestTarget::Index(index), &request) {
             Err(error) if error.failure() == Failure::Unsupported => self.delete_rss_context_by_ioctl(index, context),
             result => result,
         }

@@ -4,7 +4,7 @@
 use super::ioctl::{put, u32_at};
 use super::{Ethtool, RssContextId, RssRequest};
 use crate::interface::Ifindex;
-use crate::netlink::{Cause, NetlinkError, Target};
+use crate::netlink::{Cause, NetlinkError, RequestTarget};
 
 pub(super) const ETHTOOL_GRSSH: u32 = 0x0000_0046;
 pub(super) const ETHTOOL_SRSSH: u32 = 0x0000_0047;
@@ -47,7 +47,7 @@ impl Ethtool {
         const ACTION: &str = "create an RSS context of";
         let number = self.write_rss(ACTION, index, NEW_CONTEXT, new)?;
         let inexpressible = Cause::Inexpressible("the driver created a context with an invalid id");
-        RssContextId::new(number).ok_or_else(|| NetlinkError::new(ACTION, Target::Index(index), inexpressible))
+        RssContextId::new(number).ok_or_else(|| NetlinkError::new(ACTION, RequestTarget::Index(index), inexpressible))
     }
 
     pub(super) fn delete_rss_context_by_ioctl(
@@ -67,7 +67,7 @@ impl Ethtool {
         context: u32,
         change: &RssRequest,
     ) -> Result<u32, NetlinkError> {
-        let failed = |cause| NetlinkError::new(action, Target::Index(index), cause);
+        let failed = |cause| NetlinkError::new(action, RequestTarget::Index(index), cause);
         // If both lengths are zero, the kernel returns the device's lengths.
         let mut sizes = header(ETHTOOL_GRSSH, 0, 0, 0, 0);
         self.ioctl(action, index, "ETHTOOL_GRSSH", &mut sizes)?;

@@ -8,7 +8,7 @@ use quell_mode::{NapiThreading, PartialNapiSettings};
 use super::Netdev;
 use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
-use crate::netlink::{Malformed, NetlinkError, Target, push_uint, uint};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget, push_uint, uint};
 use crate::pid::Pid;
 
 /// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two attributes of type `uint`. The bindings would truncate
@@ -40,7 +40,7 @@ impl Netdev {
     pub fn napi(&mut self, id: NapiId) -> Result<Napi, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
-        self.socket.get("read settings of", &Target::Napi(id), &request, decode_napi)
+        self.socket.get("read settings of", &RequestTarget::Napi(id), &request, decode_napi)
     }
 
     /// Lists the NAPI instances of an interface, in ascending order of id. An interface that is down, or a veth
@@ -51,7 +51,7 @@ impl Netdev {
     pub fn napis(&mut self, ifindex: Ifindex) -> Result<Vec<Napi>, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());
-        let target = Target::Index(ifindex);
+        let target = RequestTarget::Index(ifindex);
         let mut napis = self.socket.collect("list NAPIs of", &target, &request, decode_napi)?;
         napis.sort_unstable_by_key(|napi| napi.id);
         Ok(napis)
@@ -82,7 +82,7 @@ impl Netdev {
             }
         }
         drop(attributes);
-        self.socket.act("change settings of", &Target::Napi(id), &request)
+        self.socket.act("change settings of", &RequestTarget::Napi(id), &request)
     }
 }
 

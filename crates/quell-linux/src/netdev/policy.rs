@@ -5,7 +5,7 @@ use netlink_bindings::nlctrl;
 use netlink_bindings::utils::find_attr;
 
 use super::{NapiThreading, Netdev};
-use crate::netlink::{Malformed, NetlinkError, Target};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget};
 
 /// `NETDEV_CMD_NAPI_SET` of `include/uapi/linux/netdev.h`.
 const NETDEV_CMD_NAPI_SET: u32 = 14;
@@ -28,8 +28,12 @@ impl Netdev {
     pub fn takes_threaded_busy_poll(&mut self) -> Result<bool, NetlinkError> {
         let mut request = nlctrl::Request::new().op_getpolicy_dump();
         request.encode().push_family_name_bytes(b"netdev").push_op(NETDEV_CMD_NAPI_SET);
-        let limits =
-            self.socket.collect("query the limits of napi-set in", &Target::Namespace, &request, threaded_max)?;
+        let limits = self.socket.collect(
+            "query the limits of napi-set in",
+            &RequestTarget::Namespace,
+            &request,
+            threaded_max,
+        )?;
         Ok(limits.into_iter().flatten().any(|max| max >= u64::from(NapiThreading::BusyPoll.as_kernel())))
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Netdev, QueueKind};
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, Target, attributes, uint};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget, attributes, uint};
 
 /// `NETDEV_QSTATS_SCOPE_QUEUE`: one reply per queue instead of one per interface.
 const NETDEV_QSTATS_SCOPE_QUEUE: u64 = 1;
@@ -98,7 +98,7 @@ impl Netdev {
     /// interface does not exist.
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
-        let target = Target::Index(ifindex);
+        let target = RequestTarget::Index(ifindex);
         let (_, _, counters) = self.socket.get("read statistics of", &target, &request, decode_stats)?;
         Ok(DeviceStats { ifindex, counters })
     }
@@ -109,7 +109,7 @@ impl Netdev {
     /// The same errors as [`Netdev::device_stats`].
     pub fn queue_stats(&mut self, ifindex: Ifindex) -> Result<Vec<QueueStats>, NetlinkError> {
         let request = request(ifindex, Some(NETDEV_QSTATS_SCOPE_QUEUE));
-        let target = Target::Index(ifindex);
+        let target = RequestTarget::Index(ifindex);
         let decode_queue = |reply: &[u8]| match decode_stats(reply)? {
             (Some(kind), Some(id), counters) => Ok(QueueStats { kind, id, counters }),
             _ => Err(Malformed("statistics of a queue without its type and number")),

@@ -6,7 +6,7 @@ use netlink_bindings::traits::NetlinkRequest;
 use super::Netdev;
 use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
-use crate::netlink::{Malformed, NetlinkError, Target};
+use crate::netlink::{Malformed, NetlinkError, RequestTarget};
 
 /// Direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +47,7 @@ impl Netdev {
     pub fn queues(&mut self, ifindex: Ifindex) -> Result<Vec<Queue>, NetlinkError> {
         let mut request = bindings::Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex.get());
-        let target = Target::Index(ifindex);
+        let target = RequestTarget::Index(ifindex);
         let mut queues = self.socket.collect("list queues of", &target, &request, decode_queue)?;
         queues.sort_unstable_by_key(|queue| (queue.kind, queue.id));
         Ok(queues)

@@ -13,7 +13,7 @@ use crate::netns::NamespaceError;
 /// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Target {
+pub enum RequestTarget {
     /// The network namespace to which the handle belongs.
     Namespace,
     /// Interface by its index.
@@ -24,7 +24,7 @@ pub enum Target {
     Napi(NapiId),
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for RequestTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Namespace => f.write_str("this namespace"),
@@ -59,7 +59,7 @@ pub enum Failure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetlinkError {
     action: &'static str,
-    target: Target,
+    target: RequestTarget,
     cause: Cause,
 }
 
@@ -93,7 +93,7 @@ impl From<Malformed> for Cause {
 }
 
 impl NetlinkError {
-    pub(crate) fn new(action: &'static str, target: Target, cause: Cause) -> Self {
+    pub(crate) fn new(action: &'static str, target: RequestTarget, cause: Cause) -> Self {
         Self { action, target, cause }
     }
 
@@ -125,7 +125,7 @@ impl NetlinkError {
 
     /// Target of the failed operation.
     #[must_use]
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &RequestTarget {
         &self.target
     }
 

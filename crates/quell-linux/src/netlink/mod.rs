@@ -16,7 +16,7 @@ mod socket;
 #[cfg(any(fuzzing, test))]
 pub(crate) use message::statuses;
 
-pub use error::{Failure, NetlinkError, Target};
+pub use error::{Failure, NetlinkError, RequestTarget};
 
 #[cfg(test)]
 pub(crate) use any_reply::any_reply;

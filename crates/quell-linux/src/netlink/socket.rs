@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 use tracing::{debug, trace};
 
 use super::message::{HEADER_BYTES, Message, Status, next_message};
-use super::{Cause, Failure, Malformed, NetlinkError, Target};
+use super::{Cause, Failure, Malformed, NetlinkError, RequestTarget};
 use crate::netns::Namespace;
 
 /// Maximum number of attempts to read a dump that concurrent changes interrupt.
@@ -52,14 +52,14 @@ impl NetlinkSocket {
         let mut request = nlctrl::Request::new().op_getfamily_do();
         request.encode().push_family_name_bytes(family.as_bytes());
         let action = "look up a netlink family in";
-        let id = socket.get(action, &Target::Namespace, &request, |reply| {
+        let id = socket.get(action, &RequestTarget::Namespace, &request, |reply| {
             nlctrl::OpGetfamilyDo::decode_reply(reply).get_family_id().map_err(|_| Malformed("a family without an id"))
         });
         match id {
             Ok(id) => socket.family_id = id,
             Err(error) if error.failure() == Failure::Absent => {
                 let cause = Cause::FamilyAbsent { family };
-                return Err(NetlinkError::new(action, Target::Namespace, cause));
+                return Err(NetlinkError::new(action, RequestTarget::Namespace, cause));
             }
             Err(error) => return Err(error),
         }
@@ -72,13 +72,13 @@ impl NetlinkSocket {
         open: impl FnOnce() -> Result<Self, NetlinkError> + Send,
     ) -> Result<Self, NetlinkError> {
         namespace.run(open).map_err(|error| {
-            NetlinkError::new("open a netlink socket in", Target::Namespace, Cause::Namespace(error))
+            NetlinkError::new("open a netlink socket in", RequestTarget::Namespace, Cause::Namespace(error))
         })?
     }
 
     fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
         Self::open_socket(protocol)
-            .map_err(|cause| NetlinkError::new("open a netlink socket in", Target::Namespace, cause))
+            .map_err(|cause| NetlinkError::new("open a netlink socket in", RequestTarget::Namespace, cause))
     }
 
     fn open_socket(protocol: Option<Protocol>) -> Result<Self, Cause> {
@@ -103,7 +103,7 @@ impl NetlinkSocket {
     pub(crate) fn act<R: NetlinkRequest>(
         &mut self,
         action: &'static str,
-        target: &Target,
+        target: &RequestTarget,
         request: &R,
     ) -> Result<(), NetlinkError> {
         let answer = self.collect(action, target, request, |_| Ok(())).map(drop);
@@ -118,7 +118,7 @@ impl NetlinkSocket {
     pub(crate) fn get<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
-        target: &Target,
+        target: &RequestTarget,
         request: &R,
         decode: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, NetlinkError> {
@@ -135,7 +135,7 @@ impl NetlinkSocket {
     pub(crate) fn collect<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
-        target: &Target,
+        target: &RequestTarget,
         request: &R,
         mut decode: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<Vec<T>, NetlinkError> {

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::ProcessError;
 use super::inherited::{Image, give_back, remember_children};
-use super::spawn::{Step, handle};
+use super::spawn::{SpawnStep, handle};
 use crate::Pid;
 use crate::pidfd::PidFd;
 use crate::proc::ProcessIdentity;
@@ -42,8 +42,11 @@ impl Foreground {
         environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
         signals: &SignalQueue,
     ) -> Result<Self, ProcessError> {
-        let failed =
-            |source| ProcessError::Spawn { program: path.to_string_lossy().into_owned(), step: Step::Exec, source };
+        let failed = |source| ProcessError::Spawn {
+            program: path.to_string_lossy().into_owned(),
+            step: SpawnStep::Exec,
+            source,
+        };
         let image = Image::new(path, words, environment)?;
         remember_children();
         let unblock = signals.mask_before();

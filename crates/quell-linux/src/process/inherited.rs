@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 
-use super::{ProcessError, Step};
+use super::{ProcessError, SpawnStep};
 
 unsafe extern "C" {
     /// Environment in the C library. Until a variable is set, it is the array that `exec` created.
@@ -152,7 +152,7 @@ impl Image {
             Ok(Self { path: text(path.as_os_str())?, words: Vector::new(words), environment: Vector::new(environment) })
         };
         let program = path.to_string_lossy().into_owned();
-        prepare().map_err(|error| ProcessError::Spawn { program, step: Step::Exec, source: error.into() })
+        prepare().map_err(|error| ProcessError::Spawn { program, step: SpawnStep::Exec, source: error.into() })
     }
 
     /// Executes the program in place of the calling process. The function returns only on an error. A shell executes a

@@ -23,7 +23,7 @@ pub use inherited::stdout_was_closed;
 pub use open_files::raise_open_files_limit;
 use output_tail::OutputTail;
 pub use session::{SessionMember, kill_session, session_members};
-pub use spawn::{Output, Spawn, Step};
+pub use spawn::{Output, Spawn, SpawnStep};
 
 /// Why a program could not be started, awaited or ended.
 #[derive(Debug, Error)]
@@ -35,7 +35,7 @@ pub enum ProcessError {
         /// Name or path of the program.
         program: String,
         /// Step that failed.
-        step: Step,
+        step: SpawnStep,
         /// Error returned by the system call.
         source: io::Error,
     },

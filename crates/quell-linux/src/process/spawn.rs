@@ -22,7 +22,7 @@ use crate::sched::CpuMask;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum Step {
+pub enum SpawnStep {
     /// Creating the process, or executing the program. The program may be missing or not executable.
     Exec = 0,
     /// Creating a session.
@@ -37,7 +37,7 @@ pub enum Step {
     CloseFiles = 5,
 }
 
-impl Step {
+impl SpawnStep {
     fn from_report(byte: u8) -> Self {
         let steps = [Self::Session, Self::NetworkNamespace, Self::Affinity, Self::DeathSignal, Self::CloseFiles];
         let step = steps.into_iter().find(|&step| step as u8 == byte);
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for SpawnStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exec => "executing it",
@@ -164,7 +164,7 @@ impl<'a> Spawn<'a> {
             return Err(ProcessError::NoCpu { program });
         }
         let failed = |step, source| ProcessError::Spawn { program: program.clone(), step, source };
-        let early = |source| failed(Step::Exec, source);
+        let early = |source| failed(SpawnStep::Exec, source);
 
         let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| early(e.into()))?;
         let (stdout, stdout_tail) = redirect(self.stdout).map_err(early)?;
@@ -228,11 +228,11 @@ fn redirect(output: Output) -> io::Result<(Stdio, Option<OutputTail>)> {
     }
 }
 
-fn reported_step(report: OwnedFd) -> Step {
+fn reported_step(report: OwnedFd) -> SpawnStep {
     let mut step = [0];
     match File::from(report).read(&mut step) {
-        Ok(1) => Step::from_report(step[0]),
-        _ => Step::Exec,
+        Ok(1) => SpawnStep::from_report(step[0]),
+        _ => SpawnStep::Exec,
     }
 }
 
@@ -246,18 +246,18 @@ struct Preparation {
 
 impl Preparation {
     fn in_child(&self) -> io::Result<()> {
-        self.step(Step::Session, || Ok(setsid().map(drop)?))?;
-        self.step(Step::NetworkNamespace, || self.enter_netns())?;
-        self.step(Step::Affinity, || match &self.mask {
+        self.step(SpawnStep::Session, || Ok(setsid().map(drop)?))?;
+        self.step(SpawnStep::NetworkNamespace, || self.enter_netns())?;
+        self.step(SpawnStep::Affinity, || match &self.mask {
             Some(mask) => mask.apply(0),
             None => Ok(()),
         })?;
-        self.step(Step::DeathSignal, || self.die_with_parent())?;
-        self.step(Step::CloseFiles, close_files_at_exec)
+        self.step(SpawnStep::DeathSignal, || self.die_with_parent())?;
+        self.step(SpawnStep::CloseFiles, close_files_at_exec)
     }
 
     /// Runs a step. On failure, reports the step to the parent.
-    fn step(&self, step: Step, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn step(&self, step: SpawnStep, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let result = action();
         if result.is_err() {
             let report = [step as u8];

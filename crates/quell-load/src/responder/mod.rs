@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quell_linux::clock::monotonic_ns;
-use quell_linux::event::Event;
+use quell_linux::event::WakeEvent;
 use quell_linux::netns::Namespace;
 use quell_linux::sched::set_affinity;
 use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
@@ -79,9 +79,9 @@ pub struct Responder {
 struct Shared {
     spec: ResponderSpec,
     stop: AtomicBool,
-    stop_event: Event,
+    stop_event: WakeEvent,
     /// Raised when the owner should check [`Responder::failure`] and [`ResponderStats::accept_pauses`].
-    trouble: Event,
+    trouble: WakeEvent,
     failure: Mutex<Option<String>>,
     answered: AtomicU64,
     accepted: AtomicU64,
@@ -113,7 +113,7 @@ impl Responder {
     /// [`LoadError::Pin`] when a worker cannot be pinned. Nothing keeps running after an error.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
-        let event = || Event::new().map_err(LoadError::system("creating an eventfd"));
+        let event = || WakeEvent::new().map_err(LoadError::system("creating an eventfd"));
         let shared = Arc::new(Shared {
             spec,
             stop: AtomicBool::new(false),
@@ -179,7 +179,7 @@ impl Responder {
 
     /// Becomes readable each time that accepting pauses or a worker fails.
     #[must_use]
-    pub fn trouble(&self) -> &Event {
+    pub fn trouble(&self) -> &WakeEvent {
         &self.shared.trouble
     }
 

@@ -28,9 +28,9 @@ pub struct DeviceProfile {
     /// Selects devices by driver. With `name`, both must match.
     pub driver: Option<Placed<Pattern>>,
     /// Channel counts.
-    pub channels: Channels,
+    pub channels: ChannelSettings,
     /// Ring sizes.
-    pub rings: Rings,
+    pub rings: RingSettings,
     /// Offload features by their kernel names.
     pub features: BTreeMap<String, Placed<bool>>,
     /// Coalescing parameters for all queues.
@@ -49,7 +49,7 @@ pub struct DeviceProfile {
 
 /// Channel counts to set. `None` leaves a count unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Channels {
+pub struct ChannelSettings {
     /// Number of channels with a receive and a transmit queue.
     pub combined: Option<Placed<u32>>,
     /// Number of channels with a receive queue only.
@@ -60,7 +60,7 @@ pub struct Channels {
 
 /// Ring sizes in descriptors. `None` leaves a size unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rings {
+pub struct RingSettings {
     /// Ring size of each receive queue.
     pub rx: Option<Placed<u32>>,
     /// Ring size of each transmit queue.
@@ -191,18 +191,18 @@ pub(super) fn read(device: Labelled<'_>) -> Result<DeviceProfile, ProfileError> 
     })
 }
 
-fn read_channels(table: &Table) -> Result<Channels, ProfileError> {
+fn read_channels(table: &Table) -> Result<ChannelSettings, ProfileError> {
     let section = Section::new(table, &keys::CHANNELS)?;
-    Ok(Channels {
+    Ok(ChannelSettings {
         combined: above_zero(&section, "combined")?,
         rx: above_zero(&section, "rx")?,
         tx: above_zero(&section, "tx")?,
     })
 }
 
-fn read_rings(table: &Table) -> Result<Rings, ProfileError> {
+fn read_rings(table: &Table) -> Result<RingSettings, ProfileError> {
     let section = Section::new(table, &keys::RINGS)?;
-    Ok(Rings { rx: above_zero(&section, "rx")?, tx: above_zero(&section, "tx")? })
+    Ok(RingSettings { rx: above_zero(&section, "rx")?, tx: above_zero(&section, "tx")? })
 }
 
 fn above_zero(section: &Section<'_>, key: &'static str) -> Result<Option<Placed<u32>>, ProfileError> {

@@ -1,7 +1,7 @@
 //! Errors in profiles. Every error has a position.
 
 use super::place::Place;
-use crate::refusal::Refusal;
+use crate::refusal::ModeRefusal;
 
 /// An invalid profile. `Display` includes the position, and [`ProfileError::caret`] shows the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ pub enum ProfileRefusal {
     },
     /// An invalid delivery mode.
     #[error(transparent)]
-    Mode(Refusal),
+    Mode(ModeRefusal),
     /// Two settings contradict each other.
     #[error(transparent)]
     Contradiction(Contradiction),

@@ -31,7 +31,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-pub use device::{Channels, CoalesceKey, DeviceProfile, QueueGroup, Rings, RssProfile};
+pub use device::{ChannelSettings, CoalesceKey, DeviceProfile, QueueGroup, RingSettings, RssProfile};
 pub use error::{Contradiction, ProfileError, ProfileRefusal};
 pub use flow::{FlowFamily, FlowProfile, FlowProtocol, FlowTarget};
 pub use place::{Place, Placed, Source};

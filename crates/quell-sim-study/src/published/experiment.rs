@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use quell_sim::{Column, HostProfile, ProfileError, RunError, RunScale};
+use quell_sim::{Column, HostProfile, HostProfileError, RunError, RunScale};
 use serde::Serialize;
 
 use super::irq_suspension::{IrqSuspension, PublishedError};
@@ -57,7 +57,7 @@ pub enum ExperimentError {
     Data(#[from] PublishedError),
     /// The host profile is invalid.
     #[error(transparent)]
-    Profile(#[from] ProfileError),
+    Profile(#[from] HostProfileError),
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),

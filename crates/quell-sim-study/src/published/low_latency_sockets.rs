@@ -6,7 +6,7 @@ use std::fmt;
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Coalescing, CoalescingPeriod, HostProfile, Ns, Run, RunError, ServerKind, TrafficKind};
+use quell_sim::{CoalescingPeriod, HostProfile, Ns, Run, RunError, ServerKind, SimCoalescing, TrafficKind};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Cell, Compared, ExperimentError, Summary};
@@ -34,14 +34,14 @@ const UDP_FACTOR: f64 = 0.78;
 /// Transport of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum CellTransport {
     /// TCP_RR.
     Tcp,
     /// UDP_RR.
     Udp,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for CellTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Tcp => "TCP",
@@ -83,16 +83,16 @@ impl fmt::Display for LowLatencyRow {
 }
 
 impl LowLatencyRow {
-    fn figures(&self, transport: Transport) -> (f64, f64, f64) {
+    fn figures(&self, transport: CellTransport) -> (f64, f64, f64) {
         match transport {
-            Transport::Tcp => (self.tcp_tps, self.tcp_cpu_pct, self.tcp_service_demand),
-            Transport::Udp => (self.udp_tps, self.udp_cpu_pct, self.udp_service_demand),
+            CellTransport::Tcp => (self.tcp_tps, self.tcp_cpu_pct, self.tcp_service_demand),
+            CellTransport::Udp => (self.udp_tps, self.udp_cpu_pct, self.udp_service_demand),
         }
     }
 
     /// CPU use in percent that the service demand implies, if it contradicts the CPU column.
     #[must_use]
-    pub fn contradiction(&self, transport: Transport) -> Option<f64> {
+    pub fn contradiction(&self, transport: CellTransport) -> Option<f64> {
         let (tps, cpu_pct, demand_us) = self.figures(transport);
         let implied_pct = 100.0 * tps * demand_us / 1e6 / HARDWARE_THREADS;
         ((implied_pct / cpu_pct - 1.0).abs() > CONTRADICTION).then_some(implied_pct)
@@ -105,7 +105,7 @@ pub struct LowLatencyCell {
     /// Published row.
     pub row: LowLatencyRow,
     /// Transport.
-    pub transport: Transport,
+    pub transport: CellTransport,
     /// Published round trips per second.
     pub published_tps: f64,
     /// Modelled round trips per second.
@@ -145,7 +145,7 @@ pub fn low_latency_sockets(
     threads: usize,
     progress: impl Fn(usize) + Sync,
 ) -> Result<Vec<LowLatencyCell>, RunError> {
-    let jobs: Vec<_> = rows.iter().flat_map(|row| [(row, Transport::Tcp), (row, Transport::Udp)]).collect();
+    let jobs: Vec<_> = rows.iter().flat_map(|row| [(row, CellTransport::Tcp), (row, CellTransport::Udp)]).collect();
     let cell = |index: usize| {
         let (row, transport) = jobs[index];
         let (modelled_tps, modelled_cpu_pct) = round_trips(row, transport, host)?;
@@ -191,12 +191,12 @@ fn contradiction_note(cell: &LowLatencyCell) -> Option<String> {
 
 /// Host of a row: kernel configuration, idle states, coalescing, transport. The client is a host like
 /// the server, so the constants of a load generator do not apply.
-fn configured(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> HostProfile {
+fn configured(row: &LowLatencyRow, transport: CellTransport, host: &HostProfile) -> HostProfile {
     let mut host = HostProfile { coalescing: coalescing(row), ..host.clone() };
     let client = &mut host.constants;
     (client.network_jitter_ns, client.ack_delay_ns) = (0.0, 0.0);
     (client.client_tail_share, client.client_tail_slope, client.client_outlier_share) = (0.0, 0.0, 0.0);
-    if transport == Transport::Udp {
+    if transport == CellTransport::Udp {
         host.constants.request_ns *= UDP_FACTOR;
     }
     if row.config == "typical" {
@@ -219,7 +219,7 @@ fn configured(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> 
     host
 }
 
-fn coalescing(row: &LowLatencyRow) -> Coalescing {
+fn coalescing(row: &LowLatencyRow) -> SimCoalescing {
     let rx_usecs = match row.rx_usecs.as_str() {
         "adaptive" => ADAPTIVE_USECS,
         usecs => usecs.parse().unwrap_or(0),
@@ -228,11 +228,11 @@ fn coalescing(row: &LowLatencyRow) -> Coalescing {
         "adaptive" => CoalescingPeriod::FirstCompletion,
         _ => CoalescingPeriod::LastInterrupt,
     };
-    Coalescing { rx_usecs, rx_period, ..Coalescing::NONE }
+    SimCoalescing { rx_usecs, rx_period, ..SimCoalescing::NONE }
 }
 
 /// Round trips per second, and CPU use in percent of all hardware threads.
-fn round_trips(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> Result<(f64, f64), RunError> {
+fn round_trips(row: &LowLatencyRow, transport: CellTransport, host: &HostProfile) -> Result<(f64, f64), RunError> {
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 50_000_000;
     let mode = if row.kernel == "patched" { BUSY_POLL } else { "base" };

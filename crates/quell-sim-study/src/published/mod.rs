@@ -15,7 +15,7 @@ pub use experiment::{
     Cell, ErrorKind, Experiment, ExperimentComparison, ExperimentError, ParseExperimentError, Summary,
 };
 pub use irq_suspension::{Comparison, IrqSuspension, PublishedCell, PublishedError};
-pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
+pub use low_latency_sockets::{CellTransport, LowLatencyCell, LowLatencyRow, low_latency_rows, low_latency_sockets};
 pub use score::{ColumnScore, ComparedCell, Scored, TRAINING, held_out, score, wanted_errors};
 pub use threaded_napi::{
     LatencyQuantiles, PollMechanism, ThreadedNapiCell, ThreadedNapiRow, threaded_napi, threaded_napi_rows,

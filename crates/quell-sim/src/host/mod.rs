@@ -6,4 +6,4 @@ mod profile;
 
 pub use constants::{CONSTANTS, Constant, Constants};
 pub(crate) use costs::Costs;
-pub use profile::{HostProfile, IdleState, ProfileError, Value};
+pub use profile::{HostProfile, HostProfileError, IdleState, Value};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CONSTANTS, Constant, Constants};
 use crate::engine::Ns;
-use crate::mechanism::Coalescing;
+use crate::mechanism::SimCoalescing;
 
 /// An idle state of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct HostProfile {
     /// Entries of each RX ring.
     pub ring_size: usize,
     /// Interrupt coalescing of the NIC.
-    pub coalescing: Coalescing,
+    pub coalescing: SimCoalescing,
     /// Idle states, lightest first.
     pub idle_states: Vec<IdleState>,
     /// Constants.
@@ -58,7 +58,7 @@ pub struct HostProfile {
 /// Why a profile is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ProfileError {
+pub enum HostProfileError {
     /// Invalid TOML, or not a profile.
     #[error("host profile: {0}")]
     Syntax(#[from] toml::de::Error),
@@ -113,7 +113,7 @@ struct File {
     cpus: usize,
     cpus_per_cache: usize,
     ring_size: usize,
-    coalescing: Coalescing,
+    coalescing: SimCoalescing,
     idle_states: Vec<IdleState>,
     constants: BTreeMap<String, Value>,
 }
@@ -131,11 +131,11 @@ impl HostProfile {
     ///
     /// # Errors
     ///
-    /// [`ProfileError::UnknownHost`] with the names of the shipped profiles.
-    pub fn shipped(name: &str) -> Result<Self, ProfileError> {
+    /// [`HostProfileError::UnknownHost`] with the names of the shipped profiles.
+    pub fn shipped(name: &str) -> Result<Self, HostProfileError> {
         let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name) else {
             let known = Self::shipped_names().collect::<Vec<_>>().join(", ");
-            return Err(ProfileError::UnknownHost { name: name.to_owned(), known });
+            return Err(HostProfileError::UnknownHost { name: name.to_owned(), known });
         };
         Self::from_toml(text)
     }
@@ -149,20 +149,21 @@ impl HostProfile {
     ///
     /// # Errors
     ///
-    /// See [`ProfileError`].
-    pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
+    /// See [`HostProfileError`].
+    pub fn from_toml(text: &str) -> Result<Self, HostProfileError> {
         let file: File = toml::from_str(text)?;
         let mut constants = Constants::default();
         for (name, value) in &file.constants {
-            let constant = Constant::named(name).ok_or_else(|| ProfileError::UnknownConstant { name: name.clone() })?;
+            let constant =
+                Constant::named(name).ok_or_else(|| HostProfileError::UnknownConstant { name: name.clone() })?;
             let Constant { name, least, greatest, .. } = *constant;
             if !(least..=greatest).contains(&value.value) {
-                return Err(ProfileError::OutOfRange { name, value: value.value, least, greatest });
+                return Err(HostProfileError::OutOfRange { name, value: value.value, least, greatest });
             }
             constant.set(&mut constants, value.value);
         }
         if let Some(missing) = CONSTANTS.iter().find(|constant| !file.constants.contains_key(constant.name)) {
-            return Err(ProfileError::MissingConstant { name: missing.name, meaning: missing.meaning });
+            return Err(HostProfileError::MissingConstant { name: missing.name, meaning: missing.meaning });
         }
         Ok(Self {
             name: file.name,
@@ -248,9 +249,12 @@ mod tests {
         let text = profile().to_toml();
         let without: String =
             text.lines().filter(|line| !line.starts_with("wake_ns")).map(|line| format!("{line}\n")).collect();
-        assert!(matches!(HostProfile::from_toml(&without), Err(ProfileError::MissingConstant { name: "wake_ns", .. })));
+        assert!(matches!(
+            HostProfile::from_toml(&without),
+            Err(HostProfileError::MissingConstant { name: "wake_ns", .. })
+        ));
         let line = text.lines().find(|line| line.starts_with("wake_ns")).expect("it is there");
         let wrong = text.replace(line, "wake_ns = { value = -1.0, source = \"nobody\" }");
-        assert!(matches!(HostProfile::from_toml(&wrong), Err(ProfileError::OutOfRange { name: "wake_ns", .. })));
+        assert!(matches!(HostProfile::from_toml(&wrong), Err(HostProfileError::OutOfRange { name: "wake_ns", .. })));
     }
 }

@@ -22,7 +22,7 @@ pub enum CoalescingPeriod {
 /// Interrupt coalescing, with the names of `ethtool -C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Coalescing {
+pub struct SimCoalescing {
     /// `adaptive-rx`: DIM chooses the receive values.
     pub adaptive_rx: bool,
     /// `adaptive-tx`.
@@ -41,7 +41,7 @@ pub struct Coalescing {
     pub tx_period: CoalescingPeriod,
 }
 
-impl Coalescing {
+impl SimCoalescing {
     /// Every received packet interrupts immediately; transmit completions never interrupt.
     pub const NONE: Self = Self {
         adaptive_rx: false,
@@ -119,7 +119,7 @@ pub(crate) struct Coalescer {
 
 impl Coalescer {
     /// Armed initially, as after `ip link set up`.
-    pub(crate) fn new(config: &Coalescing) -> Self {
+    pub(crate) fn new(config: &SimCoalescing) -> Self {
         let quiet = |period| period == CoalescingPeriod::LastCompletion;
         let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
         let tx_profiles = if quiet(config.tx_period) { TX_CQE } else { TX_EQE };
@@ -194,12 +194,12 @@ mod tests {
     use super::*;
 
     fn quiet_time(period: CoalescingPeriod) -> Coalescer {
-        Coalescer::new(&Coalescing { rx_usecs: 8, rx_frames: 3, rx_period: period, ..Coalescing::NONE })
+        Coalescer::new(&SimCoalescing { rx_usecs: 8, rx_frames: 3, rx_period: period, ..SimCoalescing::NONE })
     }
 
     #[test]
     fn without_coalescing_every_packet_interrupts_immediately() {
-        let mut vector = Coalescer::new(&Coalescing::NONE);
+        let mut vector = Coalescer::new(&SimCoalescing::NONE);
         vector.received(100, 1);
         assert_eq!(vector.due_ns(), 100);
     }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn transmit_completions_interrupt_on_the_same_vector() {
-        let mut vector = Coalescer::new(&Coalescing { tx_usecs: 16, ..Coalescing::NONE });
+        let mut vector = Coalescer::new(&SimCoalescing { tx_usecs: 16, ..SimCoalescing::NONE });
         vector.transmitted(0, 1);
         assert_eq!(vector.due_ns(), 16_000);
     }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn each_direction_is_throttled_by_its_own_interrupts() {
         let throttled = CoalescingPeriod::LastInterrupt;
-        let mut vector = Coalescer::new(&Coalescing { tx_usecs: 16, tx_period: throttled, ..Coalescing::NONE });
+        let mut vector = Coalescer::new(&SimCoalescing { tx_usecs: 16, tx_period: throttled, ..SimCoalescing::NONE });
         vector.received(50_000, 1);
         vector.fire(50_000);
         vector.arm(51_000, 0, 1);

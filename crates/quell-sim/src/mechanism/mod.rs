@@ -9,7 +9,7 @@ mod napi;
 mod rx_queue;
 
 pub(crate) use coalescing::Coalescer;
-pub use coalescing::{Coalescing, CoalescingPeriod};
+pub use coalescing::{CoalescingPeriod, SimCoalescing};
 pub(crate) use epoll::{Epoll, Socket, budget};
 pub use napi::NapiState;
 pub(crate) use napi::{Completion, Napi, Schedule};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Coalescer, Coalescing, Napi};
+use super::{Coalescer, Napi, SimCoalescing};
 use crate::engine::Ns;
 use quell_mode::NapiSettings;
 
@@ -64,7 +64,7 @@ pub(crate) struct RxQueue {
 }
 
 impl RxQueue {
-    pub(crate) fn new(settings: NapiSettings, coalescing: &Coalescing, ring_size: usize, irq_cpu: usize) -> Self {
+    pub(crate) fn new(settings: NapiSettings, coalescing: &SimCoalescing, ring_size: usize, irq_cpu: usize) -> Self {
         Self {
             napi: Napi::new(settings),
             vector: Coalescer::new(coalescing),
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn a_full_ring_drops_packets() {
-        let mut queue = RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 2, 0);
+        let mut queue = RxQueue::new(NapiSettings::default(), &SimCoalescing::NONE, 2, 0);
         assert!(queue.receive(PACKET) && queue.receive(PACKET));
         assert!(!queue.receive(PACKET));
     }
 
     #[test]
     fn a_poll_takes_at_most_its_budget() {
-        let mut queue = RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 8, 0);
+        let mut queue = RxQueue::new(NapiSettings::default(), &SimCoalescing::NONE, 8, 0);
         for _ in 0..5 {
             queue.receive(PACKET);
         }

@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::host::{Costs, HostProfile};
-    use crate::mechanism::{Coalescing, Epoll, RxQueue, Socket};
+    use crate::mechanism::{Epoll, RxQueue, SimCoalescing, Socket};
     use crate::world::{Client, KernelRules, Traffic, TrafficKind, WorldShape};
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
         let shape = WorldShape { queues: 1, epolls: 2, cpus: 1, bound: 64 };
         let traffic = Traffic::new(TrafficKind::NONE, Client::NONE, Vec::new(), 0);
         let mut world = World::new(KernelRules::default(), Costs::new(&host), shape, traffic);
-        world.queues.push(RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 8, 0));
+        world.queues.push(RxQueue::new(NapiSettings::default(), &SimCoalescing::NONE, 8, 0));
         let (outer, inner, socket, descriptor) = (0, 1, 0, 1);
         world.epolls.push(Epoll::new(PREFER, 1));
         world.epolls.push(Epoll { outer: Some(descriptor), ..Epoll::new(PREFER, 1) });

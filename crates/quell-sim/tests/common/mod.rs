@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings};
-use quell_sim::scenario::{Application, EpollContext, Observed, Scenario};
+use quell_sim::scenario::{EpollContext, Observed, ScriptedApplication, SimScenario};
 use quell_sim::{HostProfile, ScriptStep};
 
 pub(crate) const US: u64 = 1_000;
@@ -19,27 +19,27 @@ pub(crate) fn host() -> HostProfile {
 }
 
 /// A scenario with the settings of a mode and an application of these steps, which repeat.
-pub(crate) fn scenario(text: &str, steps: &[ScriptStep]) -> Scenario {
+pub(crate) fn scenario(text: &str, steps: &[ScriptStep]) -> SimScenario {
     let mode = mode(text);
     let mut steps = steps.to_vec();
     steps.push(ScriptStep::Repeat);
     let epolls = vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: false, inside: None }];
-    let applications = vec![Application { steps, ..Application::default() }];
-    Scenario { queues: vec![mode.napi()], epolls, applications, ..Scenario::new(host()) }
+    let applications = vec![ScriptedApplication { steps, ..ScriptedApplication::default() }];
+    SimScenario { queues: vec![mode.napi()], epolls, applications, ..SimScenario::new(host()) }
 }
 
 /// The same with an epoll that knows the NAPI id of its socket.
-pub(crate) fn known(mut scenario: Scenario) -> Scenario {
+pub(crate) fn known(mut scenario: SimScenario) -> SimScenario {
     scenario.epolls[0].napi_known = true;
     scenario
 }
 
 /// A server: it waits for ever, works for `work_ns` on what came, reads it, waits again.
-pub(crate) fn server(text: &str, work_ns: u64) -> Scenario {
+pub(crate) fn server(text: &str, work_ns: u64) -> SimScenario {
     scenario(text, &[FOREVER, ScriptStep::Work(work_ns), ScriptStep::ReadAll])
 }
 
-pub(crate) fn play(scenario: &Scenario) -> Observed {
+pub(crate) fn play(scenario: &SimScenario) -> Observed {
     scenario.play().expect("a sound scenario")
 }
 

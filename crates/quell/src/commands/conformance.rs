@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use quell_conformance::expect::Backend;
 use quell_conformance::in_guest::{self, InGuestError};
 use quell_conformance::kernel;
-use quell_conformance::run::{self, Outcome, Place, Report, ScenarioResult};
+use quell_conformance::run::{self, BackendContext, ConformanceReport, ScenarioOutcome, ScenarioResult};
 use quell_conformance::scenario::Scenario;
 use quell_conformance::suite::{self, SuiteError};
 use quell_host::journal::Journal;
@@ -62,13 +62,13 @@ enum Who {
 }
 
 impl Who {
-    fn places(self, journal: &Journal) -> Vec<Place<'_>> {
+    fn places(self, journal: &Journal) -> Vec<BackendContext<'_>> {
         let mut places = Vec::new();
         if matches!(self, Self::Model | Self::Both) {
-            places.push(Place::Model);
+            places.push(BackendContext::Model);
         }
         if matches!(self, Self::Kernel | Self::Both) {
-            places.push(Place::Kernel(journal));
+            places.push(BackendContext::Kernel(journal));
         }
         places
     }
@@ -100,7 +100,7 @@ impl<'a> Listed<'a> {
 /// When a scenario is unknown, the requested backend is unavailable, or a requirement does not hold.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&Report::json_schema());
+        return output::json(&ConformanceReport::json_schema());
     }
     let scenarios = scenarios(&args.names).map_err(|error| unknown(&error))?;
     if args.list {
@@ -171,7 +171,7 @@ fn who(asked: Option<Who>) -> Result<Who, Failure> {
 }
 
 /// Runs the scenarios until all are done or a signal arrives; the flag reports a signal.
-fn play(scenarios: &[Scenario], who: Who) -> Result<(Report, bool), Failure> {
+fn play(scenarios: &[Scenario], who: Who) -> Result<(ConformanceReport, bool), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let progress = Progress::new();
@@ -197,7 +197,7 @@ fn play(scenarios: &[Scenario], who: Who) -> Result<(Report, bool), Failure> {
 const SCENARIO_BOUND: Duration = Duration::from_secs(20);
 const BOOT_BOUND: Duration = Duration::from_secs(100);
 
-fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, Failure> {
+fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<ConformanceReport, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let total = scenarios.len();
@@ -227,20 +227,20 @@ pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
     let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
     let guest = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut printed = Ok(());
-    run::run(&scenarios, &[Place::Guest(&guest.site)], &mut |result: &ScenarioResult| {
+    run::run(&scenarios, &[BackendContext::Guest(&guest.site)], &mut |result: &ScenarioResult| {
         printed = output::json_line(result);
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     printed
 }
 
-fn verdict(report: &Report) -> Result<(), Failure> {
-    let count = |is: fn(&Outcome) -> bool| report.results.iter().filter(|result| is(&result.outcome)).count();
-    let different = count(Outcome::is_difference);
+fn verdict(report: &ConformanceReport) -> Result<(), Failure> {
+    let count = |is: fn(&ScenarioOutcome) -> bool| report.results.iter().filter(|result| is(&result.outcome)).count();
+    let different = count(ScenarioOutcome::is_difference);
     if different > 0 {
         return Err(Failure::new(Exit::VerifyFailed, format!("{different} requirements failed: see above")));
     }
-    let not_played = count(|outcome| matches!(outcome, Outcome::NotPlayed { .. }));
+    let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotPlayed { .. }));
     if not_played > 0 {
         return Err(Failure::new(Exit::RolledBack, format!("{not_played} scenarios could not be run: see above")));
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use quell_host::findings::{self, Report, Rule, Severity};
+use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::visible;
 
@@ -60,7 +60,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     verdict(&report)
 }
 
-fn verdict(report: &Report) -> Result<(), Failure> {
+fn verdict(report: &FindingsReport) -> Result<(), Failure> {
     let serious = report.findings.iter().filter(|finding| finding.severity == Severity::Serious).count();
     match serious {
         0 => Ok(()),

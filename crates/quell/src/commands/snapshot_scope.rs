@@ -1,7 +1,7 @@
 //! Options that limit a snapshot to processes, a device or a network namespace.
 
 use clap::Args;
-use quell_host::snapshot::{Scope, TakeError};
+use quell_host::snapshot::{SnapshotScope, TakeError};
 use quell_linux::Pid;
 
 use crate::exit::{Exit, Failure};
@@ -24,9 +24,9 @@ pub(super) struct ScopeArgs {
 }
 
 impl ScopeArgs {
-    pub(super) fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> SnapshotScope {
         let (netns, pids, device) = (self.netns.clone(), self.pids.clone(), self.device.clone());
-        Scope { netns, whole_host: self.all, pids, device }
+        SnapshotScope { netns, whole_host: self.all, pids, device }
     }
 }
 

@@ -5,7 +5,7 @@ use quell_host::apply::profile_of;
 use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
-use quell_host::journal::{Change, Journal, ListedJournal};
+use quell_host::journal::{Journal, ListedJournal, RecordedChange};
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover};
 use quell_linux::visible;
@@ -107,7 +107,8 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
         match found {
             Found::Recovered { path, reverted } => {
                 // Changes that were set aside just now were tried a second time.
-                let is_new = |change: &Change| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
+                let is_new =
+                    |change: &RecordedChange| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
                 if reverted.restored() > 0
                     || !reverted.failed.is_empty()
                     || reverted.waiting.iter().any(|(change, _)| is_new(change))
@@ -138,7 +139,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
 fn waiting_changes<'a>(
     detached: &'a [(Attached, Detached)],
     all: &'a [(String, Reverted)],
-) -> impl Iterator<Item = &'a Change> {
+) -> impl Iterator<Item = &'a RecordedChange> {
     let of_attachments = detached.iter().flat_map(|(_, detached)| &detached.waiting);
     of_attachments.chain(all.iter().flat_map(|(_, reverted)| &reverted.waiting)).map(|(change, _)| change)
 }

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use quell_linux::signal::{Interruption, InterruptionFlag};
 use quell_vm::debian::{Archives, FetchError, FetchStep, Offer, SUITES};
 use quell_vm::machine::{Emulator, Ended, Machine, MachineError, Nic};
-use quell_vm::store::{Kernel, Store, StoreError};
+use quell_vm::store::{Store, StoreError, StoredKernel};
 use quell_vm::{Flavour, KernelName, guest};
 use serde::Serialize;
 
@@ -194,7 +194,7 @@ fn list(json: bool) -> Result<(), Failure> {
     output::data(&kernels.iter().map(line).collect::<String>())
 }
 
-fn line(kernel: &Kernel) -> String {
+fn line(kernel: &StoredKernel) -> String {
     let origin = &kernel.origin;
     format!("{:<10} {} ({})\n", origin.name.to_string(), origin.version, origin.suite)
 }
@@ -228,7 +228,7 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
 ///
 /// # Errors
 /// When it has not been fetched.
-pub(crate) fn stored_kernel(name: Option<&KernelName>) -> Result<Kernel, Failure> {
+pub(crate) fn stored_kernel(name: Option<&KernelName>) -> Result<StoredKernel, Failure> {
     let store = store()?;
     let kernel = name.map_or_else(|| store.newest(), |name| store.kernel(name));
     kernel.map_err(|error| of_store(&error))

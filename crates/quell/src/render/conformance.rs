@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
-use quell_conformance::expect::{Backend, Finding};
+use quell_conformance::expect::{Backend, ExpectationResult};
 use quell_conformance::observe::Observations;
-use quell_conformance::run::{Outcome, Report, ScenarioResult};
+use quell_conformance::run::{ConformanceReport, ScenarioOutcome, ScenarioResult};
 use quell_conformance::scenario::Scenario;
 
 use super::number::ABSENT;
@@ -25,10 +25,10 @@ pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
 
 /// The table, the reasons, the differences, and a summary.
 #[must_use]
-pub(crate) fn render(report: &Report, scenarios: &[Scenario], terminal: Terminal) -> String {
+pub(crate) fn render(report: &ConformanceReport, scenarios: &[Scenario], terminal: Terminal) -> String {
     let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));
     for result in &report.results {
-        if let Outcome::DidNotHold { plays, misses, stretch, observations } = &result.outcome {
+        if let ScenarioOutcome::DidNotHold { plays, misses, stretch, observations } = &result.outcome {
             let scenario = scenarios.iter().find(|scenario| scenario.name == result.scenario);
             text.push_str(&difference(result, *plays, misses));
             text.push_str(&observed(observations, *stretch, scenario));
@@ -48,14 +48,14 @@ fn backend_name(arm: Backend) -> &'static str {
     }
 }
 
-fn arms(report: &Report) -> Vec<Backend> {
+fn arms(report: &ConformanceReport) -> Vec<Backend> {
     let mut arms: Vec<Backend> = report.results.iter().map(|result| result.arm).collect();
     arms.sort_unstable();
     arms.dedup();
     arms
 }
 
-fn grid(report: &Report, terminal: Terminal) -> String {
+fn grid(report: &ConformanceReport, terminal: Terminal) -> String {
     let arms = arms(report);
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -74,12 +74,12 @@ fn grid(report: &Report, terminal: Terminal) -> String {
     table.trim_fmt()
 }
 
-fn mark(outcome: &Outcome) -> String {
+fn mark(outcome: &ScenarioOutcome) -> String {
     match outcome {
-        Outcome::Held { misses, .. } if misses.is_empty() => "ok".to_owned(),
-        Outcome::Held { plays, misses, .. } => format!("ok {} of {plays}", *plays as usize - misses.len()),
-        Outcome::DidNotHold { .. } => "FAILED".to_owned(),
-        Outcome::NotPlayed { .. } => "not run".to_owned(),
+        ScenarioOutcome::Held { misses, .. } if misses.is_empty() => "ok".to_owned(),
+        ScenarioOutcome::Held { plays, misses, .. } => format!("ok {} of {plays}", *plays as usize - misses.len()),
+        ScenarioOutcome::DidNotHold { .. } => "FAILED".to_owned(),
+        ScenarioOutcome::NotPlayed { .. } => "not run".to_owned(),
         _ => ABSENT.to_owned(),
     }
 }
@@ -94,12 +94,12 @@ fn coloured(mark: String, terminal: Terminal) -> String {
 }
 
 /// Each reason once, with the scenarios that did not run because of it.
-fn reasons(report: &Report) -> String {
+fn reasons(report: &ConformanceReport) -> String {
     let mut by_reason: BTreeMap<(Backend, &str, &str), Vec<&str>> = BTreeMap::new();
     for result in &report.results {
         let (what, reason) = match &result.outcome {
-            Outcome::NotPossible { reason } => ("not possible", reason),
-            Outcome::NotPlayed { reason } => ("not run", reason),
+            ScenarioOutcome::NotPossible { reason } => ("not possible", reason),
+            ScenarioOutcome::NotPlayed { reason } => ("not run", reason),
             _ => continue,
         };
         by_reason.entry((result.arm, what, reason)).or_default().push(&result.scenario);
@@ -110,7 +110,7 @@ fn reasons(report: &Report) -> String {
     by_reason.iter().map(line).collect()
 }
 
-fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<Finding>]) -> String {
+fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<ExpectationResult>]) -> String {
     let mut text = format!(
         "{} failed on the {} in {} of {plays} runs: {}\n",
         result.scenario,
@@ -154,12 +154,13 @@ fn observed(observations: &Observations, stretch: u32, scenario: Option<&Scenari
     lines.iter().map(|line| format!("    {line}\n")).collect()
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &ConformanceReport) -> String {
     let line = |arm: Backend| {
         let of_arm = || report.results.iter().filter(move |result| result.arm == arm);
-        let played =
-            |result: &&ScenarioResult| matches!(result.outcome, Outcome::Held { .. } | Outcome::DidNotHold { .. });
-        let held = of_arm().filter(|result| matches!(result.outcome, Outcome::Held { .. })).count();
+        let played = |result: &&ScenarioResult| {
+            matches!(result.outcome, ScenarioOutcome::Held { .. } | ScenarioOutcome::DidNotHold { .. })
+        };
+        let held = of_arm().filter(|result| matches!(result.outcome, ScenarioOutcome::Held { .. })).count();
         let played = of_arm().filter(played).count();
         format!("{}: {held} of {played} passed\n", backend_name(arm))
     };
@@ -175,13 +176,13 @@ mod tests {
 
     const PIPE: Terminal = Terminal { columns: None, colour: false };
 
-    fn result(scenario: &Scenario, arm: Backend, outcome: Outcome) -> ScenarioResult {
+    fn result(scenario: &Scenario, arm: Backend, outcome: ScenarioOutcome) -> ScenarioResult {
         let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
         ScenarioResult { scenario: name, statement, arm, outcome }
     }
 
-    fn report(results: Vec<ScenarioResult>) -> Report {
-        Report { schema: SCHEMA.to_owned(), results }
+    fn report(results: Vec<ScenarioResult>) -> ConformanceReport {
+        ConformanceReport { schema: SCHEMA.to_owned(), results }
     }
 
     #[test]
@@ -192,7 +193,8 @@ mod tests {
         observations.messages[1].read_ns = None;
         let misses = expect::judge(&scenario, &observations, Backend::Kernel);
         let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
-        let outcome = Outcome::DidNotHold { plays: 1, misses, stretch: 8, observations: Box::new(observations) };
+        let outcome =
+            ScenarioOutcome::DidNotHold { plays: 1, misses, stretch: 8, observations: Box::new(observations) };
         let text = render(&report(vec![result(&scenario, Backend::Kernel, outcome)]), &[scenario], PIPE);
         for part in [
             "deferral-counts-down  FAILED",
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn a_reason_is_shown_once_for_all_scenarios_it_applies_to() {
         let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
-        let outcome = || Outcome::NotPossible { reason: "no second CPU".to_owned() };
+        let outcome = || ScenarioOutcome::NotPossible { reason: "no second CPU".to_owned() };
         let results = scenarios.iter().map(|scenario| result(scenario, Backend::Kernel, outcome())).collect();
         let text = render(&report(results), &scenarios, PIPE);
         assert_eq!(text.matches("not possible on the kernel: no second CPU").count(), 1, "{text}");

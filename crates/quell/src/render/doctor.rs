@@ -1,6 +1,6 @@
 //! Findings as text: most severe first, each kind once with its places and fixes.
 
-use quell_host::findings::{Finding, Fix, Node, Report, Rule, Severity};
+use quell_host::findings::{Finding, FindingsReport, Fix, Node, Rule, Severity};
 
 use super::terminal::Terminal;
 use crate::output::on_one_line;
@@ -13,7 +13,7 @@ const INDENT: &str = "  ";
 
 /// The report.
 #[must_use]
-pub(crate) fn report(report: &Report, terminal: Terminal) -> String {
+pub(crate) fn report(report: &FindingsReport, terminal: Terminal) -> String {
     let mut out = String::new();
     for kind in kinds(&report.findings) {
         out.push_str(&of_kind(&kind, terminal));
@@ -87,7 +87,7 @@ fn named(nodes: &[Node]) -> String {
     names.join(", ")
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &FindingsReport) -> String {
     let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
     let counted = severities.map(|severity| (count(severity), severity.word()));

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::place;
-use quell_host::attach::{Pass, Plan, Step};
+use quell_host::attach::{AttachPlan, AttachStep, Pass};
 use quell_launch::choice::Chosen;
 use quell_launch::library_report::Library;
-use quell_launch::preload_settings::{PreloadSettings, Wait};
-use quell_launch::program::{Reach, Why};
+use quell_launch::preload_settings::{PreloadSettings, WaitChange};
+use quell_launch::program::{NotPreloaded, Reach};
 use quell_launch::reached::{Reached, ReachedObjects, Waits};
 use quell_linux::visible;
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
@@ -52,9 +52,9 @@ fn in_words(settings: &PreloadSettings) -> Vec<String> {
     let sockets = settings.sockets.map(|usecs| format!("new sockets busy poll {}/{NAPI_POLL_WEIGHT}/1", usecs.get()));
     let zero = settings.timed_zero_waits.then(|| "zero timeouts become 1 ns".to_owned());
     let wait = match settings.wait {
-        Wait::AsWritten => None,
-        Wait::AtMost(millis) => Some(format!("waits are split into waits of at most {} ms", millis.get())),
-        Wait::SpinBeforeSleep(micros) => Some(format!("waits spin for {} µs before sleeping", micros.get())),
+        WaitChange::AsWritten => None,
+        WaitChange::AtMost(millis) => Some(format!("waits are split into waits of at most {} ms", millis.get())),
+        WaitChange::SpinBeforeSleep(micros) => Some(format!("waits spin for {} µs before sleeping", micros.get())),
     };
     let events = settings.events_max.map(|events| format!("waits return at most {} events", events.get()));
     [epoll, sockets, zero, wait, events].into_iter().flatten().collect()
@@ -66,9 +66,9 @@ pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
         "zero timeouts do not end the suspension: a program that spins on them stalls until the timeout".to_owned()
     });
     let wait = match wanted.wait {
-        Wait::AsWritten => None,
-        Wait::AtMost(millis) => Some(format!("its waits are not limited to {} ms", millis.get())),
-        Wait::SpinBeforeSleep(_) => Some("it does not spin before sleeping".to_owned()),
+        WaitChange::AsWritten => None,
+        WaitChange::AtMost(millis) => Some(format!("its waits are not limited to {} ms", millis.get())),
+        WaitChange::SpinBeforeSleep(_) => Some("it does not spin before sleeping".to_owned()),
     };
     let sockets = wanted.sockets.map(|_| "its sockets do not busy poll".to_owned());
     let events = wanted.events_max.map(|_| "its number of events per wait is not limited".to_owned());
@@ -77,7 +77,12 @@ pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
 
 /// What the mode has reached in a process, in one sentence or two. `settings` are those that were meant to reach it; `why`
 /// says why the process cannot have the preload library.
-pub(crate) fn reached(mode: &DeliveryMode, settings: &PreloadSettings, reached: &Reached, why: Option<&Why>) -> String {
+pub(crate) fn reached(
+    mode: &DeliveryMode,
+    settings: &PreloadSettings,
+    reached: &Reached,
+    why: Option<&NotPreloaded>,
+) -> String {
     let parts: Vec<String> = [
         epolls_reached(mode, settings, reached.epolls),
         sockets_reached(mode, settings, reached),
@@ -126,7 +131,7 @@ fn waits_reached(
     mode: &DeliveryMode,
     settings: &PreloadSettings,
     reached: &Reached,
-    why: Option<&Why>,
+    why: Option<&NotPreloaded>,
 ) -> Option<String> {
     let way = match (reached.waits, reached.library) {
         (Waits::Unknown, _) => return None,
@@ -147,7 +152,7 @@ fn waits_reached(
 }
 
 /// Planned queue settings and affected processes.
-pub(crate) fn queues(plan: &Plan) -> String {
+pub(crate) fn queues(plan: &AttachPlan) -> String {
     let mut lines: Vec<String> = queue_lines(plan).into_iter().map(|line| format!("queues      {line}")).collect();
     if lines.is_empty() {
         lines.push("queues      none with NAPI settings here".to_owned());
@@ -160,20 +165,22 @@ pub(crate) fn queues(plan: &Plan) -> String {
 }
 
 /// Impossible changes, one per line.
-pub(crate) fn impossible(plan: &Plan) -> String {
+pub(crate) fn impossible(plan: &AttachPlan) -> String {
     impossible_lines(plan)
 }
 
 /// Other processes with sockets on the queues.
-pub(crate) fn affected_lines(plan: &Plan) -> Vec<String> {
+pub(crate) fn affected_lines(plan: &AttachPlan) -> Vec<String> {
     plan.affected_processes.iter().map(|affected| format!("affects {}", affected_process_line(affected))).collect()
 }
 
 /// Outcome of a pass: new objects that were set (only with `details`), and failures.
 pub(crate) fn pass(pass: &Pass, details: bool) -> Vec<String> {
     let made = pass.made.iter().filter(|_| details).map(|step| match step {
-        Step::Queue(_) => format!("{} appeared and was set", place(step)),
-        Step::Epoll(_) | Step::Sockets(_) | Step::Ring(_) => format!("{} was set from outside", place(step)),
+        AttachStep::Queue(_) => format!("{} appeared and was set", place(step)),
+        AttachStep::Epoll(_) | AttachStep::Sockets(_) | AttachStep::Ring(_) => {
+            format!("{} was set from outside", place(step))
+        }
     });
     let others = pass.changed_by_others.iter();
     let others = others.map(|step| format!("{} was changed by another program; left alone", place(step)));
@@ -197,7 +204,7 @@ mod tests {
         sockets: ReachedObjects,
         waits: Waits,
         library: Library,
-        why: Option<&Why>,
+        why: Option<&NotPreloaded>,
     ) -> String {
         let mode = mode.parse().unwrap();
         let (pid, name) = (Pid::new(1234).unwrap(), "server".to_owned());
@@ -243,7 +250,7 @@ mod tests {
                 Unknown,
                 Waits::AroundLibrary,
                 Library::Absent,
-                Some(&Why::Static),
+                Some(&NotPreloaded::Static),
                 "server 1234 lacks busy poll 1000/64/1 on 1 of its 3 epolls with sockets; it runs without the preload library \
               (it is statically linked), so its waits are not limited to 1 ms",
             ),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use quell_host::drift::Drift;
-use quell_host::plan::{Change, ChangeText, Plan};
+use quell_host::plan::{ChangeText, PlannedChange, ProfilePlan};
 use quell_linux::CpuList;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(crate) struct PlanReport<'a> {
 #[serde(rename_all = "kebab-case")]
 struct ChangeReport<'a> {
     #[serde(flatten)]
-    change: &'a Change,
+    change: &'a PlannedChange,
     wanted_by: Option<String>,
 }
 
@@ -33,8 +33,8 @@ struct ImpossibleReport<'a> {
 }
 
 /// The JSON form.
-pub(crate) fn report(plan: &Plan) -> PlanReport<'_> {
-    let change = |step: &'_ quell_host::plan::Step| step.wanted_by.as_ref().map(ToString::to_string);
+pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
+    let change = |step: &'_ quell_host::plan::ProfileStep| step.wanted_by.as_ref().map(ToString::to_string);
     PlanReport {
         schema: "quell-plan/1",
         changes: plan.steps.iter().map(|step| ChangeReport { change: &step.change, wanted_by: change(step) }).collect(),
@@ -58,7 +58,7 @@ struct Line {
 }
 
 /// The tree, followed by impossible changes.
-pub(crate) fn tree(plan: &Plan) -> String {
+pub(crate) fn tree(plan: &ProfilePlan) -> String {
     let lines = lines(plan);
     let mut text = String::new();
     let mut device = None;
@@ -85,7 +85,7 @@ pub(crate) fn tree(plan: &Plan) -> String {
     text
 }
 
-fn lines(plan: &Plan) -> Vec<Line> {
+fn lines(plan: &ProfilePlan) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut devices: Vec<Option<String>> = Vec::new();
     for step in &plan.steps {
@@ -103,7 +103,7 @@ fn lines(plan: &Plan) -> Vec<Line> {
 }
 
 /// Impossible changes with their place in the profile, one per line.
-pub(crate) fn impossible(plan: &Plan) -> String {
+pub(crate) fn impossible(plan: &ProfilePlan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.said, one.wanted_by));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -119,23 +119,23 @@ pub(crate) fn drift(drift: &Drift) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_host::plan::{DeviceId, Diff, Step};
+    use quell_host::plan::{DeviceId, Diff, ProfileStep};
     use quell_linux::Ifindex;
 
-    fn rps(queue: u32, old: &str) -> Step {
+    fn rps(queue: u32, old: &str) -> ProfileStep {
         let device = DeviceId { namespace: 1, ifindex: Ifindex::new(2).unwrap(), name: "eth0".into() };
         let cpus = Diff { old: Some(old.parse().unwrap()), new: Some(CpuList::default()) };
-        Step { change: Change::RpsCpus { device, queue, cpus }, wanted_by: None }
+        ProfileStep { change: PlannedChange::RpsCpus { device, queue, cpus }, wanted_by: None }
     }
 
     #[test]
     fn equal_changes_of_queues_are_one_line() {
-        let sysctl = Change::Sysctl {
+        let sysctl = PlannedChange::Sysctl {
             name: "net.core.busy_poll".into(),
             value: Diff { old: Some("50".into()), new: Some("0".into()) },
         };
-        let steps = vec![rps(0, "0-3"), rps(1, "0-3"), rps(2, "1"), Step { change: sysctl, wanted_by: None }];
-        let plan = Plan { steps, ..Plan::default() };
+        let steps = vec![rps(0, "0-3"), rps(1, "0-3"), rps(2, "1"), ProfileStep { change: sysctl, wanted_by: None }];
+        let plan = ProfilePlan { steps, ..ProfilePlan::default() };
         let expected =
             "eth0\n  queues 0-1 rps_cpus: 0-3 → none\n  queue 2 rps_cpus: 1 → none\nnet.core.busy_poll: 50 → 0\n";
         assert_eq!(tree(&plan), expected);
@@ -143,6 +143,6 @@ mod tests {
 
     #[test]
     fn a_plan_without_changes_says_so() {
-        assert_eq!(tree(&Plan::default()), "nothing to change\n");
+        assert_eq!(tree(&ProfilePlan::default()), "nothing to change\n");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::snapshot::{Device, Index, Napi, Provenance, Reading, RxQueue, Unknown};
+use quell_host::snapshot::{Device, Index, Provenance, Reading, RxQueue, SnapshotNapi, Unknown};
 use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledFlowRule, RssContext};
 use quell_linux::link::OperationalState;
 use quell_linux::netdev::NapiThreading;
@@ -180,7 +180,7 @@ fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
 }
 
 /// NAPI settings; values other than the kernel's defaults are highlighted.
-fn napi_settings(napi: &Napi) -> Vec<(super::tree::Meaning, String)> {
+fn napi_settings(napi: &SnapshotNapi) -> Vec<(super::tree::Meaning, String)> {
     let mut parts = Vec::new();
     let (defer, flush, suspend) = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
     if let (Some(0), Some(0), Some(0)) = (defer.known(), flush.known(), suspend.known()) {
@@ -216,7 +216,7 @@ fn setting(name: &str, value: Reading<u64>, text: impl Fn(u64) -> String) -> (su
 fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
     let mut node = Node::named(format!("rx {}", ranges(queues.iter().map(|queue| queue.id))));
     let links = queues.iter().filter_map(|queue| queue.napi.known().copied().flatten());
-    let napis: Vec<&Napi> = links.filter_map(|linked| Some(index.napi(linked.to)?.1)).collect();
+    let napis: Vec<&SnapshotNapi> = links.filter_map(|linked| Some(index.napi(linked.to)?.1)).collect();
     if let Some(provenance) = alike.has_napi {
         let inferred = if provenance == Provenance::Kernel { "" } else { " (inferred)" };
         node.add(Plain, format!("NAPI {}{inferred}", ranges(napis.iter().map(|napi| napi.id.get()))));
@@ -231,7 +231,7 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
 }
 
 /// Interrupts, threads and CPUs that poll these NAPI instances.
-fn add_pollers(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
+fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
     if !irqs.is_empty() {
@@ -243,7 +243,7 @@ fn add_pollers(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
         let counts = irqs.iter().filter_map(|irq| irq.counts.known()).flatten().map(|(_, count)| *count).sum::<u64>();
         node.add(Faint, format!("{} interrupts", count(counts as usize)));
     }
-    let is_without = |napi: &&&Napi| napi.irq.known() == Some(&None);
+    let is_without = |napi: &&&SnapshotNapi| napi.irq.known() == Some(&None);
     if !napis.is_empty() && napis.iter().filter(is_without).count() == napis.len() {
         node.add(Faint, "no interrupt");
     }
@@ -262,7 +262,7 @@ fn add_pollers(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
 fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
     let linked: Vec<_> =
         device.rx_queues.known_elements().filter_map(|queue| queue.napi.known().copied().flatten()).collect();
-    let others: Vec<&Napi> =
+    let others: Vec<&SnapshotNapi> =
         device.napis.known_elements().filter(|napi| linked.iter().all(|linked| linked.to != napi.id)).collect();
     if others.is_empty() {
         return None;

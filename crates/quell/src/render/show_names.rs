@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use quell_host::snapshot::{Reading, Snapshot, Unknown, Why};
+use quell_host::snapshot::{Reading, Snapshot, Unknown, UnknownReason};
 use quell_linux::{NapiId, Pid};
 
 /// Number ranges such as `1-3,7`; empty without numbers.
@@ -66,12 +66,12 @@ impl<'a> NapiNames<'a> {
 /// Short reason why a value is unknown.
 pub(super) fn reason(unknown: &Unknown) -> String {
     match unknown.why {
-        Why::Absent => "not present".to_owned(),
-        Why::UnsupportedByKernel => "not supported by this kernel".to_owned(),
-        Why::UnsupportedByDriver => "not supported by the driver".to_owned(),
-        Why::Denied { needs: Some(needs) } => format!("needs {needs}"),
-        Why::Denied { needs: None } => "needs root".to_owned(),
-        Why::NotAsked => "not queried".to_owned(),
+        UnknownReason::Absent => "not present".to_owned(),
+        UnknownReason::UnsupportedByKernel => "not supported by this kernel".to_owned(),
+        UnknownReason::UnsupportedByDriver => "not supported by the driver".to_owned(),
+        UnknownReason::Denied { needs: Some(needs) } => format!("needs {needs}"),
+        UnknownReason::Denied { needs: None } => "needs root".to_owned(),
+        UnknownReason::NotAsked => "not queried".to_owned(),
         _ => "could not be read".to_owned(),
     }
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::snapshot::{
-    Epoll, EpollWait, Files, Index, Process, Reading, Socket, SocketState, Thread, WatchedFile, WatchedKind,
+    EpollWait, Files, Index, Process, Reading, SnapshotEpoll, SnapshotSocket, SocketState, Thread, WatchedFile,
+    WatchedKind,
 };
 use quell_linux::NapiId;
 use quell_linux::sched::Policy;
@@ -105,7 +106,7 @@ impl Context<'_> {
         node
     }
 
-    fn epoll(&self, epoll: &Epoll, call: Option<EpollWait>) -> Node {
+    fn epoll(&self, epoll: &SnapshotEpoll, call: Option<EpollWait>) -> Node {
         let mut node = Node::named(format!("epoll {}", epoll.fd));
         match &epoll.params {
             Reading::Known(params) => {
@@ -158,7 +159,7 @@ impl Context<'_> {
         }
     }
 
-    fn sockets<'s>(&self, sockets: impl Iterator<Item = &'s Socket>) -> Vec<Node> {
+    fn sockets<'s>(&self, sockets: impl Iterator<Item = &'s SnapshotSocket>) -> Vec<Node> {
         let mut kinds: BTreeMap<Kind, (usize, BTreeSet<NapiId>)> = BTreeMap::new();
         for socket in sockets {
             let (number, napis) = kinds.entry(kind(socket)).or_default();
@@ -176,7 +177,7 @@ impl Context<'_> {
     }
 }
 
-fn kind(socket: &Socket) -> Kind {
+fn kind(socket: &SnapshotSocket) -> Kind {
     let is_listening = socket.state == SocketState::Listen;
     let is_unconnected = socket.state == SocketState::Close;
     let protocol = match socket.protocol {
@@ -209,7 +210,7 @@ fn kind(socket: &Socket) -> Kind {
 }
 
 /// Files other than sockets that an epoll watches, one line per kind.
-fn others(epoll: &Epoll) -> Vec<Node> {
+fn others(epoll: &SnapshotEpoll) -> Vec<Node> {
     let mut kinds: BTreeMap<(String, bool), Vec<u32>> = BTreeMap::new();
     for target in epoll.targets.known_elements() {
         let WatchedFile::Other { kind, ready } = &target.file else { continue };

@@ -8,7 +8,7 @@ use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{Change, History, JournalError, Target, UndoOutcome};
+use quell_host::journal::{History, JournalError, RecordedChange, TargetProgram, UndoOutcome};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::Reverted;
 use quell_linux::visible;
@@ -59,7 +59,7 @@ pub(crate) struct AppliedReport {
     is_on_top_of_profiles: bool,
     /// Programs of an attachment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    programs: Vec<Target>,
+    programs: Vec<TargetProgram>,
 }
 
 /// State, which determines when the changes end.
@@ -105,7 +105,9 @@ impl AppliedReport {
             settings: history.pending().count() - gone,
             gone,
             drifted,
-            is_on_top_of_profiles: history.pending().any(|(_, entry)| matches!(entry.change, Change::NapiSettings(_))),
+            is_on_top_of_profiles: history
+                .pending()
+                .any(|(_, entry)| matches!(entry.change, RecordedChange::NapiSettings(_))),
             programs: history.targets.clone(),
         }
     }
@@ -219,7 +221,7 @@ impl fmt::Display for AppliedReport {
 }
 
 /// The programs of an attachment: the first, and the number of others.
-fn to_programs(programs: &[Target]) -> String {
+fn to_programs(programs: &[TargetProgram]) -> String {
     match programs {
         [] => String::new(),
         [only] => format!(" to {} {}", only.name, only.pid),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::Spawn;
-use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ pub(crate) const MODE: &str = "suspend200";
 
 /// A lab with memcached in it, and a place for journals.
 pub(crate) struct Stage {
-    pub(crate) lab: Lab,
+    pub(crate) lab: TestLab,
     pub(crate) server: quell_linux::process::Child,
     pub(crate) connections: Vec<TcpStream>,
     pub(crate) dir: TempDir,
@@ -44,7 +44,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
         }
-        let mut lab = Lab::raise(test, 2)?;
+        let mut lab = TestLab::raise(test, 2)?;
         let workers = workers.to_string();
         let words = ["-u", "root", "-U", "0", "-t", &workers, "-l", "192.0.2.1", "-p", "11211"];
         let server = lab.start(Spawn::new("memcached").args(words));

@@ -15,7 +15,7 @@ use quell_bench::lab::veth::{VethLab, VethPlan};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
-use quell_host::snapshot::{Scope, take};
+use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::netdev::{Napi, Netdev};
@@ -164,7 +164,9 @@ impl RunLab {
 
     /// The parameters of the epolls of a process that watch a socket.
     pub(crate) fn epolls(&self, pid: Pid) -> Vec<EpollParams> {
-        let Ok((snapshot, _)) = take(&Scope { pids: vec![pid], ..Scope::default() }) else { return Vec::new() };
+        let Ok((snapshot, _)) = take(&SnapshotScope { pids: vec![pid], ..SnapshotScope::default() }) else {
+            return Vec::new();
+        };
         let files = snapshot.processes.iter().filter_map(|process| process.files.known());
         files.flat_map(|files| files.epolls.iter().filter_map(|epoll| epoll.params.known().copied())).collect()
     }
@@ -192,7 +194,7 @@ impl RunLab {
         wait_until(|| {
             let pid = self.memcached().filter(|pid| self.epolls(*pid).len() >= 2);
             let listens = |pid: &Pid| {
-                let (snapshot, _) = take(&Scope { pids: vec![*pid], ..Scope::default() }).unwrap();
+                let (snapshot, _) = take(&SnapshotScope { pids: vec![*pid], ..SnapshotScope::default() }).unwrap();
                 snapshot.sockets.iter().any(|socket| socket.state == quell_host::snapshot::SocketState::Listen)
             };
             pid.filter(listens).ok_or_else(|| format!("memcached does not listen: {}", quell.err()))

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_reason_is_reported_once_and_only_if_it_lasts() {
-        let worker = crate::steer::Worker { pid: Pid::new(10).unwrap(), epoll_fd: 3, process: "server".to_owned() };
+        let worker =
+            crate::steer::SteerWorker { pid: Pid::new(10).unwrap(), epoll_fd: 3, process: "server".to_owned() };
         let not = |why| NotPinned { worker: worker.clone(), why };
         let several = not(WhyNotPinned::SeveralThreads(vec![]));
         let mut bound = Bound::default();

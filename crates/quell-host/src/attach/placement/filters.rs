@@ -2,7 +2,7 @@
 //! the list of connections.
 
 use crate::snapshot::Snapshot;
-use crate::steer::{Baseline, Connection, GroupKey, Steering, Verdict, Verification, verify};
+use crate::steer::{Baseline, Connection, GroupKey, SteerVerdict, Steering, Verification, verify};
 
 /// Filters in the order of attachment.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Filters {
 
     /// Returns the group of the first filter whose queues are mixed.
     pub(super) fn mixed(&self) -> Option<GroupKey> {
-        let mixed = self.0.iter().find(|filter| filter.seen.verdict == Verdict::Mixed);
+        let mixed = self.0.iter().find(|filter| filter.seen.verdict == SteerVerdict::Mixed);
         mixed.map(|filter| filter.steering.group.key)
     }
 
@@ -90,8 +90,8 @@ impl Filters {
     /// Returns conclusive observations that were not reported yet.
     pub(super) fn news(&mut self) -> Vec<(Steering, Verification)> {
         let says_it_all = |filter: &&mut Filter| match filter.seen.verdict {
-            Verdict::NotYet => false,
-            Verdict::Mixed => !filter.is_reported,
+            SteerVerdict::NotYet => false,
+            SteerVerdict::Mixed => !filter.is_reported,
             _ => !filter.is_reported && filter.is_settled(),
         };
         let tell = |filter: &mut Filter| {
@@ -109,7 +109,7 @@ impl Filters {
 
 impl Filter {
     fn new(steering: Steering) -> Self {
-        let seen = Verification { workers: Vec::new(), verdict: Verdict::NotYet };
+        let seen = Verification { workers: Vec::new(), verdict: SteerVerdict::NotYet };
         Self { steering, baseline: None, seen, is_reported: false }
     }
 
@@ -125,12 +125,12 @@ impl Filter {
         self.steering.group.look_for_workers(snapshot);
         let Some(baseline) = &self.baseline else { return };
         let seen = verify(&self.steering, baseline, snapshot);
-        if seen.verdict != Verdict::NotYet {
+        if seen.verdict != SteerVerdict::NotYet {
             self.seen = seen;
         }
     }
 
     fn is_settled(&self) -> bool {
-        self.seen.verdict == Verdict::CannotTell || self.seen.workers.len() >= self.steering.group.workers().len()
+        self.seen.verdict == SteerVerdict::CannotTell || self.seen.workers.len() >= self.steering.group.workers().len()
     }
 }

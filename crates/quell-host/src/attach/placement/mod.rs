@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use self::bound::{Bound, may_change};
 use self::filters::Filters;
-use super::attachment::{Attachment, ChangeObserver};
+use super::attachment::{AttachObserver, Attachment};
 use super::error::AttachError;
 use crate::settings::SettingsError;
 use crate::snapshot::Snapshot;
@@ -49,7 +49,7 @@ pub struct Groups {
 
 /// Observations of the filters and workers after the filters were attached.
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct PlacementResult {
     /// Verification of each filter, in the order of attachment.
     pub verifications: Vec<Verification>,
     /// Threads that were bound.
@@ -154,7 +154,7 @@ impl Placement {
         &mut self,
         groups: &Groups,
         attachment: &mut Attachment,
-        looks_on: &mut ChangeObserver<'_>,
+        looks_on: &mut AttachObserver<'_>,
     ) -> Result<(), AttachError> {
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
@@ -174,10 +174,10 @@ impl Placement {
         &mut self,
         attachment: &mut Attachment,
         within: Duration,
-        looks_on: &mut ChangeObserver<'_>,
-    ) -> Result<Placed, AttachError> {
+        looks_on: &mut AttachObserver<'_>,
+    ) -> Result<PlacementResult, AttachError> {
         let give_up = Instant::now() + within;
-        let mut placed = Placed::default();
+        let mut placed = PlacementResult::default();
         loop {
             self.filters.list_connections(connections).map_err(AttachError::Connections)?;
             let snapshot = attachment.look_at_programs().map_err(AttachError::Look)?;
@@ -220,7 +220,7 @@ impl Placement {
         &mut self,
         attachment: &mut Attachment,
         snapshot: &Snapshot,
-        looks_on: &mut ChangeObserver<'_>,
+        looks_on: &mut AttachObserver<'_>,
     ) -> PlacementPass {
         let mut pass = PlacementPass::default();
         if let Some(devices) = self.wanted.steer.clone() {
@@ -263,7 +263,7 @@ impl Placement {
         devices: &[String],
         attachment: &mut Attachment,
         snapshot: &Snapshot,
-        looks_on: &mut ChangeObserver<'_>,
+        looks_on: &mut AttachObserver<'_>,
         pass: &mut PlacementPass,
     ) {
         let decided = match decide(snapshot, &attachment.targets().pids(), devices) {
@@ -308,7 +308,7 @@ impl Placement {
     }
 
     /// Binds workers whose queue is known, if requested.
-    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, looks_on: &mut ChangeObserver<'_>) -> Workers {
+    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, looks_on: &mut AttachObserver<'_>) -> Workers {
         let mut workers = Workers::default();
         if !self.wanted.pin {
             return workers;
@@ -362,7 +362,7 @@ struct Workers {
     not_pinned: Vec<NotPinned>,
 }
 
-impl Placed {
+impl PlacementResult {
     fn add(&mut self, workers: Workers) {
         self.pinned.extend(workers.pinned);
         let was_bound = |tid: &Pid| self.pinned.iter().any(|pin| pin.tid == *tid);

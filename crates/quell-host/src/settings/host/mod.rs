@@ -11,8 +11,8 @@ use quell_linux::proc::SysctlName;
 use quell_linux::sched;
 
 use super::{SettingsError, napi};
-use crate::journal::{Outcome, UndoOutcome};
-use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
+use crate::journal::{ChangeOutcome, UndoOutcome};
+use crate::plan::{ChannelCounts, Diff, PlannedChange, RingSizes};
 
 pub(crate) use back::Value;
 pub(crate) use kernel::{Kernel, KnownContexts, Place};
@@ -21,10 +21,16 @@ pub(crate) use kernel::{Kernel, KnownContexts, Place};
 ///
 /// # Errors
 /// When the kernel refuses, or the object does not exist.
-pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Change) -> Result<Outcome, SettingsError> {
+pub(crate) fn make(
+    kernel: &Kernel<'_>,
+    contexts: &KnownContexts,
+    change: &PlannedChange,
+) -> Result<ChangeOutcome, SettingsError> {
     match change {
-        Change::FlowRule { device, matches, action } => steering::make_rule(kernel, contexts, device, matches, action),
-        Change::RssContext { device, context, table } => steering::make_context(kernel, device, context, table),
+        PlannedChange::FlowRule { device, matches, action } => {
+            steering::make_rule(kernel, contexts, device, matches, action)
+        }
+        PlannedChange::RssContext { device, context, table } => steering::make_context(kernel, device, context, table),
         value => on_value(kernel, value, Make),
     }
 }
@@ -36,20 +42,20 @@ pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Chang
 pub(crate) fn restore(
     kernel: &Kernel<'_>,
     contexts: &mut KnownContexts,
-    change: &Change,
-    outcome: Option<Outcome>,
+    change: &PlannedChange,
+    outcome: Option<ChangeOutcome>,
 ) -> Result<UndoOutcome, SettingsError> {
     let undone = match change {
-        Change::FlowRule { device, matches, action } => {
+        PlannedChange::FlowRule { device, matches, action } => {
             steering::undo_rule(kernel, contexts, device, matches, action, outcome)
         }
-        Change::RssContext { device, context, table } => {
+        PlannedChange::RssContext { device, context, table } => {
             steering::undo_context(kernel, contexts, device, context, table, outcome)
         }
         value => on_value(kernel, value, PutBack { what: value.text().what }),
     };
     match (undone, change) {
-        (Err(error), Change::Napi { device, queue, values: Diff { old, new: Some(new) }, .. })
+        (Err(error), PlannedChange::Napi { device, queue, values: Diff { old, new: Some(new) }, .. })
             if error.is_absent() && old.as_ref() != Some(new) =>
         {
             let values = new.unlike(&old.unwrap_or_default());
@@ -80,18 +86,18 @@ trait Act {
 struct Make;
 
 impl Act for Make {
-    type Outcome = Outcome;
+    type Outcome = ChangeOutcome;
 
     fn act<T: Value>(
         self,
         diff: &Diff<T>,
         _: impl Fn() -> Result<Option<T>, SettingsError>,
         write: impl Fn(&T) -> Result<(), SettingsError>,
-    ) -> Result<Outcome, SettingsError> {
+    ) -> Result<ChangeOutcome, SettingsError> {
         if let Some(new) = &diff.new {
             write(new)?;
         }
-        Ok(Outcome::Made)
+        Ok(ChangeOutcome::Made)
     }
 }
 
@@ -139,8 +145,11 @@ impl Act for PutBack {
 ///
 /// # Errors
 /// When the value cannot be read.
-pub(crate) fn differs(kernel: &Kernel<'_>, change: &Change) -> Result<Option<(String, Option<String>)>, SettingsError> {
-    if matches!(change, Change::FlowRule { .. } | Change::RssContext { .. }) {
+pub(crate) fn differs(
+    kernel: &Kernel<'_>,
+    change: &PlannedChange,
+) -> Result<Option<(String, Option<String>)>, SettingsError> {
+    if matches!(change, PlannedChange::FlowRule { .. } | PlannedChange::RssContext { .. }) {
         return Ok(None);
     }
     match on_value(kernel, change, Compare) {
@@ -167,21 +176,21 @@ impl Act for Compare {
 }
 
 /// Applies `act` to the value of a change. Flow rules and RSS contexts have no value.
-fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
+fn on_value<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
-        Change::FlowRule { .. } | Change::RssContext { .. } => {
+        PlannedChange::FlowRule { .. } | PlannedChange::RssContext { .. } => {
             unreachable!("flow rules and RSS contexts have no value")
         }
-        Change::RssTable { device, context, table } => {
+        PlannedChange::RssTable { device, context, table } => {
             let read = || steering::table(kernel, device, *context);
             act.act(table, read, |table| steering::set_table(kernel, device, *context, table))
         }
-        Change::Feature { device, name, on } => act.act(
+        PlannedChange::Feature { device, name, on } => act.act(
             on,
             || Ok(kernel.ethtool()?.features(kernel.index(device)?)?.get(name).map(|feature| feature.active)),
             |on| Ok(kernel.ethtool()?.set_features(kernel.index(device)?, &[(name, *on)]).map(drop)?),
         ),
-        Change::Channels { device, counts } => act.act(
+        PlannedChange::Channels { device, counts } => act.act(
             counts,
             || {
                 let now = kernel.ethtool()?.channels(kernel.index(device)?)?;
@@ -193,7 +202,7 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
                 Ok(kernel.ethtool()?.set_channels(kernel.index(device)?, request)?)
             },
         ),
-        Change::Rings { device, sizes } => act.act(
+        PlannedChange::Rings { device, sizes } => act.act(
             sizes,
             || {
                 let now = kernel.ethtool()?.rings(kernel.index(device)?)?;
@@ -201,12 +210,12 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
             },
             |to| Ok(kernel.ethtool()?.set_rings(kernel.index(device)?, RingRequest { rx: to.rx, tx: to.tx })?),
         ),
-        Change::Coalescing { device, values } => act.act(
+        PlannedChange::Coalescing { device, values } => act.act(
             values,
             || Ok(Some(back::only(&kernel.ethtool()?.coalescing(kernel.index(device)?)?, values))),
             |values| Ok(kernel.ethtool()?.set_coalescing(kernel.index(device)?, values)?),
         ),
-        Change::QueueCoalescing { device, queue, values } => act.act(
+        PlannedChange::QueueCoalescing { device, queue, values } => act.act(
             values,
             || {
                 let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
@@ -215,12 +224,12 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
             },
             |values| Ok(kernel.ethtool()?.set_queue_coalescing(kernel.index(device)?, *queue, values)?),
         ),
-        Change::DeviceThreading { device, on } => act.act(
+        PlannedChange::DeviceThreading { device, on } => act.act(
             on,
             || Ok(Some(device_threading(kernel.namespace, &kernel.name(device)?)?)),
             |on| Ok(set_device_threading(kernel.namespace, &kernel.name(device)?, *on)?),
         ),
-        Change::Sysctl { name, value } => {
+        PlannedChange::Sysctl { name, value } => {
             let sysctl: SysctlName = name.parse()?;
             act.act(
                 value,
@@ -233,24 +242,24 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
 }
 
 /// Like [`on_value`], for settings of one queue.
-fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
+fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
-        Change::RpsCpus { device, queue, cpus } => act.act(
+        PlannedChange::RpsCpus { device, queue, cpus } => act.act(
             cpus,
             || Ok(Some(kernel.sysfs()?.net_class(&kernel.name(device)?).rps_cpus(*queue)?)),
             |cpus| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_rps_cpus(*queue, cpus)?),
         ),
-        Change::XpsCpus { device, queue, cpus } => act.act(
+        PlannedChange::XpsCpus { device, queue, cpus } => act.act(
             cpus,
             || Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).xps_cpus(*queue)?),
             |cpus| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_xps_cpus(*queue, cpus)?),
         ),
-        Change::XpsRxqs { device, queue, rx_queues } => act.act(
+        PlannedChange::XpsRxqs { device, queue, rx_queues } => act.act(
             rx_queues,
             || Ok(Some(kernel.sysfs()?.net_class(&kernel.name(device)?).xps_rxqs(*queue)?)),
             |queues| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_xps_rxqs(*queue, queues)?),
         ),
-        Change::IrqAffinity { device, queue, irq, cpus } => {
+        PlannedChange::IrqAffinity { device, queue, irq, cpus } => {
             let irq = || irq.map_or_else(|| kernel.irq(device, *queue), Ok);
             act.act(
                 cpus,
@@ -258,7 +267,7 @@ fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
                 |cpus| Ok(kernel.proc.set_irq_affinity(irq()?, cpus)?),
             )
         }
-        Change::Napi { device, queue, values, .. } => act.act(
+        PlannedChange::Napi { device, queue, values, .. } => act.act(
             values,
             || Ok(Some(kernel.napi(device, *queue)?.settings)),
             |values| {
@@ -266,12 +275,12 @@ fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
                 napi::set(kernel.namespace, kernel.proc, napi.id, &values.unlike(&napi.settings))
             },
         ),
-        Change::ThreadCpus { device, queue, cpus, .. } => act.act(
+        PlannedChange::ThreadCpus { device, queue, cpus, .. } => act.act(
             cpus,
             || Ok(Some(sched::affinity(kernel.thread(device, *queue)?)?)),
             |cpus| Ok(sched::set_affinity(kernel.thread(device, *queue)?, cpus)?),
         ),
-        Change::ThreadScheduling { device, queue, scheduling, .. } => act.act(
+        PlannedChange::ThreadScheduling { device, queue, scheduling, .. } => act.act(
             scheduling,
             || Ok(Some(sched::scheduling(kernel.thread(device, *queue)?)?)),
             |scheduling| Ok(sched::set_scheduling(kernel.thread(device, *queue)?, *scheduling)?),

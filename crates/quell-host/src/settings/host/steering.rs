@@ -3,7 +3,7 @@
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
 use super::kernel::{Kernel, KnownContexts};
-use crate::journal::{Outcome, UndoOutcome};
+use crate::journal::{ChangeOutcome, UndoOutcome};
 use crate::plan::{ContextRef, DeviceId, Diff, RuleAction};
 use crate::settings::SettingsError;
 
@@ -33,18 +33,18 @@ pub(super) fn make_context(
     device: &DeviceId,
     context: &ContextRef,
     table: &Diff<Vec<u32>>,
-) -> Result<Outcome, SettingsError> {
+) -> Result<ChangeOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     match (&table.new, context) {
         (Some(table), _) => {
             let id = ethtool.create_rss_context(index, &request(table))?;
-            Ok(Outcome::RssContext { id })
+            Ok(ChangeOutcome::RssContext { id })
         }
         (None, ContextRef::Existing(id)) => {
             ethtool.delete_rss_context(index, *id)?;
-            Ok(Outcome::Made)
+            Ok(ChangeOutcome::Made)
         }
-        (None, ContextRef::Planned(_)) => Ok(Outcome::Made),
+        (None, ContextRef::Planned(_)) => Ok(ChangeOutcome::Made),
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn undo_context(
     device: &DeviceId,
     context: &ContextRef,
     table: &Diff<Vec<u32>>,
-    outcome: Option<Outcome>,
+    outcome: Option<ChangeOutcome>,
 ) -> Result<UndoOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     match (&table.old, &table.new, context) {
@@ -71,7 +71,7 @@ pub(super) fn undo_context(
             // indistinguishable, so neither is changed.
             let there = ethtool.rss_contexts(index)?;
             let is_ours = |id: RssContextId, table: &Option<Vec<u32>>| match outcome {
-                Some(Outcome::RssContext { id: made }) => id == made,
+                Some(ChangeOutcome::RssContext { id: made }) => id == made,
                 _ => id != RssContextId::MAIN && table.as_deref() == Some(new.as_slice()),
             };
             let ours: Vec<_> = there.iter().filter(|one| is_ours(one.id, &one.indirection)).collect();
@@ -97,12 +97,12 @@ pub(super) fn make_rule(
     device: &DeviceId,
     matches: &FlowMatch,
     action: &Diff<RuleAction>,
-) -> Result<Outcome, SettingsError> {
+) -> Result<ChangeOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     if let Some(new) = &action.new {
         let rule = FlowRule { matches: *matches, action: resolve(contexts, device, new)? };
         let location = ethtool.add_flow_rule(index, &rule)?;
-        return Ok(Outcome::FlowRule { location });
+        return Ok(ChangeOutcome::FlowRule { location });
     }
     if let Some(old) = &action.old {
         let rule = FlowRule { matches: *matches, action: resolve(contexts, device, old)? };
@@ -111,7 +111,7 @@ pub(super) fn make_rule(
             ethtool.delete_flow_rule(index, installed.location)?;
         }
     }
-    Ok(Outcome::Made)
+    Ok(ChangeOutcome::Made)
 }
 
 pub(super) fn undo_rule(
@@ -120,7 +120,7 @@ pub(super) fn undo_rule(
     device: &DeviceId,
     matches: &FlowMatch,
     action: &Diff<RuleAction>,
-    outcome: Option<Outcome>,
+    outcome: Option<ChangeOutcome>,
 ) -> Result<UndoOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     let there = ethtool.flow_rules(index)?.rules;
@@ -134,7 +134,7 @@ pub(super) fn undo_rule(
         return Ok(UndoOutcome::Undone);
     }
     let is_ours = |installed: &&InstalledFlowRule| match outcome {
-        Some(Outcome::FlowRule { location }) => installed.location == location,
+        Some(ChangeOutcome::FlowRule { location }) => installed.location == location,
         _ => true,
     };
     match there.iter().filter(is_about_these).find(is_ours) {

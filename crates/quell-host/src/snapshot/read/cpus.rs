@@ -4,7 +4,7 @@ use quell_linux::CpuList;
 use quell_linux::proc::{Interrupts, ProcRoot, Softirqs, SoftnetStat};
 use quell_linux::sysfs::{NumaNode, Sysfs};
 
-use super::super::{Cpu, CpuCounters, Cpus, IdleState, Reading, Why};
+use super::super::{Cpu, CpuCounters, CpuidleState, Cpus, Reading, UnknownReason};
 use super::outcome::Outcome as _;
 
 /// Data that is read once and used for all CPUs.
@@ -41,7 +41,7 @@ pub(super) fn read(proc: &ProcRoot, interrupts: &Reading<Interrupts>) -> Cpus {
 impl Common<'_> {
     fn cpu(&self, number: u32) -> Cpu {
         let idle_states = self.sysfs.cpu_idle_states(number).outcome().map(|states| {
-            let state = |state: quell_linux::sysfs::CpuIdleState| IdleState {
+            let state = |state: quell_linux::sysfs::CpuIdleState| CpuidleState {
                 name: state.name,
                 exit_latency_us: state.exit_latency_us,
                 allowed: !state.is_disabled,
@@ -64,7 +64,7 @@ impl Common<'_> {
                 let node = nodes.iter().find(|node| node.cpus.contains(number));
                 Reading::Known(node.map(|node| node.number))
             }
-            Reading::Unknown(unknown) if unknown.unknown.why == Why::Absent => Reading::Known(None),
+            Reading::Unknown(unknown) if unknown.unknown.why == UnknownReason::Absent => Reading::Known(None),
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         }
     }
@@ -95,7 +95,9 @@ fn counted<F>(file: &Reading<F>, count: impl FnOnce(&F) -> Option<u64>, tried: &
         Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         Reading::Known(file) => match count(file) {
             Some(count) => Reading::Known(count),
-            None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried}: it has no entry for CPU {cpu}")),
+            None => {
+                Reading::unknown(UnknownReason::UnsupportedByKernel, format!("{tried}: it has no entry for CPU {cpu}"))
+            }
         },
     }
 }

@@ -9,7 +9,8 @@ use quell_linux::sysfs::{NetClass, Sysfs, SysfsError};
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
 use super::super::{
-    Device, DeviceDefaults, Linked, Lower, Napi, Provenance, Reading, RxQueue, Scope, Thread, TxQueue, Why,
+    Device, DeviceDefaults, Linked, Lower, Provenance, Reading, RxQueue, SnapshotNapi, SnapshotScope, Thread, TxQueue,
+    UnknownReason,
 };
 use super::TakeError;
 use super::namespaces::Space;
@@ -22,7 +23,7 @@ const NO_INTERFACE: u32 = i32::MAX.cast_unsigned();
 /// Reads the devices of all namespaces in the scope.
 pub(super) fn read_all(
     spaces: &[Space],
-    scope: &Scope,
+    scope: &SnapshotScope,
     interrupts: &Reading<Interrupts>,
 ) -> Result<Vec<Device>, TakeError> {
     let mut devices = Vec::new();
@@ -124,7 +125,7 @@ impl<'a> Handles<'a> {
         let is_unsupported = |error: &NetlinkError| error.failure() == Failure::Unsupported;
         let nobody = Ifindex::new(NO_INTERFACE).map(|nobody| ask(ethtool, nobody));
         if is_unsupported(&error) && nobody.is_some_and(|answer| answer.is_err_and(|error| is_unsupported(&error))) {
-            return Reading::unknown(Why::UnsupportedByKernel, error.to_string());
+            return Reading::unknown(UnknownReason::UnsupportedByKernel, error.to_string());
         }
         Err(error).outcome()
     }
@@ -141,24 +142,26 @@ impl<'a> Handles<'a> {
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
             Reading::Known(all) => match all.get(name) {
                 Some(counters) => Reading::Known(counters),
-                None => Reading::unknown(Why::Absent, format!("read /proc/net/dev: it does not contain {name}")),
+                None => {
+                    Reading::unknown(UnknownReason::Absent, format!("read /proc/net/dev: it does not contain {name}"))
+                }
             },
         }
     }
 
-    fn napis(&mut self, index: Ifindex) -> Reading<Vec<Napi>> {
+    fn napis(&mut self, index: Ifindex) -> Reading<Vec<SnapshotNapi>> {
         let napis = self.netdev(|netdev| netdev.napis(index));
         napis.map(|napis| napis.iter().map(|napi| self.napi(napi)).collect())
     }
 
-    fn napi(&self, napi: &netdev::Napi) -> Napi {
+    fn napi(&self, napi: &netdev::Napi) -> SnapshotNapi {
         let id = napi.id;
-        Napi {
+        SnapshotNapi {
             id,
             irq: match napi.irq {
                 Some(irq) => Reading::Known(Some(Linked { to: irq, provenance: Provenance::Kernel })),
                 None => Reading::unknown(
-                    Why::UnsupportedByDriver,
+                    UnknownReason::UnsupportedByDriver,
                     format!("read NAPI {id}: the reply has no attribute irq"),
                 ),
             },
@@ -236,7 +239,7 @@ impl<'a> Class<'a> {
         Self(match (sysfs, InterfaceName::new(name)) {
             (Reading::Known(sysfs), Ok(name)) => Reading::Known(sysfs.net_class(&name)),
             (Reading::Unknown(unknown), _) => Reading::Unknown(unknown.clone()),
-            (_, Err(error)) => Reading::unknown(Why::Failed, error.to_string()),
+            (_, Err(error)) => Reading::unknown(UnknownReason::Failed, error.to_string()),
         })
     }
 
@@ -253,7 +256,7 @@ fn setting<T>(value: Option<T>, attribute: &str, napi: &netdev::Napi) -> Reading
         Some(value) => Reading::Known(value),
         None => {
             let said = format!("read NAPI {}: the reply has no attribute {attribute}", napi.id);
-            Reading::unknown(Why::UnsupportedByKernel, said)
+            Reading::unknown(UnknownReason::UnsupportedByKernel, said)
         }
     }
 }
@@ -261,7 +264,10 @@ fn setting<T>(value: Option<T>, attribute: &str, napi: &netdev::Napi) -> Reading
 fn reported<T>(value: Option<T>, tried: &str, index: Ifindex) -> Reading<T> {
     match value {
         Some(value) => Reading::Known(value),
-        None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried} of interface {index}: not in the reply")),
+        None => Reading::unknown(
+            UnknownReason::UnsupportedByKernel,
+            format!("{tried} of interface {index}: not in the reply"),
+        ),
     }
 }
 
@@ -270,7 +276,7 @@ fn napi_of(queue: &netdev::Queue) -> Reading<Option<Linked<quell_linux::NapiId>>
         Some(id) => Reading::Known(Some(Linked { to: id, provenance: Provenance::Kernel })),
         None => {
             let said = format!("list queues: the reply has no NAPI instance for {:?} queue {}", queue.kind, queue.id);
-            Reading::unknown(Why::UnsupportedByDriver, said)
+            Reading::unknown(UnknownReason::UnsupportedByDriver, said)
         }
     }
 }
@@ -285,7 +291,7 @@ fn queue_counters(
         Reading::Known(all) => match all.iter().find(|stats| stats.kind == kind && stats.id == id) {
             Some(stats) => Reading::Known(stats.counters),
             None => Reading::unknown(
-                Why::UnsupportedByDriver,
+                UnknownReason::UnsupportedByDriver,
                 format!("read statistics: the reply has no {kind:?} queue {id}"),
             ),
         },

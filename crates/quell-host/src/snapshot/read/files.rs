@@ -8,7 +8,7 @@ use quell_linux::pidfd::{PidFd, PidFdError};
 use quell_linux::proc::{EpollInfo, EpollTarget, FdKind, ProcRoot};
 use quell_linux::socket_options;
 
-use super::super::{Reading, Why};
+use super::super::{Reading, UnknownReason};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
@@ -79,11 +79,11 @@ fn is_ready(pidfd: &Result<PidFd, PidFdError>, target: &EpollTarget, kind: Optio
         Some(FdKind::EventFd | FdKind::TimerFd | FdKind::Pipe { .. } | FdKind::Epoll | FdKind::Socket { .. }) => {}
         Some(FdKind::SignalFd) => {
             return Reading::unknown(
-                Why::UnsupportedByKernel,
+                UnknownReason::UnsupportedByKernel,
                 "query a signalfd: it reports signals of the querying process",
             );
         }
-        _ => return Reading::unknown(Why::NotAsked, "files of this type are not queried"),
+        _ => return Reading::unknown(UnknownReason::NotAsked, "files of this type are not queried"),
     }
     match duplicate(pidfd, target.tfd) {
         Reading::Known(file) => file.is_ready(target.events).outcome(),

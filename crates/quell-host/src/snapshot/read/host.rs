@@ -7,24 +7,26 @@ use quell_linux::kernel::Kernel as RunningKernel;
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::{Interrupts, ProcRoot};
 
-use super::super::{Irq, Kernel, Privileges, Reading, Service, Sysctls, Why};
+use super::super::{Irq, Privileges, Reading, Service, SnapshotKernel, Sysctls, UnknownReason};
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
 /// Process names of programs that set interrupts, CPUs or sysctls by their own rules.
 const SERVICES: &[&str] = &["irqbalance", "tuned", "numad", "cpufreqd", "auto-cpufreq"];
 
-pub(super) fn kernel() -> Kernel {
+pub(super) fn kernel() -> SnapshotKernel {
     let RunningKernel { release, version, machine } = RunningKernel::running();
     let threaded_busy_poll = Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()).outcome();
-    Kernel { release, version, machine, threaded_busy_poll }
+    SnapshotKernel { release, version, machine, threaded_busy_poll }
 }
 
 pub(super) fn privileges(proc: &ProcRoot) -> Privileges {
     let held = |set: capability::CapabilitySet| Capability::ALL.into_iter().filter(|one| set.has(*one)).collect();
     let capabilities = match capability::effective(proc) {
         Ok(Some(set)) => Reading::Known(held(set)),
-        Ok(None) => Reading::unknown(Why::UnsupportedByKernel, "read /proc/thread-self/status: it has no line CapEff"),
+        Ok(None) => {
+            Reading::unknown(UnknownReason::UnsupportedByKernel, "read /proc/thread-self/status: it has no line CapEff")
+        }
         Err(error) => Err(error).outcome(),
     };
     Privileges { capabilities, in_initial_user_namespace: capability::in_initial_user_namespace(proc).outcome() }
@@ -53,7 +55,9 @@ pub(super) fn irqs(proc: &ProcRoot, interrupts: &Reading<Interrupts>, numbers: &
         let line = match interrupts {
             Reading::Known(interrupts) => match interrupts.irq(number) {
                 Some(line) => Reading::Known(line),
-                None => Reading::unknown(Why::Absent, format!("read /proc/interrupts: it has no line {number}")),
+                None => {
+                    Reading::unknown(UnknownReason::Absent, format!("read /proc/interrupts: it has no line {number}"))
+                }
             },
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         };

@@ -8,8 +8,8 @@ use quell_linux::visible;
 use quell_linux::{NapiId, Pid};
 
 use super::super::{
-    Device, Epoll, Files, HeldSocket, Linked, Process, Provenance, Reading, Scope, Socket, WatchedFile, WatchedKind,
-    WatchedTarget, Why,
+    Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotEpoll, SnapshotScope, SnapshotSocket,
+    UnknownReason, WatchedFile, WatchedKind, WatchedTarget,
 };
 use super::files::OpenEpoll;
 use super::processes::OpenProcess;
@@ -66,8 +66,8 @@ fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<
 pub(super) fn processes_to_sockets(
     open: Vec<OpenProcess>,
     sockets: SocketTable,
-    scope: &Scope,
-) -> (Vec<Process>, Vec<Socket>, Vec<Pid>) {
+    scope: &SnapshotScope,
+) -> (Vec<Process>, Vec<SnapshotSocket>, Vec<Pid>) {
     let is_left_out = |process: &OpenProcess| process.is_hidden() && !scope.pids.contains(&process.pid);
     let (hidden, seen): (Vec<_>, Vec<_>) = open.into_iter().partition(is_left_out);
     let hidden = hidden.into_iter().map(|process| process.pid).collect();
@@ -83,10 +83,14 @@ fn held_sockets(process: &Process) -> Vec<u64> {
 }
 
 /// Keeps only processes and sockets that receive from these devices.
-pub(super) fn keep_what_arrives_by(devices: &[Device], processes: &mut Vec<Process>, sockets: &mut Vec<Socket>) {
+pub(super) fn keep_what_arrives_by(
+    devices: &[Device],
+    processes: &mut Vec<Process>,
+    sockets: &mut Vec<SnapshotSocket>,
+) {
     let napis: HashSet<NapiId> =
         devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
-    let arrives = |socket: &Socket| matches!(socket.napi, Reading::Known(Some(napi)) if napis.contains(&napi));
+    let arrives = |socket: &SnapshotSocket| matches!(socket.napi, Reading::Known(Some(napi)) if napis.contains(&napi));
     let reached: HashSet<u64> = sockets.iter().filter(|socket| arrives(socket)).map(|socket| socket.inode).collect();
     processes.retain(|process| held_sockets(process).iter().any(|inode| reached.contains(inode)));
     let held: HashSet<u64> = processes.iter().flat_map(held_sockets).collect();
@@ -112,7 +116,7 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     }
 }
 
-fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTable) -> Epoll {
+fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTable) -> SnapshotEpoll {
     let OpenEpoll { fd, params, targets, mut ready } = epoll;
     let watched = |target: EpollTarget| {
         let kind = kinds.get(&target.tfd);
@@ -120,12 +124,14 @@ fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTa
             Some(inode) => WatchedFile::Socket { inode },
             None => WatchedFile::Other {
                 kind: watched_kind(&target, kind),
-                ready: ready.remove(&target.tfd).unwrap_or_else(|| Reading::unknown(Why::NotAsked, "not queried")),
+                ready: ready
+                    .remove(&target.tfd)
+                    .unwrap_or_else(|| Reading::unknown(UnknownReason::NotAsked, "not queried")),
             },
         };
         WatchedTarget { fd: target.tfd, events: target.events, file }
     };
-    Epoll { fd, params, targets: targets.map(|info| info.targets.into_iter().map(watched).collect()) }
+    SnapshotEpoll { fd, params, targets: targets.map(|info| info.targets.into_iter().map(watched).collect()) }
 }
 
 fn watched_kind(target: &EpollTarget, kind: Option<&FdKind>) -> WatchedKind {

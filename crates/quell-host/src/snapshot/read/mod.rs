@@ -23,7 +23,7 @@ use quell_linux::{Pid, clock};
 
 use self::outcome::Outcome as _;
 use self::processes::OpenProcess;
-use super::{Reading, SCHEMA, Scope, Snapshot, Taken};
+use super::{Reading, SCHEMA, Snapshot, SnapshotScope, Taken};
 
 /// Reason why no snapshot could be taken. Unreadable parts are recorded in the snapshot itself.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ pub struct Cost {
 ///
 /// # Errors
 /// [`TakeError`], when a requested object does not exist or its devices cannot be listed.
-pub fn take(scope: &Scope) -> Result<(Snapshot, Cost), TakeError> {
+pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let began = Instant::now();
     let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());
     let proc = ProcRoot::default();

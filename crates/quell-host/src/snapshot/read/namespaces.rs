@@ -7,7 +7,7 @@ use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{NetDev, ProcError, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 
-use super::super::{NetworkNamespace, Reading, Scope, Unknown, Why};
+use super::super::{NetworkNamespace, Reading, SnapshotScope, Unknown, UnknownReason};
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
@@ -66,15 +66,16 @@ impl Space {
 fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
     match count {
         Reading::Known(Some(count)) => Reading::Known(count),
-        Reading::Known(None) => {
-            Reading::unknown(Why::UnsupportedByKernel, format!("read /proc/net/netstat: it does not contain {name}"))
-        }
+        Reading::Known(None) => Reading::unknown(
+            UnknownReason::UnsupportedByKernel,
+            format!("read /proc/net/netstat: it does not contain {name}"),
+        ),
         Reading::Unknown(unknown) => Reading::Unknown(unknown),
     }
 }
 
 /// Opens the namespaces of the scope, in ascending order of inode.
-pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
+pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
     let mut add = |namespace: Namespace| found.insert(namespace.inode(), namespace);

@@ -11,11 +11,11 @@ use quell_linux::sched::SchedError;
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
 
-use super::super::{Reading, Why};
+use super::super::{Reading, UnknownReason};
 
 /// Class of an error.
 pub(super) trait Explained: std::fmt::Display {
-    fn why(&self) -> Why;
+    fn why(&self) -> UnknownReason;
 }
 
 /// Turns a reader's result into a [`Reading`].
@@ -32,112 +32,112 @@ impl<T, E: Explained> Outcome<T> for Result<T, E> {
     }
 }
 
-fn denied(needs: Capability) -> Why {
-    Why::Denied { needs: Some(needs) }
+fn denied(needs: Capability) -> UnknownReason {
+    UnknownReason::Denied { needs: Some(needs) }
 }
 
 impl Explained for NetlinkError {
     /// `Unsupported` refers to the driver, except for a missing netlink family. Support of single requests by the
     /// kernel is determined beforehand.
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self.failure() {
-            _ if self.is_family_absent() => Why::UnsupportedByKernel,
-            Failure::Absent => Why::Absent,
-            Failure::Unsupported => Why::UnsupportedByDriver,
+            _ if self.is_family_absent() => UnknownReason::UnsupportedByKernel,
+            Failure::Absent => UnknownReason::Absent,
+            Failure::Unsupported => UnknownReason::UnsupportedByDriver,
             Failure::Denied => denied(Capability::NetAdmin),
-            _ => Why::Failed,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for NamespaceError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::NoCookie { .. } => Why::UnsupportedByKernel,
+            Self::NoCookie { .. } => UnknownReason::UnsupportedByKernel,
             error if error.is_denied() => denied(Capability::SysAdmin),
-            error if error.is_absent() => Why::Absent,
-            _ => Why::Failed,
+            error if error.is_absent() => UnknownReason::Absent,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for ProcError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            error if error.is_absent() => Why::Absent,
+            error if error.is_absent() => UnknownReason::Absent,
             error if error.is_denied() => denied(Capability::SysPtrace),
-            _ => Why::Failed,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for SysfsError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
             Self::Namespace(error) => error.why(),
-            error if error.is_absent() => Why::Absent,
-            error if error.is_denied() => Why::Denied { needs: None },
-            _ => Why::Failed,
+            error if error.is_absent() => UnknownReason::Absent,
+            error if error.is_denied() => UnknownReason::Denied { needs: None },
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for CpuSetReadError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Why::Absent,
-            _ => Why::Failed,
+            Self::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => UnknownReason::Absent,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for SchedError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::Gone { .. } => Why::Absent,
+            Self::Gone { .. } => UnknownReason::Absent,
             Self::Denied { .. } => denied(Capability::SysNice),
-            _ => Why::Failed,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for PidFdError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::Gone { .. } | Self::NoSuchFd { .. } => Why::Absent,
+            Self::Gone { .. } | Self::NoSuchFd { .. } => UnknownReason::Absent,
             Self::Denied { .. } => denied(Capability::SysPtrace),
-            _ => Why::Failed,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl<E: Explained> Explained for &E {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         (*self).why()
     }
 }
 
 impl Explained for SocketOptionError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::Unsupported { .. } => Why::UnsupportedByKernel,
+            Self::Unsupported { .. } => UnknownReason::UnsupportedByKernel,
             Self::Denied { .. } => denied(Capability::NetAdmin),
-            _ => Why::Failed,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for EpollParamsError {
-    fn why(&self) -> Why {
+    fn why(&self) -> UnknownReason {
         match self {
-            Self::Unsupported | Self::NoBusyPoll => Why::UnsupportedByKernel,
-            _ => Why::Failed,
+            Self::Unsupported | Self::NoBusyPoll => UnknownReason::UnsupportedByKernel,
+            _ => UnknownReason::Failed,
         }
     }
 }
 
 impl Explained for std::io::Error {
-    fn why(&self) -> Why {
-        Why::Failed
+    fn why(&self) -> UnknownReason {
+        UnknownReason::Failed
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use quell_linux::Pid;
 use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
 
-use super::super::{Reading, Scope, Thread, Why};
+use super::super::{Reading, SnapshotScope, Thread, UnknownReason};
 use super::TakeError;
 use super::files::OpenEpoll;
 use super::outcome::Outcome as _;
@@ -41,7 +41,7 @@ pub(super) struct OpenProcess {
 }
 
 /// All processes, in ascending order.
-pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate>, TakeError> {
+pub(super) fn candidates(proc: &ProcRoot, scope: &SnapshotScope) -> Result<Vec<Candidate>, TakeError> {
     let mut pids = proc.pids()?;
     pids.sort_unstable();
     if let Some(missing) = scope.pids.iter().find(|pid| pids.binary_search(pid).is_err()) {
@@ -53,7 +53,7 @@ pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate
         let is_asked_about = scope.pids.is_empty() || scope.pids.contains(&pid);
         let namespace = match is_asked_about {
             true => directory.net_namespace().outcome(),
-            false => Reading::unknown(Why::NotAsked, "other processes were selected"),
+            false => Reading::unknown(UnknownReason::NotAsked, "other processes were selected"),
         };
         Some(Candidate {
             pid,
@@ -74,7 +74,7 @@ fn is_kernel_thread(stat: &PidStat) -> bool {
 
 impl Candidate {
     /// Whether it is requested, or may be in one of these namespaces.
-    pub(super) fn is_within(&self, scope: &Scope, namespaces: &BTreeSet<u64>) -> bool {
+    pub(super) fn is_within(&self, scope: &SnapshotScope, namespaces: &BTreeSet<u64>) -> bool {
         if !scope.pids.is_empty() {
             return scope.pids.contains(&self.pid);
         }
@@ -91,13 +91,14 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         namespace: candidate.namespace.clone(),
         fds: match candidate.runs_without_main_thread {
             false => proc.process(candidate.pid).fds().outcome(),
-            true => {
-                Reading::unknown(Why::Failed, format!("list the files of process {}: {NO_MAIN_THREAD}", candidate.pid))
-            }
+            true => Reading::unknown(
+                UnknownReason::Failed,
+                format!("list the files of process {}: {NO_MAIN_THREAD}", candidate.pid),
+            ),
         },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
-        threads: Reading::unknown(Why::NotAsked, "the process has no sockets"),
+        threads: Reading::unknown(UnknownReason::NotAsked, "the process has no sockets"),
     }
 }
 
@@ -112,17 +113,17 @@ impl OpenProcess {
 
     /// Whether the process is part of the snapshot: requested, inaccessible, unreadable, or with a socket that receives
     /// packets.
-    pub(super) fn is_wanted(&self, scope: &Scope, sockets: &SocketTable) -> bool {
+    pub(super) fn is_wanted(&self, scope: &SnapshotScope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
-            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == Why::Failed)
+            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Failed)
             || !self.xdp_sockets.is_empty()
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
     /// Whether access to its files was denied.
     pub(super) fn is_hidden(&self) -> bool {
-        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, Why::Denied { .. }))
+        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, UnknownReason::Denied { .. }))
     }
 
     /// Reads its threads, unless all its other data was inaccessible.

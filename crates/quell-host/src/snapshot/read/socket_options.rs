@@ -9,7 +9,7 @@ use quell_linux::pidfd::{BriefDuplicate, DuplicatedFd, PidFd};
 use quell_linux::sock_diag::InetSocket;
 use quell_linux::socket_options;
 
-use super::super::{Reading, Unknown, UnknownReading, Why};
+use super::super::{Reading, Unknown, UnknownReading, UnknownReason};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 
@@ -89,7 +89,7 @@ impl Asker {
         };
         match duplicate {
             Reading::Known(socket) if socket.inode().ok() != Some(inode) => {
-                Reading::unknown(Why::Absent, "the socket was closed during the inspection")
+                Reading::unknown(UnknownReason::Absent, "the socket was closed during the inspection")
             }
             duplicate => duplicate,
         }
@@ -97,7 +97,7 @@ impl Asker {
 }
 
 fn not_asked(said: &str) -> UnknownReading {
-    UnknownReading { unknown: Box::new(Unknown { why: Why::NotAsked, said: said.to_owned() }) }
+    UnknownReading { unknown: Box::new(Unknown { why: UnknownReason::NotAsked, said: said.to_owned() }) }
 }
 
 impl Options {
@@ -152,6 +152,9 @@ mod tests {
         };
         assert_eq!(asker.ask(listed.as_raw_fd(), inode(&listed)).napi, Reading::Known(None));
         let swapped = asker.ask(other.as_raw_fd(), inode(&listed)).napi;
-        assert!(matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.why == Why::Absent), "{swapped:?}");
+        assert!(
+            matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.why == UnknownReason::Absent),
+            "{swapped:?}"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use quell_linux::proc::{EpollTarget, FdKind};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
 
-use super::super::{Protocol, Reading, Socket, SocketState, Unknown};
+use super::super::{Protocol, Reading, SnapshotSocket, SocketState, Unknown};
 use super::namespaces::Space;
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
@@ -107,18 +107,18 @@ impl SocketTable {
     }
 
     /// The sockets, in ascending order of inode.
-    pub(super) fn into_sorted(self) -> Vec<Socket> {
-        let mut sockets: Vec<Socket> = self.by_inode.into_values().map(Listed::into_socket).collect();
+    pub(super) fn into_sorted(self) -> Vec<SnapshotSocket> {
+        let mut sockets: Vec<SnapshotSocket> = self.by_inode.into_values().map(Listed::into_socket).collect();
         sockets.sort_unstable_by_key(|socket| socket.inode);
         sockets
     }
 }
 
 impl Listed {
-    fn into_socket(self) -> Socket {
+    fn into_socket(self) -> SnapshotSocket {
         let Self { protocol, namespace, socket, options } = self;
         let options = options.unwrap_or_else(Options::outside_of_the_scope);
-        Socket {
+        SnapshotSocket {
             inode: socket.inode.into(),
             protocol: match protocol {
                 InetProtocol::Tcp => Protocol::Tcp,

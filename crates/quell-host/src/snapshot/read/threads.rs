@@ -3,7 +3,7 @@
 use quell_linux::proc::{EpollTimeout, EpollWaitCall, PidStat, ProcDir};
 use quell_linux::{Pid, sched};
 
-use super::super::{EpollWait, Reading, Thread, Why};
+use super::super::{EpollWait, Reading, Thread, UnknownReason};
 use super::outcome::Outcome as _;
 
 /// Reads the thread in this directory; `None` if it has exited.
@@ -16,9 +16,10 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let schedstat = directory.schedstat().outcome();
     let last_cpu = match stat.processor {
         Some(cpu) => Reading::Known(cpu),
-        None => {
-            Reading::unknown(Why::UnsupportedByKernel, format!("read stat of thread {tid}: it has no processor field"))
-        }
+        None => Reading::unknown(
+            UnknownReason::UnsupportedByKernel,
+            format!("read stat of thread {tid}: it has no processor field"),
+        ),
     };
     Some(Thread {
         tid,
@@ -47,7 +48,7 @@ fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
     fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
         match stat.why_unknown() {
             Some(unknown) => Reading::unknown(unknown.why, unknown.said.clone()),
-            None => Reading::unknown(Why::Failed, "read stat"),
+            None => Reading::unknown(UnknownReason::Failed, "read stat"),
         }
     }
     Thread {

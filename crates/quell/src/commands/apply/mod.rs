@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of};
+use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, profile_of};
 use quell_host::attach::attachment::{Attached, attachments};
 use quell_host::drift::{self, Condition, Drift};
-use quell_host::journal::Change;
+use quell_host::journal::RecordedChange;
 use quell_host::persistent::{self, Persistent};
-use quell_host::plan::Plan;
+use quell_host::plan::ProfilePlan;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -80,10 +80,10 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let layers = layers::read(&args.files)?;
     let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
-    let request = Request { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
+    let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
     if args.dry_run {
         let observed = observe(request.netns, &profile).map_err(failure)?;
-        let plan = Plan::of(&observed, &profile);
+        let plan = ProfilePlan::of(&observed, &profile);
         show(&plan, args.json)?;
         return match plan.impossible.is_empty() || args.partly {
             true => Ok(()),
@@ -101,7 +101,7 @@ fn refused(error: &ProfileError) -> Failure {
     Failure::usage(format!("{error}\n{}", error.caret()))
 }
 
-fn show(plan: &Plan, json: bool) -> Result<(), Failure> {
+fn show(plan: &ProfilePlan, json: bool) -> Result<(), Failure> {
     if json { output::json(&plan_tree::report(plan)) } else { output::data(&plan_tree::tree(plan)) }
 }
 
@@ -120,7 +120,7 @@ fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
 fn refuse_under_attachments() -> Result<(), Failure> {
     let attached = attachments(&journal()).map_err(Failure::refused)?;
     let sets_queues = |attached: &&Attached| {
-        attached.history.pending().any(|(_, entry)| matches!(entry.change, Change::NapiSettings(_)))
+        attached.history.pending().any(|(_, entry)| matches!(entry.change, RecordedChange::NapiSettings(_)))
     };
     match attached.iter().find(sets_queues) {
         None => Ok(()),
@@ -134,7 +134,7 @@ fn refuse_under_attachments() -> Result<(), Failure> {
     }
 }
 
-fn transact(request: &Request<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
+fn transact(request: &ApplyRequest<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
     let journal = journal();
     // Changes left by a killed run would be refused as an applied profile.
     revert_killed_runs(&journal).map_err(ApplyError::Begin)?;

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::placement::{Groups, Placed, Placement, Wanted, decide};
+use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
-    AttachError, Attachment, EpollsSetBy, Plan, Request, TargetError, Targets, effect, observe, plan, ready_files,
+    AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
+    ready_files,
 };
 use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::JournalError;
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         refuse_every_process(&targets)?;
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
-    let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode: args.mode, epolls: EpollsSetBy::Attachment };
     let Observation { snapshot, plan, findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
@@ -139,7 +140,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     printed.map_err(|failure| Failure { text: format!("{}; the mode stays applied", failure.text), ..failure })
 }
 
-fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Placed) -> Result<(), Failure> {
+fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &PlacementResult) -> Result<(), Failure> {
     output::data(&render::rings_left_alone(&report.rings_left_alone))?;
     output::data(&render::placement::placed(groups, placed))?;
     output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())
@@ -162,13 +163,13 @@ fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure
 /// Snapshot, plan, and findings of the plan.
 struct Observation {
     snapshot: Snapshot,
-    plan: Plan,
+    plan: AttachPlan,
     findings: Vec<Finding>,
 }
 
 /// Plans the attachment. If other processes share the queues, or a watched file is ready, takes a second snapshot after
 /// [`LOAD_WATCHED`]: it shows how long they can wait and whether the file stays ready.
-fn look(targets: &Targets, request: &Request) -> Result<Observation, TakeError> {
+fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeError> {
     let looked = |snapshot: Snapshot, before: Option<&Snapshot>| {
         let plan = plan(&snapshot, before, &targets.pids(), request);
         let findings = consequences(&snapshot, before, &plan);
@@ -244,11 +245,11 @@ fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
 
 fn attach(
     targets: &Targets,
-    request: Request,
-    plan: &Plan,
+    request: AttachRequest,
+    plan: &AttachPlan,
     (groups, placement, watched): (&Groups, &mut Placement, Option<Duration>),
     interruption: &Interruption,
-) -> Result<(Attachment, Placed), Failure> {
+) -> Result<(Attachment, PlacementResult), Failure> {
     let flag = interruption.flag();
     let mut observer = |_: usize, _: ChangeStage| match flag.get() {
         Some(_) => ControlFlow::Break(()),
@@ -262,7 +263,7 @@ fn attach(
         .and_then(|()| attachment.settle(&mut observer))
         .and_then(|()| match watched {
             Some(within) => placement.watch(&mut attachment, within, &mut observer),
-            None => Ok(Placed::default()),
+            None => Ok(PlacementResult::default()),
         });
     match set {
         Ok(placed) => Ok((attachment, placed)),
@@ -272,7 +273,7 @@ fn attach(
 
 /// Checks whether the mode is in effect; `None` without queues or with `--seconds 0`.
 fn effect(
-    request: &Request,
+    request: &AttachRequest,
     queues: &[QueueStep],
     time: Duration,
     interruption: &Interruption,

@@ -10,7 +10,7 @@ use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::{Plan, TargetError, Targets, ready_files};
+use quell_host::attach::{AttachPlan, TargetError, Targets, ready_files};
 use quell_host::findings::{READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
@@ -115,7 +115,7 @@ fn preview(
 
 /// A file that stays ready keeps a queue suspended, as under `quell attach`.
 fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
-    let suspends = |plan: &&Plan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
+    let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
     let Some(suspending) = preview.plans().iter().find(suspends) else { return Ok(()) };
     let mut findings = consequences(&preview.snapshot, None, suspending);
     let suspects = ready_files::suspects(&preview.snapshot, &findings);

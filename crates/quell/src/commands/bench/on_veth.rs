@@ -2,7 +2,7 @@
 
 use quell_bench::experiment::{ComparisonError, ExperimentResult};
 use quell_bench::requirements::Missing;
-use quell_bench::run::{BenchError, Event, Request, run as measure};
+use quell_bench::run::{BenchError, LabEvent, LabRequest, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 
@@ -22,7 +22,7 @@ pub(super) enum NotRun {
 /// Measures.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     let extent = super::extent(args);
-    let request = Request {
+    let request = LabRequest {
         modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
         timing: super::timing(args, extent.budget(), super::Slices::Switched),
@@ -58,16 +58,16 @@ fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
     Ok(ServerCommand::Other(words))
 }
 
-fn show(progress: &Progress, under: &mut String, event: Event<'_>) {
+fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
     match event {
-        Event::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
-        Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
-        Event::Begins { load, .. } => *under = super::under(load),
-        Event::Experiment(event) => super::show_progress(progress, under, event),
-        Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
+        LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
+        LabEvent::LabIsUp(_) => progress.doing("the lab is up, measuring"),
+        LabEvent::Begins { load, .. } => *under = super::under(load),
+        LabEvent::Experiment(event) => super::show_progress(progress, under, event),
+        LabEvent::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
             progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
         }),
-        Event::TakenDown(Err(error)) => progress.say(&error.to_string()),
+        LabEvent::TakenDown(Err(error)) => progress.say(&error.to_string()),
     }
 }
 

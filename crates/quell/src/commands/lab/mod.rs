@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::Subcommand;
 use quell_bench::lab::veth::PURPOSE;
 use quell_host::attach::attachment::mode_of;
-use quell_host::journal::{Change, History, ListedJournal, Stay};
+use quell_host::journal::{History, ListedJournal, RecordedChange, Stay};
 use quell_host::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
@@ -46,7 +46,7 @@ struct Entry {
     state: &'static str,
     purpose: Option<String>,
     pid: Option<u32>,
-    changes: Vec<Change>,
+    changes: Vec<RecordedChange>,
     failed: Vec<String>,
 }
 

@@ -12,9 +12,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use quell_host::attach::placement::Wanted;
-use quell_launch::choice::{Choice, Said};
+use quell_launch::choice::{LaunchChoice, Said};
 use quell_launch::preload_settings::PreloadSettings;
-use quell_launch::program::{Program, ProgramError, Reach, Why};
+use quell_launch::program::{LaunchProgram, LaunchProgramError, NotPreloaded, Reach};
 use quell_launch::{library, library_settings};
 use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::event::Epoll;
@@ -70,9 +70,9 @@ const ENVIRONMENT: &str = concat!(
 /// Decisions made before anything is changed.
 pub(crate) struct Launch {
     /// Effective values and their sources.
-    pub(crate) choice: Choice,
+    pub(crate) choice: LaunchChoice,
     /// Program to start.
-    pub(crate) program: Program,
+    pub(crate) program: LaunchProgram,
     /// Settings of the preload library that the mode needs.
     pub(crate) wanted: PreloadSettings,
     /// Settings that the program gets; absent if the mode needs none, or if the library cannot reach the program.
@@ -133,7 +133,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let variable = |name: &str| std::env::var(name).ok();
     let environment = Said::by_environment(variable).map_err(Failure::usage)?;
     let profile = args.profile.as_deref().map(profiles::read).transpose()?;
-    let choice = Choice::of(said, environment, profile).map_err(Failure::usage)?;
+    let choice = LaunchChoice::of(said, environment, profile).map_err(Failure::usage)?;
     info!(mode = %choice.mode.value, by = %choice.mode.by, "mode chosen");
     let program = find(&args.command)?;
     let wanted =
@@ -151,12 +151,12 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     Ok(Launch { choice, program, wanted, preload_settings, no_queues: args.no_queues, placement })
 }
 
-fn find(command: &[OsString]) -> Result<Program, Failure> {
+fn find(command: &[OsString]) -> Result<LaunchProgram, Failure> {
     let name = command.first().ok_or_else(|| Failure::usage("no command given: write it after `--`"))?;
     // The default of execvp(3) without PATH.
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    Program::find(name, &search).map_err(|error| {
-        let is_there = !matches!(&error, ProgramError::NotFound(_)) && exists(name);
+    LaunchProgram::find(name, &search).map_err(|error| {
+        let is_there = !matches!(&error, LaunchProgramError::NotFound(_)) && exists(name);
         Failure::new(if is_there { Exit::CannotExecute } else { Exit::CommandNotFound }, error)
     })
 }
@@ -184,7 +184,12 @@ fn refuse_unsupported(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(
 }
 
 /// Reports what is lost without the preload library; refuses modes that consist of it.
-fn check_without_library(args: &RunArgs, choice: &Choice, wanted: &PreloadSettings, why: &Why) -> Result<(), Failure> {
+fn check_without_library(
+    args: &RunArgs,
+    choice: &LaunchChoice,
+    wanted: &PreloadSettings,
+    why: &NotPreloaded,
+) -> Result<(), Failure> {
     let lost = render::lost_from_outside(wanted);
     if lost.is_empty() && wanted.epoll.is_none() {
         return Ok(());

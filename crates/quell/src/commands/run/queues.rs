@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 
 use quell_host::attach::launch::plan_of_devices;
 use quell_host::attach::placement::{Placement, Wanted};
-use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Targets};
-use quell_host::snapshot::{Scope, take};
+use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
+use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
-use quell_launch::choice::Choice;
+use quell_launch::choice::LaunchChoice;
 use quell_linux::Pid;
 use quell_mode::EpollParams;
 
@@ -36,14 +36,14 @@ pub(super) struct Queues {
 ///
 /// # Errors
 /// When no snapshot can be taken, or a device does not exist.
-pub(super) fn plan(choice: &Choice) -> Result<Plan, Failure> {
-    let (snapshot, _) = take(&Scope::default()).map_err(|error| not_taken(&error))?;
+pub(super) fn plan(choice: &LaunchChoice) -> Result<AttachPlan, Failure> {
+    let (snapshot, _) = take(&SnapshotScope::default()).map_err(|error| not_taken(&error))?;
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
     plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)
 }
 
 /// Fails if parts of the plan are impossible, before anything is started.
-pub(super) fn refuse_impossible(choice: &Choice, plan: &Plan) -> Result<(), Failure> {
+pub(super) fn refuse_impossible(choice: &LaunchChoice, plan: &AttachPlan) -> Result<(), Failure> {
     if plan.impossible.is_empty() {
         return Ok(());
     }
@@ -61,7 +61,7 @@ impl Queues {
     ///
     /// # Errors
     /// When the queues cannot be set; all changes are undone.
-    pub(super) fn set(choice: &Choice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
+    pub(super) fn set(choice: &LaunchChoice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
         let mode = choice.mode.value;
         let follows = follows || wanted != Wanted::default();
         let plan = plan(choice)?;
@@ -77,7 +77,7 @@ impl Queues {
         // Changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal).map_err(Failure::refused)?;
         let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
-        let request = Request { mode, epolls: EpollsSetBy::Attachment };
+        let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
         let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))
             .map_err(|error| failure(&error))?;
         if let Err(error) = attachment.make(&plan, &mut never_stop) {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use quell_host::attach::{Selection, Targets};
-use quell_host::snapshot::{Process, Scope, Snapshot, take};
+use quell_host::snapshot::{Process, Snapshot, SnapshotScope, take};
 use quell_launch::library_report::Library;
 use quell_launch::library_settings::library_settings;
 use quell_launch::preload_settings::PreloadSettings;
-use quell_launch::program::{Program, Reach, Why};
+use quell_launch::program::{LaunchProgram, NotPreloaded, Reach};
 use quell_launch::reached::{Needs, ReachTracker, Reached};
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
@@ -27,7 +27,7 @@ pub(crate) fn why_without_effect(
 ) -> Option<String> {
     let settings = library_settings(mode, None).ok()?;
     let search = std::env::var_os("PATH").unwrap_or_default();
-    let by_library = Program::find(OsStr::new(command), &search).ok()?.reach == Reach::Preload;
+    let by_library = LaunchProgram::find(OsStr::new(command), &search).ok()?.reach == Reach::Preload;
     let needs = Needs::of(&settings, by_library);
     if needs.is_nothing() {
         return None;
@@ -81,7 +81,7 @@ impl Verifier {
             return;
         }
         let pids = targets.pids();
-        let scope = Scope { pids: pids.iter().copied().collect(), ..Scope::default() };
+        let scope = SnapshotScope { pids: pids.iter().copied().collect(), ..SnapshotScope::default() };
         if let Ok((snapshot, _)) = take(&scope)
             && !pids.is_empty()
         {
@@ -115,9 +115,9 @@ impl Verifier {
         }
     }
 
-    fn why_without_library(&self, reached: &Reached) -> Option<Why> {
+    fn why_without_library(&self, reached: &Reached) -> Option<NotPreloaded> {
         let executable = self.proc.path().join(reached.pid.to_string()).join("exe");
-        match Program::find(executable.as_os_str(), OsStr::new("")).ok()?.reach {
+        match LaunchProgram::find(executable.as_os_str(), OsStr::new("")).ok()?.reach {
             Reach::FromOutside(why) => Some(why),
             Reach::Preload => None,
         }

@@ -2,7 +2,7 @@
 
 use quell_host::attach::attachment::{Attached, mode_of};
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::{Change, Target};
+use quell_host::journal::{RecordedChange, TargetProgram};
 use serde_json::{Value, json};
 
 /// The outcome as text.
@@ -28,16 +28,16 @@ fn one(attached: &Attached, detached: &Detached) -> String {
 
 /// Settings that were not restored, with the reason, one per line.
 pub(crate) fn left(
-    in_part: &[(Change, String)],
-    left_alone: &[(Change, String)],
-    waiting: &[(Change, String)],
+    in_part: &[(RecordedChange, String)],
+    left_alone: &[(RecordedChange, String)],
+    waiting: &[(RecordedChange, String)],
 ) -> String {
     let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
 /// Note about changes whose undo could not be recorded because the disk was full.
-pub(crate) fn unrecorded(changes: &[Change]) -> String {
+pub(crate) fn unrecorded(changes: &[RecordedChange]) -> String {
     match changes.len() {
         0 => String::new(),
         count => format!(", {count} undone but not recorded in the journal (no space left)"),
@@ -48,7 +48,7 @@ pub(crate) fn unrecorded(changes: &[Change]) -> String {
 pub(crate) fn name(attached: &Attached) -> String {
     let mode = mode_of(&attached.history).unwrap_or_default();
     let targets = &attached.history.targets;
-    let first = targets.first().map(|Target { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
+    let first = targets.first().map(|TargetProgram { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
     match targets.len() {
         0 | 1 => format!("{first} ({mode})"),
         many => format!("{first} and {} more ({mode})", many - 1),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use quell_host::attach::Request;
-use quell_host::attach::effect::{Seen, Verdict, judge};
+use quell_host::attach::AttachRequest;
+use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::plan::QueueStep;
 use quell_linux::bpf::CounterError;
 use serde::Serialize;
@@ -23,14 +23,14 @@ pub(crate) enum Effect {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
     name: String,
-    seen: Seen,
+    seen: EffectOnQueue,
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: ModeVerdict,
 }
 
 impl Effect {
-    pub(crate) fn of(request: &Request, queues: &[QueueStep], seen: Vec<Seen>) -> Self {
-        let one = |seen: Seen| {
+    pub(crate) fn of(request: &AttachRequest, queues: &[QueueStep], seen: Vec<EffectOnQueue>) -> Self {
+        let one = |seen: EffectOnQueue| {
             let step = queues.iter().find(|step| step.napi == seen.napi)?;
             let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let name = if rx.is_empty() { format!("NAPI {}", seen.napi) } else { format!("{} rx {rx}", step.device) };
@@ -50,9 +50,9 @@ impl fmt::Display for Effect {
             Self::NotWatched(why) => writeln!(f, "could not check whether the mode is in effect: {why}"),
             Self::Watched(queues) => queues.iter().try_for_each(|queue| {
                 let (verdict, why) = match &queue.verdict {
-                    Verdict::InEffect(why) => ("in effect", why),
-                    Verdict::NotInEffect(why) => ("not in effect", why),
-                    Verdict::CannotTell(why) => ("unknown at this load", why),
+                    ModeVerdict::InEffect(why) => ("in effect", why),
+                    ModeVerdict::NotInEffect(why) => ("not in effect", why),
+                    ModeVerdict::CannotTell(why) => ("unknown at this load", why),
                 };
                 writeln!(f, "{}: {verdict}: {why}", queue.name)
             }),

@@ -11,9 +11,9 @@ use std::fmt::{self, Write as _};
 
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
-use quell_host::attach::{Attachment, Plan, Request, RingStep, SocketsStep, Targets};
+use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Severity};
-use quell_host::journal::Target;
+use quell_host::journal::TargetProgram;
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
@@ -24,7 +24,7 @@ use serde::Serialize;
 pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
-    programs: Vec<Target>,
+    programs: Vec<TargetProgram>,
     /// Set by `--follow`.
     #[serde(skip)]
     follows: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Report<'a> {
     /// io_urings for which busy polling could not be enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
     /// Whether the mode is in effect; absent if this was not checked.
     pub(crate) effect: Option<Effect>,
@@ -42,9 +42,9 @@ pub(crate) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub(crate) fn new(
-        request: &Request,
+        request: &AttachRequest,
         targets: &Targets,
-        plan: &'a Plan,
+        plan: &'a AttachPlan,
         findings: Vec<Finding>,
         follows: bool,
     ) -> Self {
@@ -80,7 +80,7 @@ impl fmt::Display for Report<'_> {
 }
 
 /// The first four processes by name and PID, and the number of others.
-fn programs(programs: &[Target]) -> String {
+fn programs(programs: &[TargetProgram]) -> String {
     let named: Vec<String> = programs.iter().take(4).map(|target| format!("{} {}", target.name, target.pid)).collect();
     match programs.len().saturating_sub(named.len()) {
         0 => named.join(", "),
@@ -106,7 +106,7 @@ fn finding_lines(findings: &[Finding]) -> Vec<String> {
 }
 
 /// One line per group of queues of a device with the same change.
-pub(crate) fn queue_lines(plan: &Plan) -> Vec<String> {
+pub(crate) fn queue_lines(plan: &AttachPlan) -> Vec<String> {
     let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
     for step in plan.queues() {
         let alike = |first: &QueueStep| {
@@ -137,7 +137,7 @@ fn napi_change(old: &PartialNapiSettings, new: &PartialNapiSettings) -> String {
 }
 
 /// One line per group of epolls of a process with the same change and the same number of queues.
-fn epoll_lines(plan: &Plan) -> Vec<String> {
+fn epoll_lines(plan: &AttachPlan) -> Vec<String> {
     let mut groups: Vec<Vec<&EpollStep>> = Vec::new();
     for step in plan.epolls() {
         let alike = |first: &EpollStep| {
@@ -235,12 +235,12 @@ fn in_words(limitation: &Limitation) -> String {
 }
 
 /// Impossible changes, one per line.
-pub(crate) fn impossible(plan: &Plan) -> String {
+pub(crate) fn impossible(plan: &AttachPlan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.why));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn affected_processes(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+fn affected_processes(f: &mut fmt::Formatter<'_>, plan: &AttachPlan) -> fmt::Result {
     if plan.queues().next().is_none() {
         return Ok(());
     }

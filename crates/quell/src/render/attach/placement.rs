@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Steered};
-use quell_host::steer::{Pin, Place, Steering, Verdict, Verification};
+use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Steered};
+use quell_host::steer::{Pin, SteerQueue, SteerVerdict, Steering, Verification};
 use quell_linux::CpuList;
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn over(steering: &Steering) -> String {
 }
 
 /// `eth0 rx 0-3, eth1 rx 0-3`.
-fn queues(places: &[Place]) -> String {
+fn queues(places: &[SteerQueue]) -> String {
     let mut devices: Vec<(&str, Vec<u32>)> = Vec::new();
     for place in places {
         match devices.last_mut() {
@@ -45,7 +45,7 @@ fn queues(places: &[Place]) -> String {
 }
 
 /// Verified filters and pinned threads.
-pub(crate) fn placed(groups: &Groups, placed: &Placed) -> String {
+pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     let mut text = String::new();
     for (steering, seen) in groups.steerings.iter().zip(&placed.verifications) {
         let _ = writeln!(text, "{}", steered(steering, seen));
@@ -96,15 +96,17 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
     let connections: usize = seen.workers.iter().flat_map(|worker| worker.connections.values()).sum();
     let (workers, all) = (seen.workers.len(), steering.group.workers().len());
     match seen.verdict {
-        Verdict::Holds => {
+        SteerVerdict::Holds => {
             let most = match steering.queues_of_a_worker() {
                 1 => "one queue".to_owned(),
                 most => format!("at most {most} queues"),
             };
             format!("{connections} new connections reached {workers} of {all} workers, each through {most}")
         }
-        Verdict::NotYet => "not verified yet: no new connection has arrived".to_owned(),
-        Verdict::CannotTell => "not verifiable: a datagram socket reports only the queue of its last packet".to_owned(),
+        SteerVerdict::NotYet => "not verified yet: no new connection has arrived".to_owned(),
+        SteerVerdict::CannotTell => {
+            "not verifiable: a datagram socket reports only the queue of its last packet".to_owned()
+        }
         _ => "workers receive connections from more queues than planned".to_owned(),
     }
 }
@@ -117,7 +119,7 @@ fn pinned(pin: &Pin) -> String {
 }
 
 /// Plan and result as JSON; `placed` is absent before changes were made.
-pub(crate) fn report(groups: &Groups, placed: Option<&Placed>) -> Value {
+pub(crate) fn report(groups: &Groups, placed: Option<&PlacementResult>) -> Value {
     let seen = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(seen);
     let steering = |(number, steering): (usize, &Steering)| {
         json!({
@@ -136,15 +138,15 @@ pub(crate) fn report(groups: &Groups, placed: Option<&Placed>) -> Value {
     })
 }
 
-fn place(place: &Place) -> Value {
+fn place(place: &SteerQueue) -> Value {
     json!({ "device": place.device, "queue": place.queue, "napi": place.napi })
 }
 
 fn seen(seen: &Verification) -> Value {
     let verdict = match seen.verdict {
-        Verdict::Holds => "holds",
-        Verdict::Mixed => "mixed",
-        Verdict::NotYet => "not-yet",
+        SteerVerdict::Holds => "holds",
+        SteerVerdict::Mixed => "mixed",
+        SteerVerdict::NotYet => "not-yet",
         _ => "cannot-tell",
     };
     let napi =

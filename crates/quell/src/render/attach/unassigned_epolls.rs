@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::Plan;
+use quell_host::attach::AttachPlan;
 use quell_host::attach::unassigned_epolls::{QuietEpoll, QuietWith};
 
 use super::counted;
 
 /// Empty if every epoll has a queue. `follows`: later passes find their queues.
-pub(super) fn text(plan: &Plan, follows: bool) -> String {
+pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     if plan.quiet.is_empty() {
         return String::new();
     }
