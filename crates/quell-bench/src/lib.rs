@@ -19,3 +19,4 @@ pub mod server;
 pub mod vm;
 
 mod bench_load;
+pub mod beside;

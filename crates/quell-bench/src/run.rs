@@ -18,8 +18,10 @@ use quell_load::{Distribution, Generator, LoadError, Polling, Progress, RunObser
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use tracing::info;
 
+use crate::beside::{BesideClient, BesideError};
 use crate::counters::Watched;
 use crate::cpus::{CpuError, CpuLayout};
+use crate::experiment::figures::criteria_of_beside;
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
     ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, drive, finished_experiment,
@@ -30,7 +32,7 @@ use crate::lab::napi::Queues;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::offered_load::OfferedLoad;
 use crate::requirements::{Missing, missing};
-use crate::server::{Server, ServerCommand, ServerError};
+use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
 
 /// Number of attempts before a lab check counts as failed.
@@ -53,6 +55,9 @@ pub struct LabRequest {
     pub timing: Timing,
     /// Server under test.
     pub server: ServerCommand,
+    /// A second server on the same queues, whose latency is measured too: any command that speaks memcached's text
+    /// protocol.
+    pub beside: Option<ServerCommand>,
     /// Receive queues. Each has one server worker.
     pub queues: u32,
     /// Generator threads.
@@ -116,6 +121,9 @@ pub enum BenchError {
     /// The lab could not be set up.
     #[error(transparent)]
     Lab(#[from] LabError),
+    /// The second server could not be measured.
+    #[error(transparent)]
+    Beside(#[from] BesideError),
     /// The server could not be started or reached.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -206,7 +214,7 @@ fn measure(
     watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, BenchError> {
-    let mut server = Server::start(lab, &request.server, stopped)?;
+    let mut server = Server::start(lab, &request.server, PORT, stopped)?;
     let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.timing.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     preload(&mut generator, &mut server, stopped)?;
@@ -224,20 +232,53 @@ fn measure(
     if let Some(check) = broken.clone().filter(|_| !request.insist) {
         return Err(BenchError::Check(check));
     }
-    let subject =
-        SubjectFacts::Veth { lab: Box::new(facts.clone()), server: server.facts(&workers), load: Box::new(spec) };
+    let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, request.timing.seed, stopped));
+    let beside = beside.transpose()?;
+    let subject = SubjectFacts::Veth {
+        lab: Box::new(facts.clone()),
+        server: server.facts(&workers),
+        load: Box::new(spec),
+        beside: beside.as_ref().map(|beside| beside.server.facts(&[]).command),
+    };
     let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
     result.not_a_measurement = not_a_measurement(&facts, broken);
-    result.experiments = experiments(request, lab, &mut server, generator, journal, watch, stopped)?;
+    let client = beside.as_ref().map(|beside| &beside.client);
+    result.experiments = experiments(request, lab, &mut server, client, generator, journal, watch, stopped)?;
     server.stop()?;
+    if let Some(Beside { server, client }) = beside {
+        drop(client);
+        server.stop()?;
+    }
     Ok(result)
 }
 
+/// A second server on the same queues and CPUs, and its client.
+struct Beside {
+    server: Server,
+    client: Arc<BesideClient>,
+}
+
+impl Beside {
+    fn start(
+        lab: &mut VethLab,
+        command: &ServerCommand,
+        seed: u64,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Self, BenchError> {
+        let server = Server::start(lab, command, BESIDE_PORT, stopped)?;
+        let cpus = lab.plan.cpus.client_cpus().into_iter().collect();
+        let client = BesideClient::start(server.address(), Arc::clone(&lab.client.namespace), cpus, seed)?;
+        Ok(Self { server, client: Arc::new(client) })
+    }
+}
+
 /// An experiment for each load.
+#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
 fn experiments(
     request: &LabRequest,
     lab: &VethLab,
     server: &mut Server,
+    beside: Option<&Arc<BesideClient>>,
     mut generator: Generator,
     journal: &Journal,
     watch: &mut dyn FnMut(LabEvent<'_>),
@@ -256,7 +297,8 @@ fn experiments(
         let generator = idle.take().unwrap_or_else(|| unreachable!("every experiment returns it"));
         let running = generator.keep_running(schedule)?;
         let loads = (load, offered_per_s);
-        let (experiment, back) = experiment(request, loads, design, lab, server, running, journal, watch, stopped)?;
+        let traffic = Traffic::Generator(running, beside.cloned());
+        let (experiment, back) = experiment(request, loads, design, lab, server, traffic, journal, watch, stopped)?;
         idle = Some(back);
         if server.is_running()? { Ok(experiment) } else { Err(BenchError::ServerEnded) }
     })
@@ -266,14 +308,18 @@ fn experiments(
 fn experiment(
     request: &LabRequest,
     (load, offered_per_s): (OfferedLoad, Option<f64>),
-    design: ExperimentDesign<DeliveryMode>,
+    mut design: ExperimentDesign<DeliveryMode>,
     lab: &VethLab,
     server: &Server,
-    running: quell_load::RunningLoad,
+    traffic: Traffic,
     journal: &Journal,
     watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<(LoadExperiment, Generator), BenchError> {
+    let Traffic::Generator(running, beside) = &traffic else { unreachable!("the lab has a generator") };
+    if beside.is_some() {
+        design.criteria.extend(criteria_of_beside());
+    }
     let targets = Targets::find(Selection::Processes(server.processes()?))?;
     let preview = Preview::of(&targets, &request.modes)?;
     let watched = Watched {
@@ -288,12 +334,11 @@ fn experiment(
     };
     let impossible: Vec<Option<String>> = request.modes.iter().map(|mode| why_not_here(lab, mode)).collect();
     let switching = Switching::begin(journal, targets, &preview.plan, None)?;
-    let traffic = Traffic::Generator(running);
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &impossible, watched, traffic, stopped);
     let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), stopped)
         .map_err(ComparisonError::from)?;
     let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
-    let Traffic::Generator(running) = subject.traffic else { unreachable!("the traffic that was given above") };
+    let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the traffic that was given above") };
     Ok((experiment, running.stop()?))
 }
 

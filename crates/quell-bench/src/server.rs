@@ -21,7 +21,9 @@ use crate::facts::{ServerFacts, WorkerFacts};
 use crate::lab::veth::VethLab;
 
 /// Port of the server. The namespace is private, so the port is always free.
-const PORT: u16 = 11_211;
+pub const PORT: u16 = 11_211;
+/// Port of a second server.
+pub const BESIDE_PORT: u16 = 11_212;
 /// Time limit for the server to accept connections.
 const START_BOUND: Duration = Duration::from_secs(10);
 /// Time that the server gets to exit by itself.
@@ -142,8 +144,13 @@ impl Server {
     ///
     /// # Errors
     /// See [`ServerError`].
-    pub fn start(lab: &mut VethLab, server: &ServerCommand, stopped: &dyn Fn() -> bool) -> Result<Self, ServerError> {
-        let address = SocketAddr::new(lab.server.address, PORT);
+    pub fn start(
+        lab: &mut VethLab,
+        server: &ServerCommand,
+        port: u16,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Self, ServerError> {
+        let address = SocketAddr::new(lab.server.address, port);
         let command = server.words(address, lab.plan.queues);
         let (program, arguments) = command.split_first().ok_or(ServerError::EmptyCommand)?;
         let cpus: CpuList = lab.plan.cpus.server_cpus().into_iter().collect();

@@ -11,7 +11,7 @@ use quell_linux::bpf::NapiPollCounter;
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::DeliveryMode;
 
-use super::judge::{Judge, JudgeError, PrintedFigures};
+use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::{ComparisonError, Timing, server_side};
 
 /// Time limit for the command to listen.
@@ -91,7 +91,7 @@ pub enum CommandSubjectError {
 /// A command that is started for each slice.
 pub struct StartedCommand<'a> {
     runner: &'a mut dyn CommandRunner,
-    judge: Option<Judge>,
+    judges: Judges,
     stopped: &'a dyn Fn() -> bool,
     /// Modes that had no effect, with the reason.
     without_effect: BTreeMap<String, String>,
@@ -109,10 +109,10 @@ struct Running {
 impl<'a> StartedCommand<'a> {
     /// Nothing is started yet.
     #[must_use]
-    pub fn new(runner: &'a mut dyn CommandRunner, judge: Option<Judge>, stopped: &'a dyn Fn() -> bool) -> Self {
+    pub fn new(runner: &'a mut dyn CommandRunner, judges: Judges, stopped: &'a dyn Fn() -> bool) -> Self {
         Self {
             runner,
-            judge,
+            judges,
             stopped,
             without_effect: BTreeMap::new(),
             running: None,
@@ -236,7 +236,7 @@ impl ExperimentSubject for StartedCommand<'_> {
         let counted: Vec<NapiId> = napis.into_iter().collect();
         // If polls cannot be counted, their figures are absent.
         let polls = NapiPollCounter::attach(kernel::sysfs(), &counted).ok();
-        let observed = server_side::observe(&watched, polls.as_ref(), self.judge.as_ref(), slice_ms, self.stopped)?;
+        let observed = server_side::observe(&watched, polls.as_ref(), &self.judges, slice_ms, self.stopped)?;
         self.runner.check_running()?;
         if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {
             self.without_effect.insert(running.mode.to_string(), why);

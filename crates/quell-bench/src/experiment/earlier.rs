@@ -93,7 +93,7 @@ impl TryFrom<Matrix> for ExperimentResult {
             Lab::Sim(model) => SubjectFacts::Model(model),
             Lab::Veth(lab) => {
                 let (server, load) = matrix.server.zip(matrix.load).ok_or(NoServer)?;
-                SubjectFacts::Veth { lab, server, load: Box::new(load) }
+                SubjectFacts::Veth { lab, server, load: Box::new(load), beside: None }
             }
         };
         Ok(Self {

@@ -2,8 +2,10 @@
 //! requests answered where they are known, by the packets polled otherwise.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quell_experiment::{Criterion, Goal};
+use quell_stats::LatencyHistogram;
 
 use crate::counters::{CpuUse, TrialCounters};
 
@@ -98,6 +100,25 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         (PACKETS.to_owned(), per_second(counters.polled_packets)),
     ];
     figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Median latency of a second server on the same queues, µs.
+pub const BESIDE_P50: &str = "beside p50-us";
+/// 99th percentile of the same, µs.
+pub const BESIDE_P99: &str = "beside p99-us";
+
+/// Latencies of a second server as criteria.
+pub(crate) fn criteria_of_beside() -> impl Iterator<Item = Criterion> {
+    let criterion = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
+    [BESIDE_P50, BESIDE_P99].into_iter().map(criterion)
+}
+
+/// Figures of a second server.
+#[must_use]
+pub fn of_beside(latency: &LatencyHistogram) -> BTreeMap<String, f64> {
+    let figures = [(BESIDE_P50, latency.p50()), (BESIDE_P99, latency.p99())];
+    let us = |latency: Duration| latency.as_secs_f64() * 1e6;
+    figures.into_iter().filter_map(|(name, latency)| Some((name.to_owned(), us(latency?)))).collect()
 }
 
 /// Whether a figure that a command printed is better high: rates, whose names say so.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use quell_linux::process::{Output, ProcessError, Spawn};
+use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::visible;
 
 /// Longest output that is read, bytes. More is cut off at the front.
@@ -24,6 +24,18 @@ pub type PrintedFigures = BTreeMap<String, f64>;
 pub struct Judge {
     words: Vec<String>,
 }
+
+/// Commands that measure a slice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Judges {
+    /// Measures the server.
+    pub latency: Option<Judge>,
+    /// Measures another program on the same queues. The names of its figures begin with [`BESIDE`].
+    pub beside: Option<Judge>,
+}
+
+/// Begins the names of figures of a second program on the same queues.
+pub const BESIDE: &str = "beside ";
 
 /// Why a command gave no figures.
 #[derive(Debug, thiserror::Error)]
@@ -96,39 +108,101 @@ impl Judge {
         &self.words
     }
 
-    /// Runs the command and reads its figures. It finds the length of the slice in the environment variable
-    /// `QUELL_SLICE_MS`. Returns `None` if `stopped` said so before it ended; the command is killed then.
+    /// Runs the command and reads its figures, see [`Judges::run`].
     ///
     /// # Errors
     /// See [`JudgeError`].
     pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
-        let command = || visible::name(&shell_words::join(&self.words)).into_owned();
-        let started = |source| JudgeError::Start { command: command(), source };
-        let spawn = Spawn::new(&self.words[0]).args(&self.words[1..]).env("QUELL_SLICE_MS", slice_ms.to_string());
+        let mut running = vec![RunningJudge::start(self, slice_ms)?];
+        Ok(wait_for_all(&mut running, stopped)?.and_then(|mut figures| figures.pop()))
+    }
+
+    fn command(&self) -> String {
+        visible::name(&shell_words::join(&self.words)).into_owned()
+    }
+}
+
+impl Judges {
+    /// Runs both commands at the same time and reads their figures. They find the length of the slice in the environment
+    /// variable `QUELL_SLICE_MS`. Returns `None` if `stopped` returned true before they exited; they are killed then.
+    ///
+    /// # Errors
+    /// See [`JudgeError`].
+    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
+        let judges = [(&self.latency, ""), (&self.beside, BESIDE)];
+        let judges: Vec<(&Judge, &str)> =
+            judges.into_iter().filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix))).collect();
+        let running = judges.iter().map(|(judge, _)| RunningJudge::start(judge, slice_ms));
+        let mut running = running.collect::<Result<Vec<_>, _>>()?;
+        let Some(printed) = wait_for_all(&mut running, stopped)? else { return Ok(None) };
+        let named = printed.into_iter().zip(&judges).flat_map(|(figures, (_, prefix))| {
+            figures.into_iter().map(move |(name, value)| (format!("{prefix}{name}"), value))
+        });
+        Ok(Some(named.collect()))
+    }
+
+    /// Whether there is no judge.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+struct RunningJudge<'a> {
+    judge: &'a Judge,
+    child: Child,
+}
+
+impl<'a> RunningJudge<'a> {
+    fn start(judge: &'a Judge, slice_ms: u32) -> Result<Self, JudgeError> {
+        let words = &judge.words;
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).env("QUELL_SLICE_MS", slice_ms.to_string());
         let spawn = spawn.stdout(Output::Tail(OUTPUT_MAX)).stderr(Output::Tail(OUTPUT_MAX)).dies_with_this_thread();
-        let mut child = spawn.start().map_err(started)?;
-        let deadline = Instant::now() + RUN_MAX;
-        let status = loop {
-            if let Some(status) = child.wait(TICK).map_err(started)? {
-                break status;
-            }
-            if stopped() {
-                return Ok(None);
-            }
-            if Instant::now() >= deadline {
-                return Err(JudgeError::TooLong { command: command() });
-            }
+        let child = spawn.start().map_err(|source| JudgeError::Start { command: judge.command(), source })?;
+        Ok(Self { judge, child })
+    }
+
+    /// Its figures once it has exited; `None` while it runs.
+    fn figures(&mut self) -> Result<Option<PrintedFigures>, JudgeError> {
+        let command = || self.judge.command();
+        let waited = self.child.wait(TICK);
+        let Some(status) = waited.map_err(|source| JudgeError::Start { command: command(), source })? else {
+            return Ok(None);
         };
-        let stdout = child.stdout_tail().unwrap_or_default();
+        let stdout = self.child.stdout_tail().unwrap_or_default();
         let text = String::from_utf8_lossy(&stdout);
         if !status.success() {
-            let stderr = child.stderr_tail().unwrap_or_default();
+            let stderr = self.child.stderr_tail().unwrap_or_default();
             let said = if stderr.trim_ascii().is_empty() { text } else { String::from_utf8_lossy(&stderr) };
             return Err(JudgeError::Failed { command: command(), status: status.to_string(), printed: excerpt(&said) });
         }
         let no_figures = |why| JudgeError::NoFigures { command: command(), why, printed: excerpt(&text) };
         parse(&text).map(Some).map_err(no_figures)
     }
+}
+
+/// Figures of every judge, in their order. `None` if `stopped` returned true before all had exited.
+fn wait_for_all(
+    running: &mut [RunningJudge<'_>],
+    stopped: &dyn Fn() -> bool,
+) -> Result<Option<Vec<PrintedFigures>>, JudgeError> {
+    let deadline = Instant::now() + RUN_MAX;
+    let mut printed = Vec::with_capacity(running.len());
+    for one in running {
+        let figures = loop {
+            if let Some(figures) = one.figures()? {
+                break figures;
+            }
+            if stopped() {
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                return Err(JudgeError::TooLong { command: one.judge.command() });
+            }
+        };
+        printed.push(figures);
+    }
+    Ok(Some(printed))
 }
 
 /// Figures of a text: the numbers of every line that is a JSON object, and of every line of the form `NAME VALUE`. Other lines
@@ -204,6 +278,19 @@ mod tests {
     fn control_characters_in_the_output_do_not_reach_the_error() {
         let error = run("printf 'a\\033[31mb'").unwrap_err().to_string();
         assert!(!error.contains('\u{1b}'), "{error:?}");
+    }
+
+    #[test]
+    fn two_judges_run_at_the_same_time_and_figures_of_the_second_are_named() {
+        let judge = |command: &str| Some(Judge::new(command).unwrap());
+        // Each waits for the other.
+        let dir = tempfile::tempdir().unwrap();
+        let meet = |mine: &str, other: &str| {
+            let dir = dir.path().display();
+            judge(&format!("sh -c 'touch {dir}/{mine}; until [ -e {dir}/{other} ]; do sleep 0.01; done; echo p99 7'"))
+        };
+        let figures = Judges { latency: meet("a", "b"), beside: meet("b", "a") }.run(200, &|| false).unwrap().unwrap();
+        assert_eq!(figures, PrintedFigures::from([("p99".into(), 7.0), ("beside p99".into(), 7.0)]));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::offered_load::OfferedLoad;
 use crate::vm::GuestFacts;
 use command::{CommandRunner, CommandSubjectError, StartedCommand};
 use figures::Work;
-use judge::{Judge, JudgeError, PrintedFigures};
+use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 
 /// Value of the `schema` field that this version writes and reads.
@@ -77,6 +77,9 @@ pub enum SubjectFacts {
         server: ServerFacts,
         /// Generator without the rate.
         load: Box<quell_load::LoadSpec>,
+        /// Command line of the second server on the same queues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beside: Option<Vec<String>>,
     },
     /// A server on the model of a host.
     Model(ModelFacts),
@@ -100,6 +103,9 @@ pub struct ProgramsFacts {
     pub load: Option<Vec<String>>,
     /// Command that printed figures of each slice. Absent if only the server's side is known.
     pub latency: Option<Vec<String>>,
+    /// Command that printed figures of another program on the same queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Vec<String>>,
 }
 
 /// A command that was started for each slice, and the commands that loaded and measured it.
@@ -112,6 +118,9 @@ pub struct CommandFacts {
     pub load: Option<Vec<String>>,
     /// Command that printed figures of each slice. Absent if only the server's side is known.
     pub latency: Option<Vec<String>>,
+    /// Command that printed figures of another program on the same queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Vec<String>>,
 }
 
 /// A process.
@@ -232,8 +241,8 @@ pub struct ProgramsRequest {
     pub timing: Timing,
     /// Command that sends the load. Absent: somebody sends anyway.
     pub load: Option<Vec<String>>,
-    /// Command that measures each slice.
-    pub latency: Option<Judge>,
+    /// Commands that measure each slice.
+    pub judges: Judges,
 }
 
 /// A command that is started under each mode.
@@ -247,8 +256,8 @@ pub struct CommandRequest {
     pub command: Vec<String>,
     /// Command that sends the load. Absent: the judge sends it, or clients reconnect.
     pub load: Option<Vec<String>>,
-    /// Command that measures each slice.
-    pub latency: Option<Judge>,
+    /// Commands that measure each slice.
+    pub judges: Judges,
 }
 
 /// What an experiment would do to programs.
@@ -341,9 +350,9 @@ pub fn run_programs(
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
     // Before anything is changed: a judge that fails, and the names of the figures that it prints.
-    let judged = match &request.latency {
-        Some(judge) => judge.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
-        None => PrintedFigures::new(),
+    let judged = match request.judges.is_empty() {
+        true => PrintedFigures::new(),
+        false => request.judges.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
     };
     let design = design(&request.modes, criteria_of_judge(&judged), request.timing, 1);
     design.check()?;
@@ -351,7 +360,7 @@ pub fn run_programs(
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
-    let traffic = request.latency.clone().map_or(Traffic::Live, Traffic::Judged);
+    let traffic = Traffic::Live(request.judges.clone());
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
     let finished = drive(&mut subject, design, watch, stopped)?;
     result.experiments.push(finished_experiment(finished, None, None)?);
@@ -369,7 +378,7 @@ pub fn run_command(
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
-    let mut subject = StartedCommand::new(runner, request.latency.clone(), stopped);
+    let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped);
     let reference = request.modes.first().copied().unwrap_or_default();
     let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
     let design = design(&request.modes, criteria_of_judge(&printed), request.timing, 1);
@@ -379,7 +388,8 @@ pub fn run_command(
     let facts = CommandFacts {
         command: request.command.clone(),
         load: request.load.clone(),
-        latency: request.latency.as_ref().map(|judge| judge.words().to_vec()),
+        latency: words_of(request.judges.latency.as_ref()),
+        beside: words_of(request.judges.beside.as_ref()),
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let finished = drive(&mut subject, design, watch, stopped)?;
@@ -498,6 +508,10 @@ pub(crate) fn finished_experiment<E: std::fmt::Display + Into<ComparisonError>>(
     Ok(LoadExperiment { load, offered_per_s, record, end })
 }
 
+fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {
+    judge.map(|judge| judge.words().to_vec())
+}
+
 fn facts(request: &ProgramsRequest, preview: &Preview, targets: &Targets) -> ProgramsFacts {
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
@@ -512,6 +526,7 @@ fn facts(request: &ProgramsRequest, preview: &Preview, targets: &Targets) -> Pro
         epolls: preview.plan.epolls.len(),
         cpus: watched.server_cpus.iter().collect(),
         load: request.load.clone(),
-        latency: request.latency.as_ref().map(|judge| judge.words().to_vec()),
+        latency: words_of(request.judges.latency.as_ref()),
+        beside: words_of(request.judges.beside.as_ref()),
     }
 }

@@ -2,6 +2,7 @@
 //! lab they are the lab's server.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
@@ -14,20 +15,20 @@ use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, kernel};
 use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad};
 use quell_mode::DeliveryMode;
+use quell_stats::LatencyHistogram;
 
-use super::judge::{Judge, JudgeError};
+use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
+use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, TrialCounters, Watched};
 use crate::disturbance::{failures, is_saturated};
 
 /// Who sends requests, and who measures their latency.
 pub enum Traffic {
-    /// Quell's generator: requests and latencies are known.
-    Generator(RunningLoad),
-    /// A command that runs once per slice and prints figures.
-    Judged(Judge),
-    /// Whoever sends anyway: only the server's side is known.
-    Live,
+    /// Quell's generator: requests and latencies are known. Beside it the client of a second server, if there is one.
+    Generator(RunningLoad, Option<Arc<BesideClient>>),
+    /// Clients that Quell does not control. Only the server's side is known, and the figures of commands that measure.
+    Live(Judges),
 }
 
 /// Programs that are switched between modes.
@@ -62,6 +63,9 @@ pub enum SubjectError {
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The second server failed.
+    #[error(transparent)]
+    Beside(#[from] BesideError),
     /// A run of the model was aborted.
     #[error(transparent)]
     Model(#[from] quell_sim::RunError),
@@ -127,13 +131,15 @@ impl<'a> Programs<'a> {
     }
 
     fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let Traffic::Generator(load) = &mut self.traffic else { return Ok(None) };
+        let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
         let mut observer = Observer {
             watched: &self.watched,
             proc: &self.proc,
             polls: self.polls.as_ref(),
             stopped: self.stopped,
             readings: Vec::with_capacity(2),
+            beside: beside.as_deref(),
+            of_beside: Ok(LatencyHistogram::new()),
         };
         let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => report,
@@ -145,7 +151,10 @@ impl<'a> Programs<'a> {
             _ => TrialCounters::default(),
         };
         let seconds = f64::from(slice_ms) / 1e3;
-        let metrics = figures::of_counters(&counters, Some(report.answered_in_window), seconds);
+        let mut metrics = figures::of_counters(&counters, Some(report.answered_in_window), seconds);
+        if beside.is_some() {
+            metrics.extend(figures::of_beside(&observer.of_beside?));
+        }
         Ok(Some(SliceObservation {
             spent_ms: self.spent_ms(),
             metrics,
@@ -155,12 +164,13 @@ impl<'a> Programs<'a> {
         }))
     }
 
-    fn observe_judged(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let judge = match &self.traffic {
-            Traffic::Judged(judge) => Some(judge),
-            Traffic::Generator(_) | Traffic::Live => None,
+    fn observe_live(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let none = Judges::default();
+        let judges = match &self.traffic {
+            Traffic::Live(judges) => judges,
+            Traffic::Generator(..) => &none,
         };
-        let observed = server_side::observe(&self.watched, self.polls.as_ref(), judge, slice_ms, self.stopped)?;
+        let observed = server_side::observe(&self.watched, self.polls.as_ref(), judges, slice_ms, self.stopped)?;
         Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
     }
 
@@ -191,8 +201,8 @@ impl ExperimentSubject for Programs<'_> {
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let observed = match &self.traffic {
-            Traffic::Generator(_) => self.observe_generator(slice_ms),
-            Traffic::Judged(_) | Traffic::Live => self.observe_judged(slice_ms),
+            Traffic::Generator(..) => self.observe_generator(slice_ms),
+            Traffic::Live(_) => self.observe_live(slice_ms),
         };
         match self.ended_program() {
             Some(pid) => Err(SubjectError::ProgramEnded(pid)),
@@ -224,14 +234,27 @@ struct Observer<'a> {
     polls: Option<&'a NapiPollCounter>,
     stopped: &'a dyn Fn() -> bool,
     readings: Vec<CounterReading>,
+    beside: Option<&'a BesideClient>,
+    of_beside: Result<LatencyHistogram, BesideError>,
+}
+
+impl Observer<'_> {
+    /// Latencies of the second server since the last call.
+    fn take_beside(&mut self) {
+        if let Some(beside) = self.beside {
+            self.of_beside = beside.take();
+        }
+    }
 }
 
 impl RunObserver for Observer<'_> {
     fn window_started(&mut self) {
+        self.take_beside();
         self.readings.push(self.watched.snapshot(self.proc, self.polls));
     }
 
     fn window_ended(&mut self) {
+        self.take_beside();
         self.readings.push(self.watched.snapshot(self.proc, self.polls));
     }
 

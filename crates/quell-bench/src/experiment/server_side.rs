@@ -10,34 +10,34 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
 
 use super::figures;
-use super::judge::{Judge, JudgeError, PrintedFigures};
+use super::judge::{JudgeError, Judges, PrintedFigures};
 use crate::counters::{CpuUse, TrialCounters, Watched};
 
 /// Interval at which a waiting subject checks whether the experiment was stopped.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Observes a slice that lasts until the judge exits, and at least `slice_ms`. Returns `None` if `stopped` returned true
-/// before the end, otherwise the observation and the figures that the judge printed, which are among its metrics. The
+/// Observes a slice that lasts until the judges exit, and at least `slice_ms`. Returns `None` if `stopped` returned true
+/// before the end, otherwise the observation and the figures that the judges printed, which are among its metrics. The
 /// caller sets `spent_ms`.
 ///
 /// # Errors
-/// The judge failed or printed no figures.
+/// A judge failed or printed no figures.
 pub fn observe(
     watched: &Watched,
     polls: Option<&NapiPollCounter>,
-    judge: Option<&Judge>,
+    judges: &Judges,
     slice_ms: u32,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Option<(SliceObservation, PrintedFigures)>, JudgeError> {
     let proc = ProcRoot::default();
     let first = watched.snapshot(&proc, polls);
     let began = Instant::now();
-    let printed = match judge {
-        Some(judge) => match judge.run(slice_ms, stopped)? {
+    let printed = match judges.is_empty() {
+        true => PrintedFigures::new(),
+        false => match judges.run(slice_ms, stopped)? {
             Some(figures) => figures,
             None => return Ok(None),
         },
-        None => PrintedFigures::new(),
     };
     let left = Duration::from_millis(slice_ms.into()).saturating_sub(began.elapsed());
     if !sleep(left, stopped) {

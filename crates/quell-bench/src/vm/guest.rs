@@ -200,7 +200,7 @@ fn experiment(
         true => None,
         false => Some(Switching::begin(journal, targets, plan, None)?),
     };
-    let traffic = Traffic::Generator(running);
+    let traffic = Traffic::Generator(running, None);
     let tell = RefCell::new(tell);
     let mut subject = GuestServer {
         programs: Programs::new(switching, plan, &request.modes, &launch, watched, traffic, &|| false),

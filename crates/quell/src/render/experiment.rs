@@ -75,14 +75,17 @@ fn subject(result: &ExperimentResult) -> String {
     match &result.subject {
         SubjectFacts::Programs(programs) => format!("{}\n{host}\n", of_programs(programs)),
         SubjectFacts::Command(facts) => format!("{}\n{host}\n", of_command(facts)),
-        SubjectFacts::Veth { lab, server, load } => {
+        SubjectFacts::Veth { lab, server, load, beside } => {
             let name = server.version.as_ref().or(server.command.first());
             let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
             let stand_in =
                 if lab.interrupt_stand_in { "NAPI threads stand in for interrupts" } else { "no interrupt stand-in" };
+            let beside =
+                beside.as_ref().map(|words| format!("; beside it, on the same queues: {}", command_line(words)));
+            let beside = beside.unwrap_or_default();
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
             format!(
-                "{name} in a veth lab, {}, {} connections, {stand_in}{shared}\n{host}\n",
+                "{name} in a veth lab, {}, {} connections, {stand_in}{shared}{beside}\n{host}\n",
                 number_of(lab.queues as usize, "queue"),
                 load.connections
             )
@@ -125,27 +128,29 @@ fn of_programs(programs: &ProgramsFacts) -> String {
         number_of(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
         number_of(programs.epolls, "epoll"),
-        traffic(programs.load.as_deref(), programs.latency.as_deref()),
+        traffic(programs.load.as_deref(), programs.latency.as_deref(), programs.beside.as_deref()),
     )
 }
 
 fn of_command(facts: &CommandFacts) -> String {
-    let traffic = traffic(facts.load.as_deref(), facts.latency.as_deref());
+    let traffic = traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref());
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 
 /// Who sends, and who measures.
-fn traffic(load: Option<&[String]>, latency: Option<&[String]>) -> String {
-    match (load, latency) {
-        (None, None) => "live traffic; nobody measures latency, so only the server's side is compared".to_owned(),
-        (Some(load), None) => {
-            format!("load: {}; nobody measures latency, so only the server's side is compared", command_line(load))
-        }
-        (None, Some(latency)) => format!("measured by: {}", command_line(latency)),
-        (Some(load), Some(latency)) => {
-            format!("load: {}; measured by: {}", command_line(load), command_line(latency))
-        }
-    }
+fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
+    let load = match (load, latency) {
+        (Some(load), _) => Some(format!("load: {}", command_line(load))),
+        (None, None) => Some("live traffic".to_owned()),
+        (None, Some(_)) => None,
+    };
+    let latency = match latency {
+        Some(latency) => format!("measured by: {}", command_line(latency)),
+        None => "nobody measures latency, so only the server's side is compared".to_owned(),
+    };
+    let beside =
+        beside.map(|beside| format!("another program on the same queues is measured by: {}", command_line(beside)));
+    load.into_iter().chain([latency]).chain(beside).collect::<Vec<_>>().join("; ")
 }
 
 fn command_line(words: &[String]) -> String {
@@ -303,6 +308,8 @@ fn name(criterion: &Criterion) -> String {
             "timers/request".to_owned()
         }
         Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "p50 beside".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "p99 beside".to_owned(),
         Criterion::Metric { name, .. } => visible::name(name).into_owned(),
     }
 }
@@ -313,7 +320,8 @@ fn absolute_of_reference(experiment: &LoadExperiment, analysis: &SwitchbackAnaly
             .map_or(ABSENT.to_owned(), |us| format!("{us} µs")),
         Criterion::Metric { name, .. } => {
             let value = median(experiment, &[0, 1], name);
-            let unit = if name.starts_with(figures::CPU) { " µs" } else { "" };
+            let is_us = name.starts_with(figures::CPU) || [figures::BESIDE_P50, figures::BESIDE_P99].contains(&&**name);
+            let unit = if is_us { " µs" } else { "" };
             value.map_or(ABSENT.to_owned(), |value| format!("{}{unit}", number::short(value)))
         }
     }

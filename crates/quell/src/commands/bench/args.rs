@@ -57,6 +57,14 @@ pub(crate) struct BenchArgs {
     /// Run this command once per slice and compare the figures it prints, as `NAME VALUE` or a line of JSON: "wrk -d 1 ..."
     #[arg(long, value_name = "COMMAND")]
     pub(crate) latency: Option<String>,
+    /// In the lab: start this second server on the same queues and report what each mode does to its latency. It speaks
+    /// memcached's text protocol: "memcached -u root -l {address} -p {port}"
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) beside: Option<String>,
+    /// For programs of this host: run this command once per slice too. It measures another program on the same queues and
+    /// prints figures like that of --latency.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) beside_latency: Option<String>,
     /// Do not ask before the programs are switched between modes.
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -151,12 +159,17 @@ impl BenchArgs {
             || self.queues.is_some()
             || self.generators.is_some()
             || self.connections.is_some();
-        sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
+        sized || self.server.is_some() || self.beside.is_some() || self.no_interrupt_stand_in || self.insist
     }
 
     /// The options among these that mean nothing in a lab, which has its own load.
     pub(crate) fn of_programs_only(&self) -> Vec<&'static str> {
-        let given = [(self.load.is_some(), "--load"), (self.latency.is_some(), "--latency"), (self.yes, "--yes")];
+        let given = [
+            (self.load.is_some(), "--load"),
+            (self.latency.is_some(), "--latency"),
+            (self.beside_latency.is_some(), "--beside-latency"),
+            (self.yes, "--yes"),
+        ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
@@ -171,6 +184,7 @@ impl BenchArgs {
         let given = [
             (self.generators.is_some(), "--generators"),
             (self.server.is_some(), "--server"),
+            (self.beside.is_some(), "--beside"),
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
             (self.insist, "--insist"),
         ];
@@ -190,6 +204,7 @@ impl BenchArgs {
             (self.generators.is_some(), "--generators"),
             (self.connections.is_some(), "--connections"),
             (self.server.is_some(), "--server"),
+            (self.beside.is_some(), "--beside"),
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
             (self.insist, "--insist"),
         ];
@@ -198,7 +213,8 @@ impl BenchArgs {
 }
 
 /// Options of a lab, which mean nothing for programs of this host.
-const OF_LAB: [&str; 12] = [
+const OF_LAB: [&str; 13] = [
+    "beside",
     "on",
     "host",
     "kernel",
@@ -214,7 +230,9 @@ const OF_LAB: [&str; 12] = [
 ];
 
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 25] = [
+const OF_MEASURING: [&str; 27] = [
+    "beside",
+    "beside_latency",
     "command",
     "pid",
     "unit",

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell_bench::experiment::earlier::{self, Matrix};
+use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
 use quell_bench::offered_load::OfferedLoad;
@@ -131,6 +132,18 @@ fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failur
     DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
 }
 
+/// Commands that measure each slice.
+fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
+    let judge = |command: &Option<String>| command.as_deref().map(Judge::new).transpose().map_err(Failure::usage);
+    Ok(Judges { latency: judge(&args.latency)?, beside: judge(&args.beside_latency)? })
+}
+
+/// Program and arguments of the load.
+fn load(args: &BenchArgs) -> Result<Option<Vec<String>>, Failure> {
+    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
+    Ok(load.map(|load| load.words().to_vec()))
+}
+
 /// How a slice comes about, which decides its default length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slices {
@@ -144,7 +157,7 @@ enum Slices {
 
 impl Slices {
     fn default_of(args: &BenchArgs) -> Self {
-        if args.latency.is_some() { Self::Judged } else { Self::Switched }
+        if args.latency.is_some() || args.beside_latency.is_some() { Self::Judged } else { Self::Switched }
     }
 
     fn slice_ms(self) -> u32 {

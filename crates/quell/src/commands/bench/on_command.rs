@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
-use quell_bench::experiment::judge::Judge;
 use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
 use quell_host::journal::Journal;
 use quell_host::snapshot::Snapshot;
@@ -36,12 +35,11 @@ const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
-    let latency = args.latency.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
-    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
-    let load = load.map(|load| load.words().to_vec());
+    let judges = super::judges(args)?;
+    let load = super::load(args)?;
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::Started));
-    let request = CommandRequest { modes, timing, command: args.command.clone(), load, latency };
+    let request = CommandRequest { modes, timing, command: args.command.clone(), load, judges };
     let journal = journal();
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     output::say(&plan(&request));

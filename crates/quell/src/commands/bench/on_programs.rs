@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quell_bench::experiment::judge::Judge;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
@@ -39,12 +38,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Result<ExperimentResult, Failure> {
-    let latency = args.latency.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
-    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
-    let load = load.map(|load| load.words().to_vec());
+    let judges = super::judges(args)?;
+    let load = super::load(args)?;
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
-    let request = ProgramsRequest { modes, timing, load, latency };
+    let request = ProgramsRequest { modes, timing, load, judges };
     let journal = journal();
     // What a killed run left would be taken for the host's own values.
     revert_killed_runs(&journal).map_err(Failure::refused)?;

@@ -27,6 +27,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
         timing: super::timing(args, extent.budget(), super::Slices::Switched),
         server: server(args).map_err(NotRun::Asked)?,
+        beside: args
+            .beside
+            .as_deref()
+            .map(|command| other_server("--beside", command))
+            .transpose()
+            .map_err(NotRun::Asked)?,
         queues: args.queues.unwrap_or(1),
         generators: args.generators.unwrap_or(1),
         connections: args.connections.unwrap_or(CONNECTIONS),
@@ -49,11 +55,17 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
 const CONNECTIONS: u32 = 128;
 
 fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
-    let Some(command) = &args.server else { return Ok(ServerCommand::Memcached { program: "memcached".into() }) };
+    match &args.server {
+        Some(command) => other_server("--server", command),
+        None => Ok(ServerCommand::Memcached { program: "memcached".into() }),
+    }
+}
+
+fn other_server(option: &str, command: &str) -> Result<ServerCommand, Failure> {
     let words = shell_words::split(command)
-        .map_err(|error| Failure::usage(format!("--server {command:?}: {error}; quote it as for a shell")))?;
+        .map_err(|error| Failure::usage(format!("{option} {command:?}: {error}; quote it as for a shell")))?;
     if words.is_empty() {
-        return Err(Failure::usage("--server: write a program and its arguments"));
+        return Err(Failure::usage(format!("{option}: write a program and its arguments")));
     }
     Ok(ServerCommand::Other(words))
 }

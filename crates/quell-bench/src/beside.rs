@@ -1,0 +1,155 @@
+//! A second server on the queues of the server under test, and its client. Modes are set for the queues, so they also delay
+//! programs that did not ask for a mode; this measures by how much.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use quell_linux::netns::Namespace;
+use quell_linux::sched::{self, Policy, SchedError, Scheduling};
+use quell_linux::{CpuList, Pid};
+use quell_stats::LatencyHistogram;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+/// Request in memcached's text protocol.
+const REQUEST: &[u8] = b"version\r\n";
+/// Mean gap between requests. At 1,000 requests per second the client takes some percent of its CPU.
+const MEAN_GAP: Duration = Duration::from_millis(1);
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Time limit for a response.
+const RESPONSE_MAX: Duration = Duration::from_secs(2);
+/// The client preempts the generator on its CPU: its own delay would otherwise be added to the latency.
+const PRIORITY: Scheduling = Scheduling { policy: Policy::Fifo { priority: 1 }, reset_on_fork: false };
+
+/// A client that sends one request at a time, sleeps in between, and measures latency from the time at which each request
+/// was due. Dropping it ends it.
+#[derive(Debug)]
+pub struct BesideClient {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    latency: Mutex<LatencyHistogram>,
+    stop: AtomicBool,
+    /// Why the client ended by itself.
+    failure: Mutex<Option<String>>,
+}
+
+impl BesideClient {
+    /// Connects to `address` from `namespace` and starts sending from `cpus`.
+    ///
+    /// # Errors
+    /// When the thread cannot be started, pinned or connected.
+    pub fn start(
+        address: SocketAddr,
+        namespace: Arc<Namespace>,
+        cpus: CpuList,
+        seed: u64,
+    ) -> Result<Self, BesideError> {
+        let shared = Arc::new(Shared::default());
+        let (of_thread, (ready, is_ready)) = (Arc::clone(&shared), std::sync::mpsc::channel());
+        let run = move || {
+            let connected = connect(address, &namespace, &cpus);
+            let outcome = connected.as_ref().map(|_| ()).map_err(ToString::to_string);
+            if let (Ok(()), Ok(mut connection)) = (ready.send(outcome), connected)
+                && let Err(error) = ask_until_stopped(&mut connection, &of_thread, seed)
+            {
+                *locked(&of_thread.failure) = Some(format!("the second server at {address}: {error}"));
+            }
+        };
+        let thread =
+            std::thread::Builder::new().name("quell-beside".to_owned()).spawn(run).map_err(BesideError::Thread)?;
+        let client = Self { shared, thread: Some(thread) };
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(client),
+            Ok(Err(why)) => Err(BesideError::Connect { address, why }),
+            Err(_) => Err(BesideError::Connect { address, why: "the client's thread panicked".to_owned() }),
+        }
+    }
+
+    /// Latencies since the last call.
+    ///
+    /// # Errors
+    /// The client has ended: the server closed the connection or did not respond.
+    pub fn take(&self) -> Result<LatencyHistogram, BesideError> {
+        if let Some(why) = locked(&self.shared.failure).take() {
+            return Err(BesideError::Ended(why));
+        }
+        Ok(std::mem::take(&mut *locked(&self.shared.latency)))
+    }
+}
+
+impl Drop for BesideClient {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Why the second server could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BesideError {
+    /// The client's thread could not be started.
+    #[error("starting the client of the second server: {0}")]
+    Thread(std::io::Error),
+    /// It could not be pinned or connected.
+    #[error("the client of the second server at {address}: {why}")]
+    Connect {
+        /// Address of the server.
+        address: SocketAddr,
+        /// Cause.
+        why: String,
+    },
+    /// The server does not respond any more.
+    #[error("{0}")]
+    Ended(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Namespace(#[from] quell_linux::netns::NamespaceError),
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+fn connect(address: SocketAddr, namespace: &Namespace, cpus: &CpuList) -> Result<BufReader<TcpStream>, ConnectError> {
+    let this = Pid::of_this_thread();
+    sched::set_affinity(this, cpus)?;
+    sched::set_scheduling(this, PRIORITY)?;
+    let stream = namespace.run(|| TcpStream::connect_timeout(&address, CONNECT_MAX))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(RESPONSE_MAX))?;
+    Ok(BufReader::new(stream))
+}
+
+fn ask_until_stopped(connection: &mut BufReader<TcpStream>, shared: &Shared, seed: u64) -> std::io::Result<()> {
+    let mut random = Pcg64::seed_from_u64(seed);
+    let mut due = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        connection.get_mut().write_all(REQUEST)?;
+        if connection.skip_until(b'\n')? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        locked(&shared.latency).record(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        // Uniform gaps: a fixed gap would keep its phase to the kernel's timers. A late response delays the next request.
+        due = (due + MEAN_GAP.mul_f64(random.random_range(0.5..1.5))).max(Instant::now());
+    }
+    Ok(())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
