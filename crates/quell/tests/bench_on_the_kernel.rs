@@ -64,6 +64,36 @@ fn after_a_run_the_machine_is_as_before() {
     stage.assert_as_before();
 }
 
+/// A second server, which ends after as many seconds.
+fn second_server(seconds: u32) -> String {
+    format!("--beside=timeout {seconds} memcached -u root -U 0 -t 1 -l {{address}} -p {{port}}")
+}
+
+#[test]
+fn the_latency_of_a_second_server_on_the_same_queues_is_compared_too() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended =
+        stage.start_bench("base,suspend200", &["--loads=5K", "--budget=2s", "--slice=50", &second_server(600)]).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let result = stage.result();
+    assert_eq!(result["subject"]["beside"][0], "timeout");
+    let slices = result["experiments"][0]["record"]["slices"].as_array().unwrap();
+    let is_measured = |slice: &serde_json::Value| slice["observation"]["metrics"]["beside p99-us"].as_f64() > Some(0.0);
+    assert!(slices.iter().any(is_measured), "{slices:?}");
+    assert!(ended.stdout.contains("p99 beside"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_second_server_that_dies_ends_the_run_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended =
+        stage.start_bench("base,suspend200", &["--loads=5K", "--budget=600s", "--slice=50", &second_server(3)]).end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.stderr.contains("the second server at 192.0.2.1:11212"), "{ended:?}");
+    stage.assert_as_before();
+}
+
 #[test]
 fn a_server_that_ends_at_once_is_reported_with_what_it_said_and_the_machine_is_as_before() {
     let Some(stage) = Stage::enter() else { return };
