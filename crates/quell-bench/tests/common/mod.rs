@@ -30,6 +30,7 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
         loads,
         timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
         server: memcached(),
+        beside: None,
         queues: 1,
         generators: 1,
         connections: 16,
