@@ -20,7 +20,7 @@ use quell_bench::counters::{CounterReading, Watched};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::experiment::Preview;
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use quell_bench::server::{Server, ServerCommand};
+use quell_bench::server::{PORT, Server, ServerCommand};
 use quell_host::attach::{Selection, Targets};
 use quell_host::journal::Journal;
 use quell_host::switching::Switching;
@@ -85,7 +85,8 @@ fn record(mode: &DeliveryMode, rate_per_s: f64, company: Company, time: Duration
     let _turn = LabTurn::wait();
     let directory = tempfile::tempdir().unwrap();
     let mut lab = VethLab::raise(&Journal::in_dir(directory.path()), unique_name(), plan()).unwrap();
-    let server = Server::start(&mut lab, &ServerCommand::Memcached { program: "memcached".into() }, &|| false).unwrap();
+    let memcached = ServerCommand::Memcached { program: "memcached".into() };
+    let server = Server::start(&mut lab, &memcached, PORT, &|| false).unwrap();
     let memcached = Memcached { get_share: 0.97, ..Memcached::facebook() };
     let spec = LoadSpec {
         connections: 16,
