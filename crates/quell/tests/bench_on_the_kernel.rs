@@ -291,11 +291,11 @@ fn a_program_that_is_not_there_is_not_possible_here() {
 #[test]
 fn without_privileges_the_model_answers_and_says_so() {
     let Some(stage) = Stage::enter() else { return };
-    let small = ["--modes=base,suspend20", "--loads=20K", "--output=/dev/null"];
+    let small = ["--quick", "--modes=base,suspend20", "--loads=20K", "--output=/dev/null"];
     let ended = stage.start_as(NOBODY, &[&["bench"], &small[..]].concat()).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.stderr.contains("CAP_NET_ADMIN") && ended.stderr.contains("The model answers now"), "{ended:?}");
-    for row in ["NOT A MEASUREMENT", "base ", "base again ", "suspend20 "] {
+    for row in ["NOT A MEASUREMENT", " base ", " suspend20 "] {
         assert!(ended.stdout.lines().any(|line| line.starts_with(row)), "{row}: {ended:?}");
     }
     stage.assert_as_before();

@@ -72,12 +72,6 @@ impl Netstat {
         ECN_COUNTERS.iter().map(|name| self.get("Ip6", &format!("Ip6{name}"))).sum()
     }
 
-    /// `Tcp RetransSegs`: the number of retransmitted segments.
-    #[must_use]
-    pub fn retransmitted_segments(&self) -> Option<u64> {
-        self.get("Tcp", "RetransSegs")
-    }
-
     fn add_group(&mut self, names: Line<'_>, values: Line<'_>) -> Result<(), Malformed> {
         let (mut name, mut value) = (names.fields(), values.fields());
         let group = name.next().and_then(|group| group.strip_suffix(b":"));
@@ -151,7 +145,7 @@ mod tests {
     #[test]
     fn a_negative_value_is_not_a_count() {
         let netstat = Netstat::parse(b"Tcp: MaxConn RetransSegs\nTcp: -1 7\n").unwrap();
-        assert_eq!((netstat.get("Tcp", "MaxConn"), netstat.retransmitted_segments()), (None, Some(7)));
+        assert_eq!((netstat.get("Tcp", "MaxConn"), netstat.get("Tcp", "RetransSegs")), (None, Some(7)));
     }
 
     #[test]

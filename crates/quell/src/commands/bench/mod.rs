@@ -153,6 +153,10 @@ enum Slices {
     Judged,
     /// The server is started for each slice.
     Started,
+    /// The model runs for each slice, and begins idle. Virtual time.
+    Simulated,
+    /// An emulated server is switched, which answers some 400 requests in this time.
+    Emulated,
 }
 
 impl Slices {
@@ -164,6 +168,8 @@ impl Slices {
         match self {
             Self::Switched => 200,
             Self::Judged | Self::Started => 1_000,
+            Self::Simulated => 100,
+            Self::Emulated => 500,
         }
     }
 
@@ -171,6 +177,8 @@ impl Slices {
         match self {
             Self::Switched | Self::Judged => 20,
             Self::Started => 300,
+            Self::Simulated => 150,
+            Self::Emulated => 200,
         }
     }
 }

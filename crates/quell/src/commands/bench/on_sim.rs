@@ -1,7 +1,7 @@
 //! Experiments on the model of a host, with progress.
 
+use quell_bench::experiment::ExperimentResult;
 use quell_bench::experiment::model::{ModelRequest, run_model};
-use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_linux::signal::Interruption;
 use quell_sim::sweep::Setup;
 
@@ -19,16 +19,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let host = sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?;
     let setup = setup(args, Setup::new(host))?;
     let extent = super::extent(args);
-    let ms = |ns: u64| u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX);
-    let timing = Timing {
-        slice_ms: args.slice.unwrap_or(ms(setup.measured_ns)),
-        settle_ms: args.settle.unwrap_or(ms(setup.warm_up_ns)),
-        ..super::timing(args, extent.virtual_budget(), super::Slices::Switched)
-    };
     let request = ModelRequest {
         modes: super::modes(args, extent.modes())?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
-        timing,
+        timing: super::timing(args, extent.virtual_budget(), super::Slices::Simulated),
         setup,
         threads: sim::threads(),
     };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quell_bench::experiment::{ExperimentResult, Timing};
+use quell_bench::experiment::ExperimentResult;
 use quell_bench::facts::Check;
 use quell_bench::vm::{self, GuestEvent, GuestRequest, VmLabError, checks};
 use quell_linux::signal::Interruption;
@@ -21,10 +21,6 @@ use crate::render::progress::Progress;
 const MODES: [&str; 3] = ["base", "defer20", "suspend20"];
 /// Time of the experiment, of the guest's clock.
 const BUDGET: Duration = Duration::from_secs(60);
-/// Some 400 requests of an emulated server.
-const SLICE_MS: u32 = 500;
-/// An emulated server takes long until it is busy again.
-const SETTLE_MS: u32 = 200;
 /// What a guest takes beside its slices, at most: an emulated machine on a busy host is slow.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// How much slower than its clock says a slice may pass for its host.
@@ -50,11 +46,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
             "{option} means nothing with --on vm, where interrupts are counted and nothing is timed"
         )));
     }
-    let timing = Timing {
-        slice_ms: args.slice.unwrap_or(SLICE_MS),
-        settle_ms: args.settle.unwrap_or(SETTLE_MS),
-        ..super::timing(args, BUDGET, super::Slices::Switched)
-    };
+    let timing = super::timing(args, BUDGET, super::Slices::Emulated);
     let request = GuestRequest { modes: super::modes(args, &MODES)?, timing };
     request.check().map_err(Failure::usage)?;
     let limit = OVERHEAD + SLOWNESS * request.budget();
