@@ -1,9 +1,15 @@
-//! Entry points to private decoders for fuzz targets. They exist in instrumented builds and in unit tests, which run
-//! the stored corpus.
+//! Entry points of the fuzz targets: all parsers of external bytes, with invariants of accepted input. They exist in
+//! instrumented builds and in unit tests, which run the stored corpus, recordings and arbitrary bytes.
 
-use crate::proc::{irq, sysctl};
+use std::ffi::OsStr;
+
+use crate::bpf::Btf;
+use crate::proc::{
+    BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
+    Softirqs, SoftnetStat, Stat, irq, parse_executable_files, parse_load_address, parse_model_name, sysctl,
+};
 use crate::sysfs::{cpu, net_class, queue_files};
-use crate::{address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
+use crate::{CpuList, address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
 
 /// Decodes bytes as a netlink datagram, and as the payload of every reply that Quell decodes.
 pub fn netlink(bytes: &[u8]) {
@@ -54,36 +60,76 @@ pub fn one_line_files(bytes: &[u8]) {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    fn corpus(target: &str) -> Vec<Vec<u8>> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-        let files: Vec<Vec<u8>> =
-            fs::read_dir(&directory).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
-        assert!(!files.is_empty(), "no corpus files in {}", directory.display());
-        files
+/// Runs all parsers of /proc files on the same bytes.
+pub fn proc_files(bytes: &[u8]) {
+    for error in [
+        Stat::parse(bytes).err(),
+        PidStatus::parse(bytes).err(),
+        Schedstat::parse(bytes).err(),
+        Softirqs::parse(bytes).err(),
+        SoftnetStat::parse(bytes).err(),
+        Netstat::parse(bytes).err(),
+        Netstat::parse_snmp6(bytes).err(),
+        EpollInfo::parse(bytes).err(),
+        NetDev::parse(bytes).err(),
+        CurrentSyscall::parse(bytes).err(),
+        parse_executable_files(bytes).err(),
+        parse_load_address(bytes, OsStr::new("libc.so.6")).err(),
+    ] {
+        names_a_line(error, bytes);
     }
+    interrupts(bytes);
+    pid_stat(bytes);
+    boot_id(bytes);
+    let _ = FdKind::parse(bytes);
+    let _ = parse_model_name(bytes);
+}
 
-    #[test]
-    fn the_stored_netlink_datagrams_do_not_panic() {
-        corpus("netlink").iter().for_each(|bytes| super::netlink(bytes));
-    }
-
-    #[test]
-    fn the_stored_replies_of_the_ethtool_ioctl_do_not_panic() {
-        corpus("ethtool_ioctl").iter().for_each(|bytes| super::ethtool_ioctl(bytes));
-    }
-
-    #[test]
-    fn the_stored_masks_are_refused_or_round_trip() {
-        corpus("bit_mask").iter().for_each(|bytes| super::bit_mask(bytes));
-    }
-
-    #[test]
-    fn the_stored_one_line_files_do_not_panic() {
-        corpus("one_line_files").iter().for_each(|bytes| super::one_line_files(bytes));
+/// Parses a list. A valid list must parse to the same list after formatting.
+pub fn cpu_list(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(list) = text.parse::<CpuList>() {
+        assert_eq!(list.to_string().parse::<CpuList>().ok(), Some(list));
     }
 }
+
+/// Parses BTF and looks up the types that the tracepoint program needs.
+pub fn btf(bytes: &[u8]) {
+    let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
+    let _ = btf.member_offset("napi_struct", "napi_id");
+    let _ = btf.member_offset("a", "b");
+    let _ = btf.enumerator("NAPI_STATE_IN_BUSY_POLL");
+    let _ = btf.typedef_id("btf_trace_napi_poll");
+}
+
+fn names_a_line(error: Option<Malformed>, bytes: &[u8]) {
+    let Some(error) = error else { return };
+    let lines = bytes.split(|&byte| byte == b'\n').count();
+    assert!((1..=lines).contains(&error.line), "{error} of {lines} lines");
+}
+
+fn interrupts(bytes: &[u8]) {
+    let Ok(interrupts) = Interrupts::parse(bytes) else { return };
+    for line in interrupts.lines {
+        assert!(line.description.contains(line.name()));
+        if let Some(per_cpu) = line.per_cpu {
+            assert!(per_cpu.values().all(|&count| count <= line.total));
+        }
+    }
+}
+
+fn pid_stat(bytes: &[u8]) {
+    if let Ok(stat) = PidStat::parse(bytes) {
+        let name = stat.comm.as_slice();
+        assert!(name.is_empty() || bytes.windows(name.len()).any(|part| part == name));
+    }
+}
+
+fn boot_id(bytes: &[u8]) {
+    if let Ok(id) = BootId::parse(bytes) {
+        assert_eq!(BootId::parse(id.to_string().as_bytes()), Ok(id));
+    }
+}
+
+#[cfg(test)]
+mod tests;

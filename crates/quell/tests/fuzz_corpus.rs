@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+// The fuzz targets are a workspace of their own, which needs libFuzzer: a dependency on it would bring that into every build.
+// A crate of the workspace for these five functions would exist for this test only.
 #[allow(unreachable_pub, reason = "it is a library for the fuzz targets")]
 #[path = "../../../fuzz/src/lib.rs"]
 mod texts;

@@ -10,6 +10,7 @@
     reason = "a bench prints, and fails by panicking"
 )]
 
+// Files of the test `servers`. A library for both would be a crate that only they use: Cargo builds each target on its own.
 #[path = "../../tests/servers/client.rs"]
 mod client;
 #[path = "../../tests/servers/fixtures.rs"]
