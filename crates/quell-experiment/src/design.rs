@@ -143,7 +143,7 @@ pub(crate) const CONTROL: usize = 1;
 pub(crate) const TREATMENTS_FROM: usize = 2;
 
 impl<S> ExperimentDesign<S> {
-    /// Creates a design with slices of 200 ms, a settling time of 20 ms, a budget of 2 minutes, 10 looks, an error rate
+    /// Creates a design with slices of 200 ms, a settling time of 10 ms, a budget of 2 minutes, 10 looks, an error rate
     /// of 5 % and a margin of 5 %. Every treatment is compared with the reference.
     #[must_use]
     pub fn new(reference: Treatment<S>, treatments: Vec<Treatment<S>>, criteria: Vec<Criterion>, seed: u64) -> Self {
@@ -153,7 +153,7 @@ impl<S> ExperimentDesign<S> {
             criteria,
             contrasts: ContrastSet::AgainstReference,
             slice_ms: 200,
-            settle_ms: 20,
+            settle_ms: 10,
             budget_ms: 120_000,
             looks: 10,
             error_rate: 0.05,

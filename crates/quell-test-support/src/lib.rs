@@ -9,6 +9,7 @@
 #[cfg(feature = "lab")]
 pub mod lab;
 mod skip;
+pub mod small_disk;
 mod turn;
 mod wait;
 

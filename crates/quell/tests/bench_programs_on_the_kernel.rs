@@ -17,6 +17,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Child, Output, Spawn};
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
+use quell_test_support::small_disk::SmallDisk;
 use quell_test_support::{Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
@@ -66,8 +67,12 @@ impl Stage {
     }
 
     fn start(&self, options: &[&str]) -> Child {
-        let (pid, file) = (self.server.pid().to_string(), self.file());
-        let fixed = ["bench", "--slice=50", "--settle=5", "--pid", &pid, "--output", file.to_str().unwrap()];
+        self.start_with_output(self.file().to_str().unwrap(), options)
+    }
+
+    fn start_with_output(&self, output: &str, options: &[&str]) -> Child {
+        let pid = self.server.pid().to_string();
+        let fixed = ["bench", "--slice=50", "--settle=5", "--pid", &pid, "--output", output];
         let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args([&fixed[..], options].concat());
         let spawn = spawn.env("QUELL_JOURNAL_DIR", self.dir.path().join("journal"));
         spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
@@ -224,6 +229,29 @@ fn a_server_that_dies_is_named_and_what_was_measured_is_kept() {
 }
 
 #[test]
+fn a_full_disk_for_journals_ends_it_before_anything_is_changed() {
+    let Some(stage) = Stage::enter("bp-disk-j") else { return };
+    let Some(disk) = SmallDisk::mount(stage.dir.path().join("journal")) else { return };
+    disk.fill();
+    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=3s", "--yes"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("No space left on device"), "{stderr}");
+    disk.clear();
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_result_that_does_not_fit_the_disk_is_printed_and_the_server_is_as_before() {
+    let Some(stage) = Stage::enter("bp-disk-r") else { return };
+    let quell = stage.start_with_output("/dev/full", &["--modes=base,suspend200", "--budget=3s", "--yes"]);
+    let (code, stdout, stderr) = end(quell);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stdout.contains("CPU/packet"), "{stdout}");
+    assert!(stderr.contains("/dev/full") && stderr.contains("No space left on device"), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
 fn what_is_no_server_or_gets_no_packets_is_refused() {
     let Some(stage) = Stage::enter("bp-none") else { return };
     let sleeps = Spawn::new("sleep").args(["1000"]).start().unwrap();
@@ -238,7 +266,7 @@ fn what_is_no_server_or_gets_no_packets_is_refused() {
     };
     let (code, stderr) = bench(&sleeps.pid().to_string());
     assert_eq!(code, Some(5), "{stderr}");
-    assert!(stderr.contains("no packet has come to a socket of the programs"), "{stderr}");
+    assert!(stderr.contains("no socket of the programs has received a packet"), "{stderr}");
     let (code, stderr) = bench("2147483646");
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("there is no process 2147483646"), "{stderr}");

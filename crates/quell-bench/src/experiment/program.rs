@@ -70,7 +70,7 @@ pub enum SubjectError {
     #[error(transparent)]
     Model(#[from] quell_sim::RunError),
     /// A program has ended.
-    #[error("process {0} has ended")]
+    #[error("process {0} has exited")]
     ProgramEnded(Pid),
     /// The journal could not be removed.
     #[error(transparent)]

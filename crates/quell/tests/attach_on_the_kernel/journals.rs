@@ -1,9 +1,8 @@
 //! Undo after a killed keeper, on a full disk, with a damaged, locked or foreign journal.
 
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use quell_test_support::small_disk::SmallDisk;
 use quell_test_support::{Lacks, skip};
 
 use crate::stage::{MODE, Stage, kill, wait_until};
@@ -46,34 +45,6 @@ impl Stage {
         stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
         kill(&stage.keeper());
         Some(stage)
-    }
-}
-
-/// A file system of 192 kB for journals, which goes when it is dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: PathBuf) -> Option<Self> {
-        std::fs::create_dir(&at).unwrap();
-        let mut mount = Command::new("mount");
-        match mount.args(["-t", "tmpfs", "-o", "size=192k,mode=0700", "tmpfs"]).arg(&at).output() {
-            Ok(said) if said.status.success() => Some(Self(at)),
-            said => {
-                skip(Lacks::Root, format_args!("no tmpfs can be mounted: {said:?}"));
-                None
-            }
-        }
-    }
-
-    fn fill(&self) {
-        let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
-        while filler.write_all(&[0; 4096]).is_ok() {}
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 

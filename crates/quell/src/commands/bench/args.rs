@@ -88,7 +88,7 @@ pub(crate) struct BenchArgs {
     /// 100 on the model, 500 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// How long each mode acts before it is observed, in milliseconds [20; 300 with a COMMAND; 150 on the model, which
+    /// How long each mode acts before it is observed, in milliseconds [10; 300 with a COMMAND; 150 on the model, which
     /// starts empty; 200 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,

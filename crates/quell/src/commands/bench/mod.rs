@@ -175,7 +175,7 @@ impl Slices {
 
     fn settle_ms(self) -> u32 {
         match self {
-            Self::Switched | Self::Judged => 20,
+            Self::Switched | Self::Judged => 10,
             Self::Started => 300,
             Self::Simulated => 150,
             Self::Emulated => 200,
