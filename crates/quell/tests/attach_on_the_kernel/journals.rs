@@ -1,5 +1,6 @@
 //! Undo after a killed keeper, on a full disk, with a damaged, locked or foreign journal.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use quell_test_support::small_disk::SmallDisk;
