@@ -1,5 +1,5 @@
-//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: protocol counters of a network namespace by name. The
-//! namespace is that of the process in whose directory the file is read; see [`ProcDir::netstat`].
+//! `/proc/net/netstat` and `/proc/net/snmp6`: protocol counters of a network namespace by name. The namespace is that of
+//! the process in whose directory the file is read; see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
@@ -127,14 +127,6 @@ impl ProcDir {
         };
         let ipv4 = self.netstat()?.ipv4_rx_packets();
         Ok(ipv4.zip(ipv6).map(|(ipv4, ipv6)| ipv4 + ipv6))
-    }
-
-    /// Reads the SNMP counters in `net/snmp`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
-    pub fn snmp(&self) -> Result<Netstat, ProcError> {
-        self.read("net/snmp", Netstat::parse)
     }
 }
 
