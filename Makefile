@@ -12,7 +12,7 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help nightly install-for-tests bench test test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help nightly install-for-tests bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -27,6 +27,11 @@ bench: ## find the best delivery mode for this machine (about two minutes after 
 test: ## run all tests; the last line counts passed tests, and skipped ones by reason
 	@tools/install-missing memcached
 	@tools/count-tests $(CARGO) test --locked --workspace --no-fail-fast
+
+test-stressed: ## run all tests with late timers and each CPU taken for a third of the time (tools/stress)
+	@tools/install-missing memcached
+	@$(CARGO) test --locked --workspace --no-run
+	@tools/stress tools/count-tests $(CARGO) test --locked --workspace --no-fail-fast
 
 install-for-tests: ## install servers and tools without which `make test` skips tests
 	@tools/install-missing $(SERVERS) $(TOOLS)
