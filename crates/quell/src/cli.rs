@@ -27,7 +27,7 @@ const EXIT_CODES: &str = concat!(
     "130 interrupted. Data goes to standard output, diagnostics to standard error.",
 );
 
-/// A command's name and two examples of it.
+/// Name of a command, with two examples.
 type Listed = (&'static str, [&'static str; 2]);
 
 /// Commands by purpose, each with two examples for its help.
@@ -85,7 +85,7 @@ impl Cli {
     }
 }
 
-/// The command line, its commands listed by group.
+/// Builds the command line, with commands listed by group.
 fn command() -> clap::Command {
     let examples = |[first, second]: &[&str; 2]| format!("Examples:\n  {first}\n  {second}\n");
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
@@ -98,7 +98,7 @@ fn command() -> clap::Command {
     ))
 }
 
-/// The indent of a description that needs a second line.
+/// Indentation of the second line of a description.
 const CONTINUED: &str = "               ";
 
 fn list_of_commands(command: &clap::Command) -> String {
@@ -139,7 +139,7 @@ pub(crate) enum Command {
     Detach(attach::detach::DetachArgs),
     /// Apply a profile to the host as one transaction: verified, and rolled back on failure.
     Apply(Box<apply::ApplyArgs>),
-    /// List applied settings, since when, and what other programs have changed since.
+    /// List applied settings, their age, and later changes by other programs.
     Status(status::StatusArgs),
     /// Undo everything that is applied or attached.
     Revert(status::RevertArgs),
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_is_not_hidden_is_in_one_group() {
+    fn every_visible_command_is_in_one_group() {
         let visible = Cli::command();
         let mut visible: Vec<_> =
             visible.get_subcommands().filter(|one| !one.is_hide_set()).map(|one| one.get_name()).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_example_is_a_command_line_of_its_command() {
+    fn every_example_is_valid_for_its_command() {
         for (name, examples) in GROUPS.iter().flat_map(|(_, commands)| *commands) {
             for example in examples {
                 let words = shell_words::split(example).unwrap_or_default();

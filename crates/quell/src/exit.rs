@@ -8,7 +8,7 @@ use quell_host::journal::Untrusted;
 use quell_linux::executable::effective_user;
 use quell_linux::netns::NamespaceError;
 
-/// The exit codes of every command.
+/// Exit codes of all commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
@@ -16,17 +16,17 @@ pub(crate) enum Exit {
     Usage = 1,
     /// The kernel refused.
     KernelRefused = 2,
-    /// A setting did not read back, or a check failed.
+    /// A setting has another value than the one that was set, or a check failed.
     VerifyFailed = 3,
     /// The operation failed, and everything was restored.
     RolledBack = 4,
     /// The operation is not possible on this machine.
     NotSupported = 5,
-    /// A command cannot be executed, as shells spell it.
+    /// The command cannot be executed (126, as in shells).
     CannotExecute = 126,
-    /// There is no such command, as shells spell it.
+    /// The command does not exist (127, as in shells).
     CommandNotFound = 127,
-    /// Ctrl-C, as shells spell it (128 + SIGINT).
+    /// Interrupted by Ctrl-C (128 + SIGINT, as in shells).
     Interrupted = 130,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Exit {
 pub(crate) struct Failure {
     /// The exit code.
     pub(crate) exit: Exit,
-    /// What failed, on which object, the kernel's error, what to do next.
+    /// What failed, on which object, the kernel's error, and what to do next.
     pub(crate) text: String,
 }
 
@@ -86,7 +86,7 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     })
 }
 
-/// Quell refuses a journal that others can write, even for root: privileges do not help.
+/// Whether Quell refuses a journal because others can write it. Root privileges would not help.
 fn is_distrusted_by_root(error: &io::Error) -> bool {
     effective_user() == 0 && error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
 }

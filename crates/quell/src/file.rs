@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
-/// Size limit of hand-written files, such as profiles.
+/// Size limit of files that are written by hand, such as profiles.
 pub(crate) const BY_HAND_MAX: u64 = 1 << 20;
 /// Size limit of results and of snapshots; a host with 100,000 sockets fits.
 const RECORDED_MAX: u64 = 256 << 20;
@@ -52,7 +52,8 @@ impl Destination {
         Self { path, what, open: |path| OpenOptions::new().write(true).create(true).truncate(false).open(path) }
     }
 
-    /// A file with a predictable name, possibly in a directory that others can write: no links of theirs are followed.
+    /// A file with a predictable name, possibly in a directory that others can write. Does not follow symbolic links,
+    /// because others could have created them.
     pub(crate) fn by_default(path: PathBuf, what: &'static str) -> Self {
         Self { path, what, open: own_file::open }
     }

@@ -10,7 +10,7 @@ use crate::output;
 use crate::render::progress::Progress;
 use crate::render::status::waits;
 
-/// Default journal directory: on disk, because journals have to survive a crash.
+/// Default journal directory. It is on disk, because journals must survive a crash.
 const JOURNAL_DIR: &str = "/var/lib/quell/journal";
 
 /// The journals in `QUELL_JOURNAL_DIR` if it is set, otherwise in [`JOURNAL_DIR`].
@@ -21,7 +21,7 @@ pub(crate) fn journal() -> Journal {
     Journal::in_dir(dir)
 }
 
-/// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints what failed.
+/// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints errors.
 ///
 /// # Errors
 /// When the journals cannot be listed.
@@ -39,13 +39,13 @@ pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
     Ok(())
 }
 
-/// Prints the result of recovering a journal found before the lab of this run.
+/// Prints the result of recovering a journal that was found before the lab of this run was created.
 pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
     match found {
         Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
         Found::Running { path, .. } => progress
             .say(&format!("another lab is running ({}): both disturb each other's measurements", visible::path(path))),
-        // Host settings, not a lab.
+        // These are host settings, not a lab.
         Found::Kept { .. } => {}
         Found::Recovered { path, reverted } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
             progress.say(&format!("left by a killed run: {} ({})", waits(reverted.waiting.len()), visible::path(path)));

@@ -1,9 +1,9 @@
-//! The log: which levels, where to, in which form. `-v` and `QUELL_LOG` choose; without them no subscriber is
+//! The log: its levels, destination and format. `-v` and `QUELL_LOG` select the levels. Without them, no subscriber is
 //! installed, and a log statement costs one comparison with the highest enabled level.
 //!
-//! Lines go to standard error. Where that is the journal, each begins with its priority as `<N>` (`sd-daemon(3)`) and
-//! has no time, which the journal adds. The journal's native protocol (`tracing-journald`) is not used: it would need a
-//! second formatter, and a unit whose `StandardError=` is a file would still log to the journal.
+//! Lines go to standard error. If that is the systemd journal, each line begins with its priority as `<N>`
+//! (`sd-daemon(3)`) and has no time, because the systemd journal adds it. The native protocol (`tracing-journald`)
+//! would need a second formatter. It would also bypass the file of a unit with `StandardError=file:`.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -25,9 +25,9 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::output;
 
-/// Variable with directives; it has precedence over `-v`.
+/// Environment variable with directives; it has precedence over `-v`.
 const VARIABLE: &str = "QUELL_LOG";
-/// Prefix that all targets have: they are module paths of this workspace.
+/// Prefix of all targets, which are module paths of this workspace.
 const TARGET_PREFIX: &str = "quell";
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
@@ -41,17 +41,17 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// Directives in effect; empty while logging is off.
 static IN_EFFECT: OnceLock<String> = OnceLock::new();
 
-/// Behaviour when nobody reads standard error.
+/// Behaviour when standard error is a full pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FullPipe {
-    /// The command waits for its reader.
+    /// The command waits until the line can be written.
     Wait,
-    /// The line is lost: a process that restores settings must not wait for a reader.
+    /// The line is lost. A process that restores settings must not wait for a reader.
     DropLine,
 }
 
-/// Starts logging for `verbosity` occurrences of `-v`, or as `QUELL_LOG` says. An invalid `QUELL_LOG` is reported and
-/// ignored: it must not prevent a command that restores settings.
+/// Starts logging as `QUELL_LOG` requests, or for `verbosity` occurrences of `-v`. An invalid `QUELL_LOG` is reported
+/// and ignored, because it must not prevent a command that restores settings.
 pub(crate) fn start(verbosity: u8, full_pipe: FullPipe) {
     let said = std::env::var_os(VARIABLE).map(|value| value.to_string_lossy().into_owned());
     let directives = match said.filter(|value| !value.trim().is_empty()) {
@@ -76,12 +76,12 @@ pub(crate) fn start(verbosity: u8, full_pipe: FullPipe) {
     }
 }
 
-/// Whether lines are written, which would break a progress bar.
+/// Whether log lines are written. They would break a progress bar.
 pub(crate) fn is_on() -> bool {
     IN_EFFECT.get().is_some()
 }
 
-/// A process of this program that is about to be started logs like this one, to the same place.
+/// Makes a process of this program log like this one, to the same destination.
 pub(crate) fn inherited_by(spawn: Spawn<'_>) -> Spawn<'_> {
     match IN_EFFECT.get() {
         Some(directives) => spawn.env(VARIABLE, directives).stderr(Output::Inherit),
@@ -108,9 +108,9 @@ struct InvalidDirective {
 }
 
 impl InvalidDirective {
-    /// The reason, and the text with a caret under the place.
+    /// Returns the reason, and the text with a caret below the invalid part.
     fn in_text(&self, text: &str) -> String {
-        // Escaped in pieces, so that the caret is under what is printed.
+        // Each piece is escaped separately, so that the caret is below the printed position.
         let before: String = text.chars().take(self.at).collect();
         let column = visible::name(&before).chars().count();
         let why = visible::name(&self.why);
@@ -159,7 +159,7 @@ fn level(text: &str, at: usize, expected: &str) -> Result<LevelFilter, InvalidDi
     })
 }
 
-/// `name=value`; a value with blanks is quoted, so that it is clear where it ends.
+/// Writes `name=value`. A value with blanks is quoted, so that its end is visible.
 fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let text = format!("{value:?}");
     match field.name() {
@@ -169,8 +169,8 @@ fn field(out: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Re
     }
 }
 
-/// Form of a line: time, level, target, spans, message, fields. All of it on one line, with characters that a terminal
-/// obeys escaped.
+/// Format of a line: time, level, target, spans, message, fields. Everything is on one line, and control characters are
+/// escaped.
 struct Line {
     is_journal: bool,
 }
@@ -213,7 +213,7 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Standard error. When nobody reads it, there is nobody to tell.
+/// Standard error. Write errors are ignored, because there is no other place to report them.
 struct Stderr {
     full_pipe: FullPipe,
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_directive_is_named_with_its_place() {
+    fn an_invalid_directive_is_reported_with_its_position() {
         for (text, at, word) in [
             ("debgu", 0, "debgu"),
             ("warn, debgu", 6, "debgu"),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_is_under_the_place_also_behind_escaped_characters() {
+    fn the_caret_is_below_the_position_even_after_escaped_characters() {
         let text = "warn,\u{1b},debug";
         let shown = parse(text).unwrap_err().in_text(text);
         let lines: Vec<&str> = shown.lines().collect();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_has_its_directive() {
+    fn every_level_can_be_selected() {
         for (name, level) in LEVELS {
             assert_eq!(level.to_string(), name);
         }

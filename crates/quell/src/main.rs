@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     };
     let restores_for_others = matches!(cli.command, Command::Keeper(_) | Command::Watchdog(_));
     logging::start(cli.verbose, if restores_for_others { FullPipe::DropLine } else { FullPipe::Wait });
-    // Of the highest level, as all spans are: with whichever level a line is shown, its spans are.
+    // Spans have the highest level, so that they are shown with lines of every level.
     let _command = error_span!("quell", command = %cli.command_name, pid = process::id()).entered();
     match run(&cli.command) {
         Ok(code) => code,
@@ -44,8 +44,8 @@ fn report(failure: &Failure) -> ExitCode {
     failure.exit.into()
 }
 
-/// Whether the command opens a descriptor per process, socket or connection and starts no other program, which would
-/// inherit the raised limit.
+/// Whether the command opens a descriptor per process, socket or connection, and starts no program that would inherit
+/// the raised limit.
 fn holds_many_files(command: &Command) -> bool {
     use Command::{Attach, Detach, Keeper, Load, Respond, Revert};
     matches!(command, Attach(_) | Detach(_) | Keeper(_) | Revert(_) | Load(_) | Respond(_))
@@ -53,11 +53,11 @@ fn holds_many_files(command: &Command) -> bool {
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     if holds_many_files(command) {
-        // If the limit stays, the operation that runs out of descriptors reports it.
+        // If the limit cannot be raised, the operation that runs out of descriptors reports it.
         let _ = quell_linux::process::raise_open_files_limit();
     }
     let result = match command {
-        // Exits with the code of the program that it started.
+        // The exit code is that of the program that it started.
         Command::Run(args) => return commands::run::run(args),
         Command::Bench(args) => commands::bench::bench(args),
         Command::Show(args) => commands::show::run(args),

@@ -1,5 +1,5 @@
-//! The way that README shows, typed as a user types it: a lab, a memcached in it, a profile, a healthy doctor, and all
-//! of it undone. Needs root, Linux 6.13 and memcached; says so when it is skipped.
+//! Runs the commands of the README as a user types them: a lab, a memcached in it, a profile, a healthy doctor, and
+//! undoing it all. Needs root, Linux 6.13 and memcached; reports when it is skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -36,7 +36,7 @@ impl Quell<'_> {
         command.args(arguments).env("QUELL_JOURNAL_DIR", self.journal).output().unwrap()
     }
 
-    /// What it says when it exits with `code`.
+    /// Runs the program, checks that it exits with `code`, and returns its output.
     fn says(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
@@ -47,7 +47,7 @@ impl Quell<'_> {
 
 impl Drop for Quell<'_> {
     fn drop(&mut self) {
-        // After a failed assertion nothing is to stay.
+        // Nothing may remain after a failed assertion.
         self.output(&["revert"]);
         self.output(&["lab", "down"]);
     }
@@ -60,7 +60,7 @@ fn memcached() -> Child {
 }
 
 #[test]
-fn from_nothing_to_a_memcached_that_the_doctor_finds_healthy_and_back() {
+fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     if skipped() {
         return;
     }
@@ -91,17 +91,17 @@ fn from_nothing_to_a_memcached_that_the_doctor_finds_healthy_and_back() {
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "60m", profile]).contains("quell confirm"));
     assert!(quell.says(0, &["revert"]).contains("4 settings restored"), "the watchdog's undo is reported too");
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "1s", profile]).contains("quell confirm"));
-    // While it goes back, a status may see half of it.
+    // While the watchdog undoes the profile, `status` may show a part of it.
     while !String::from_utf8(quell.output(&["status"]).stdout).unwrap().contains("nothing is applied") {
         std::thread::yield_now();
     }
     assert!(quell.says(0, &["lab", "down"]).contains("removed"));
-    assert!(!memcached.wait().unwrap().success(), "what ran in the lab ended with it");
+    assert!(!memcached.wait().unwrap().success(), "processes in the lab end with it");
     assert_eq!(std::fs::read_dir(journal.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn a_profile_that_is_wrong_is_refused_with_its_place() {
+fn an_invalid_profile_is_refused_with_the_position() {
     let journal = tempfile::tempdir().unwrap();
     let quell = Quell { journal: journal.path() };
     let file = journal.path().join("wrong.toml");

@@ -1,5 +1,5 @@
-//! `quell bench` on the real kernel, in every way in which it can end: each time the machine is afterwards exactly what
-//! it was before. No test asserts how fast anything was. Needs root; says so when it is skipped.
+//! `quell bench` on the real kernel, ended in every possible way. Afterwards the machine is exactly as before. No test
+//! asserts a performance figure. Needs root; reports when it is skipped.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -14,16 +14,16 @@ use quell_linux::pidfd::Signal;
 use quell_test_support::wait_until;
 
 const SHORT: &[&str] = &["--loads=max", "--budget=2s", "--slice=50"];
-/// Nobody waits for its end.
+/// Runs far longer than any test waits.
 const LONG: &[&str] = &["--loads=max", "--budget=600s"];
-/// A server whose processes are more than the one that was started.
+/// A server that starts another process.
 const SERVER_WITH_A_CHILD: &str =
     "--server=sh -c 'memcached -u root -U 0 -l {address} -p {port} -t {workers} & sleep 1000'";
 
-/// Runs a program without any privilege.
+/// Command prefix that runs a program without any privilege.
 const NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
 
-/// The namespaces of running labs that belong to the server.
+/// Network namespaces of servers in running labs.
 fn server_namespaces(stage: &Stage) -> Vec<Namespace> {
     let changes = stage.labs().into_iter().flat_map(|lab| lab["changes"].as_array().unwrap().clone());
     let names = changes.filter_map(|change| Some(change.get("name")?.as_str()?.to_owned()));
@@ -31,7 +31,7 @@ fn server_namespaces(stage: &Stage) -> Vec<Namespace> {
     servers.filter_map(|name| Namespace::open_named(&NamespaceName::new(name).unwrap()).ok()).collect()
 }
 
-/// Waits until the queue of a lab is set to flush after so many microseconds: a mode is set that says so.
+/// Waits until a lab's queue has this gro-flush-timeout, which shows that a mode was set.
 fn wait_until_flushed_after(us: u64, stage: &Stage, running: &Running) {
     let server = InterfaceName::new("server0").unwrap();
     let is_reported = |namespace: &Namespace| {
@@ -45,13 +45,13 @@ fn wait_until_flushed_after(us: u64, stage: &Stage, running: &Running) {
     });
 }
 
-/// Waits until the modes that are measured here are being set, or a trial runs.
+/// Waits until the bench sets modes, or a trial runs.
 fn wait_until_modes_are_set(stage: &Stage, running: &Running) {
     wait_until_flushed_after(200, stage, running);
 }
 
 #[test]
-fn after_a_run_the_machine_is_as_before() {
+fn a_run_leaves_the_machine_as_before() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base,suspend200", SHORT).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -59,7 +59,7 @@ fn after_a_run_the_machine_is_as_before() {
     assert_eq!(result["schema"], "quell-experiment/1");
     let arms =
         result["experiments"][0]["record"]["slices"].as_array().unwrap().iter().map(|slice| slice["arm"].as_u64());
-    assert_eq!(arms.collect::<std::collections::BTreeSet<_>>().len(), 3, "base counts twice");
+    assert_eq!(arms.collect::<std::collections::BTreeSet<_>>().len(), 3, "base has two arms");
     assert!(ended.stdout.contains("suspend200"), "{ended:?}");
     stage.assert_as_before();
 }
@@ -95,7 +95,7 @@ fn a_second_server_that_dies_ends_the_run_and_the_machine_is_as_before() {
 }
 
 #[test]
-fn a_server_that_ends_at_once_is_reported_with_what_it_said_and_the_machine_is_as_before() {
+fn a_server_that_exits_at_once_is_reported_with_its_output() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &["--server=sh -c 'echo no more memory >&2; exit 3'"]).end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
@@ -105,7 +105,7 @@ fn a_server_that_ends_at_once_is_reported_with_what_it_said_and_the_machine_is_a
 }
 
 #[test]
-fn a_server_that_never_listens_is_given_up_and_the_machine_is_as_before() {
+fn a_server_that_never_listens_ends_the_run() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &["--server=sleep 1000"]).end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
@@ -113,12 +113,12 @@ fn a_server_that_never_listens_is_given_up_and_the_machine_is_as_before() {
     stage.assert_as_before();
 }
 
-/// It reads a megabyte before it answers.
+/// A server that reads a megabyte before it answers.
 const SERVER_THAT_NEVER_ANSWERS: &str =
     concat!("--server=", env!("CARGO_BIN_EXE_quell"), " respond {address}:{port} --request-bytes 1000000");
 
 #[test]
-fn a_server_that_never_answers_is_given_up_and_the_machine_is_as_before() {
+fn a_server_that_never_answers_ends_the_run() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &[SERVER_THAT_NEVER_ANSWERS]).end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
@@ -127,7 +127,7 @@ fn a_server_that_never_answers_is_given_up_and_the_machine_is_as_before() {
 }
 
 #[test]
-fn a_server_that_dies_in_the_middle_ends_the_run_and_the_machine_is_as_before() {
+fn a_server_that_dies_ends_the_run() {
     let Some(stage) = Stage::enter() else { return };
     let running = stage.start_bench("suspend200", LONG);
     wait_until_modes_are_set(&stage, &running);
@@ -139,7 +139,7 @@ fn a_server_that_dies_in_the_middle_ends_the_run_and_the_machine_is_as_before() 
 }
 
 #[test]
-fn a_signal_ends_the_run_and_the_machine_is_as_before() {
+fn a_signal_ends_the_run() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let Some(stage) = Stage::enter() else { return };
         let running = stage.start_bench("suspend200", LONG);
@@ -153,13 +153,13 @@ fn a_signal_ends_the_run_and_the_machine_is_as_before() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_a_server_and_the_machine_is_as_before() {
+fn a_signal_ends_the_wait_for_a_server() {
     for server in ["--server=sleep 1000", SERVER_THAT_NEVER_ANSWERS] {
         let Some(stage) = Stage::enter() else { return };
         let running = stage.start_bench("base", &[server]);
         wait_until(|| match &stage.labs()[..] {
             [lab] if lab["changes"].to_string().contains("\"process\"") => Ok(()),
-            labs => Err(format!("no server is started: {labs:?}")),
+            labs => Err(format!("no server was started: {labs:?}")),
         });
         running.signal(Signal::INT);
         let ended = running.end();
@@ -169,7 +169,7 @@ fn a_signal_ends_the_wait_for_a_server_and_the_machine_is_as_before() {
 }
 
 #[test]
-fn measurements_until_a_signal_are_the_result() {
+fn a_signal_keeps_the_measurements_so_far() {
     let Some(stage) = Stage::enter() else { return };
     let running = stage.start_bench("suspend200,suspend50", &["--loads=max", "--budget=600s", "--slice=100"]);
     for us in [200, 50, 200, 50] {
@@ -217,7 +217,7 @@ fn leftovers_of_a_killed_run_are_removed_by_the_next_run() {
 }
 
 #[test]
-fn a_run_killed_at_any_moment_leaves_nothing_that_lab_clean_does_not_remove() {
+fn lab_clean_removes_everything_after_a_kill_at_any_time() {
     let Some(stage) = Stage::enter() else { return };
     for ms in [5, 20, 40, 80, 160, 320] {
         let running = stage.start_bench("suspend200", LONG);
@@ -231,7 +231,7 @@ fn a_run_killed_at_any_moment_leaves_nothing_that_lab_clean_does_not_remove() {
 }
 
 #[test]
-fn two_labs_do_not_collide_and_a_running_one_is_listed_and_left_alone() {
+fn two_labs_coexist_and_a_running_one_is_left_alone() {
     let Some(stage) = Stage::enter() else { return };
     let own = ["bench", "--modes=defer200", "--connections=16", "--insist", "--loads=max"];
     let file = stage.file("first.json");
@@ -258,19 +258,19 @@ fn two_labs_do_not_collide_and_a_running_one_is_listed_and_left_alone() {
 }
 
 #[test]
-fn more_workers_than_cpus_are_not_possible_here_and_nothing_is_touched() {
+fn more_workers_than_cpus_are_refused_before_any_change() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.run(&["bench", "--queues=1000"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
     assert!(ended.stderr.contains("1000 server worker(s) and 1 generator thread(s) need 1001 CPUs"), "{ended:?}");
-    assert!(!stage.file("journal").exists(), "not even a journal was begun");
+    assert!(!stage.file("journal").exists(), "no journal was created");
     stage.assert_as_before();
 }
 
 #[test]
-fn modes_of_which_none_can_be_set_are_not_possible_here() {
+fn a_run_without_any_settable_mode_is_refused() {
     let Some(stage) = Stage::enter() else { return };
-    // Whether the reference or the other mode is tried first.
+    // The seeds cover both orders of the reference and the other mode.
     for seed in ["--seed=1", "--seed=2", "--seed=3", "--seed=4"] {
         let ended = stage.start_bench("sockpoll50,eventspin50", &[SHORT, &[seed]].concat()).end();
         assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -280,7 +280,7 @@ fn modes_of_which_none_can_be_set_are_not_possible_here() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_not_possible_here() {
+fn a_missing_server_program_is_refused() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &["--server=/no/such/server -p {port}"]).end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -289,7 +289,7 @@ fn a_program_that_is_not_there_is_not_possible_here() {
 }
 
 #[test]
-fn without_privileges_the_model_answers_and_says_so() {
+fn without_privileges_the_model_answers_and_the_output_states_it() {
     let Some(stage) = Stage::enter() else { return };
     let small = ["--quick", "--modes=base,suspend20", "--loads=20K", "--output=/dev/null"];
     let ended = stage.start_as(NOBODY, &[&["bench"], &small[..]].concat()).end();
@@ -302,7 +302,7 @@ fn without_privileges_the_model_answers_and_says_so() {
 }
 
 #[test]
-fn without_privileges_it_is_said_at_once_what_is_missing_and_what_would_mend_it() {
+fn missing_privileges_are_reported_at_once_with_their_remedy() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_as(NOBODY, &["bench", "--on=veth", "--quick", "--output=/dev/null"]).end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -314,11 +314,11 @@ fn without_privileges_it_is_said_at_once_what_is_missing_and_what_would_mend_it(
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_reported_before_anything_is_measured() {
+fn an_unwritable_output_file_is_reported_before_the_measurement() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.run(&["bench", "--quick", "--output=/no/such/directory/result.json"]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.stderr.contains("/no/such/directory/result.json"), "{ended:?}");
-    assert!(!stage.file("journal").exists(), "not even a journal was begun");
+    assert!(!stage.file("journal").exists(), "no journal was created");
     stage.assert_as_before();
 }

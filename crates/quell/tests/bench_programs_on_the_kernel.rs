@@ -1,5 +1,5 @@
-//! `quell bench --pid` on a memcached that serves live traffic, in every way in which it can end: each time its queues and
-//! epolls are as before. No test asserts a verdict. Needs root, Linux 6.13 and memcached.
+//! `quell bench --pid` on a memcached with live traffic, ended in every possible way. Afterwards its queues and epolls
+//! are as before. No test asserts a verdict. Needs root, Linux 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,7 +23,7 @@ use quell_test_support::{Lacks, skip, wait_until};
 const OUTPUT_KEPT: usize = 64 * 1024;
 const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
 
-/// A memcached in a lab, and a client that asks it all the time.
+/// A memcached in a lab, and a client that sends requests all the time.
 struct Stage {
     lab: TestLab,
     server: Child,
@@ -37,7 +37,7 @@ impl Stage {
     fn enter(test: &str) -> Option<Self> {
         let mut lab = TestLab::raise(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
-            skip(Lacks::Server("memcached"), "there is no memcached");
+            skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let server = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"]));
@@ -47,7 +47,7 @@ impl Stage {
         ask(&mut connection).unwrap();
         let asks = Arc::new(AtomicBool::new(true));
         let goes_on = Arc::clone(&asks);
-        // It ends when the server does.
+        // The client ends with the server.
         let client =
             std::thread::spawn(move || while goes_on.load(Ordering::Relaxed) && ask(&mut connection).is_ok() {});
         let mut stage = Self {
@@ -78,7 +78,7 @@ impl Stage {
         spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
     }
 
-    /// Runs it to its end: exit code, stdout and stderr.
+    /// Runs the bench to its end. Returns exit code, stdout and stderr.
     fn run(&self, options: &[&str]) -> (Option<i32>, String, String) {
         end(self.start(options))
     }
@@ -144,13 +144,13 @@ fn ask(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 }
 
 fn end(mut quell: Child) -> (Option<i32>, String, String) {
-    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("it ends");
+    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("it exits");
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
 }
 
 #[test]
-fn a_server_under_live_traffic_is_compared_by_its_own_side_and_is_as_before() {
+fn live_traffic_is_compared_by_server_figures_and_the_server_is_restored() {
     let Some(stage) = Stage::enter("bp-live") else { return };
     let (code, stdout, stderr) = stage.run(&["--modes=base,suspend200,defer200", "--budget=3s", "--yes"]);
     assert_eq!(code, Some(0), "{stderr}");
@@ -163,7 +163,7 @@ fn a_server_under_live_traffic_is_compared_by_its_own_side_and_is_as_before() {
 }
 
 #[test]
-fn figures_of_a_command_are_compared() {
+fn figures_printed_by_a_command_are_compared() {
     let Some(stage) = Stage::enter("bp-judge") else { return };
     let judge = "--latency=sh -c 'echo p99 17; echo served/s 5'";
     let (code, stdout, stderr) = stage.run(&["--modes=base,suspend200", "--budget=3s", "--yes", judge]);
@@ -173,7 +173,7 @@ fn figures_of_a_command_are_compared() {
 }
 
 #[test]
-fn a_command_that_fails_or_prints_nonsense_ends_it_before_anything_is_changed() {
+fn a_failing_or_unparsable_command_ends_the_run_before_any_change() {
     let Some(stage) = Stage::enter("bp-wrong") else { return };
     for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no figures")] {
         let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=3s", "--yes", judge]);
@@ -185,7 +185,7 @@ fn a_command_that_fails_or_prints_nonsense_ends_it_before_anything_is_changed() 
 }
 
 #[test]
-fn a_load_that_ends_ends_the_experiment_with_what_it_printed() {
+fn a_load_that_exits_ends_the_experiment_with_its_output() {
     let Some(stage) = Stage::enter("bp-load") else { return };
     let load = "--load=sh -c 'sleep 2; echo out of connections >&2; exit 7'";
     let (code, _, stderr) = stage.run(&[LONG, &[load]].concat());
@@ -195,7 +195,7 @@ fn a_load_that_ends_ends_the_experiment_with_what_it_printed() {
 }
 
 #[test]
-fn a_signal_ends_it_and_the_server_is_as_before() {
+fn a_signal_ends_the_run_and_the_server_is_restored() {
     let Some(stage) = Stage::enter("bp-int") else { return };
     let quell = stage.start(LONG);
     stage.wait_until_switched();
@@ -216,7 +216,7 @@ fn after_a_kill_the_keeper_restores_the_server() {
 }
 
 #[test]
-fn a_server_that_dies_is_named_and_what_was_measured_is_kept() {
+fn a_server_that_dies_is_named_and_the_measurements_are_kept() {
     let Some(mut stage) = Stage::enter("bp-dies") else { return };
     let quell = stage.start(LONG);
     stage.wait_until_a_slice_was_measured();
@@ -252,7 +252,7 @@ fn a_result_that_does_not_fit_the_disk_is_printed_and_the_server_is_as_before() 
 }
 
 #[test]
-fn what_is_no_server_or_gets_no_packets_is_refused() {
+fn a_program_without_packets_is_refused() {
     let Some(stage) = Stage::enter("bp-none") else { return };
     let sleeps = Spawn::new("sleep").args(["1000"]).start().unwrap();
     let bench = |pid: &str| {

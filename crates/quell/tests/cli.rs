@@ -1,5 +1,6 @@
-//! The command line by itself: help, wrong command lines, recorded results shown again, each with its exit code, as
-//! transcripts in `cmd/`. After a wanted change: `TRYCMD=overwrite cargo test -p quell --test cli`, then read the diff.
+//! The command line on its own: help, invalid command lines and recorded results, each with its exit code, as
+//! transcripts in `cmd/`. After an intended change: `TRYCMD=overwrite cargo test -p quell --test cli`, then read the
+//! diff.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -8,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 #[test]
-fn the_program_answers_as_recorded() {
+fn the_output_matches_the_transcripts() {
     trycmd::TestCases::new()
         .env("QUELL_JOURNAL_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/journal"))
         .env("XDG_CACHE_HOME", "/nonexistent/cache")
@@ -17,7 +18,7 @@ fn the_program_answers_as_recorded() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     for arguments in [&["bench", "--schema"][..], &["bench", "--show", "tests/fixtures/result.json", "--json"]] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
         let mut child = program.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -30,7 +31,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 }
 
 #[test]
-fn a_result_that_is_shown_as_json_can_be_shown_again() {
+fn a_result_printed_as_json_can_be_shown_again() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("result.json");
     let shown = |from: &std::path::Path| {
@@ -49,7 +50,7 @@ fn quell(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_guest_without_qemu_is_refused_before_anything_is_announced() {
+fn a_guest_without_qemu_is_refused_before_any_other_output() {
     let cache = tempfile::tempdir().unwrap();
     let kernel = cache.path().join("quell/kernels/6.1");
     std::fs::create_dir_all(&kernel).unwrap();
@@ -64,7 +65,7 @@ fn a_guest_without_qemu_is_refused_before_anything_is_announced() {
 }
 
 #[test]
-fn a_namespace_and_a_process_can_be_asked_for_together() {
+fn a_namespace_and_a_process_can_be_selected_together() {
     let pid = std::process::id().to_string();
     let ended = quell(&["show", "--netns", "quell-no-such-namespace", &pid]).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -72,7 +73,7 @@ fn a_namespace_and_a_process_can_be_asked_for_together() {
 }
 
 #[test]
-fn devices_without_napi_share_one_line_unless_they_are_asked_for() {
+fn devices_without_napi_share_one_line_unless_requested() {
     let shown = |arguments: &[&str]| String::from_utf8(quell(arguments).output().unwrap().stdout).unwrap();
     let begins = |text: &str, name: &str| text.lines().any(|line| line.split_whitespace().next() == Some(name));
     let short = shown(&["show"]);
@@ -83,7 +84,7 @@ fn devices_without_napi_share_one_line_unless_they_are_asked_for() {
     }
 }
 
-/// As of a root that keeps the `HOME` of whoever called `sudo`.
+/// As for a root shell that has the `HOME` of the user who called `sudo`.
 #[test]
 fn a_cache_that_others_can_write_to_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The corpus that fuzzing left, replayed without instrumentation: what was once found stays fixed. Corpora of parsers
-//! that are not public are replayed by the unit tests of their crates; here it is also seen that none is left out.
+//! Replays the fuzzing corpus without instrumentation, so that every fixed bug stays fixed. Unit tests of other crates
+//! replay the corpora of their private parsers. These tests also check that no corpus is left out.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 // The fuzz targets are a workspace of their own, which needs libFuzzer: a dependency on it would bring that into every build.
 // A crate of the workspace for these five functions would exist for this test only.
-#[allow(unreachable_pub, reason = "it is a library for the fuzz targets")]
+#[allow(unreachable_pub, reason = "a library for the fuzz targets")]
 #[path = "../../../fuzz/src/lib.rs"]
 mod texts;
 
-/// Replayed in `quell-linux`, `quell-load` and `quell-vm`.
+/// Corpora that tests of `quell-linux`, `quell-load` and `quell-vm` replay.
 const REPLAYED_ELSEWHERE: &[&str] = &[
     "bit_mask",
     "btf",
@@ -35,7 +35,7 @@ const REPLAYED_HERE: &[(&str, Entry)] = &[
     ("scenarios", texts::scenarios),
 ];
 
-/// More files, or larger ones, make the repository heavy and the tests slow.
+/// Maximum number of files per corpus. More or larger files would bloat the repository and slow the tests down.
 const FILES_MAX: usize = 100;
 const BYTES_MAX: u64 = 64 << 10;
 
@@ -48,7 +48,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn kept_texts_are_read_or_refused_as_they_have_to_be() {
+fn recorded_texts_are_parsed_or_refused_as_expected() {
     for (target, entry) in REPLAYED_HERE {
         for file in files(&fuzz().join("corpus").join(target)) {
             entry(&fs::read(file).unwrap());

@@ -1,6 +1,6 @@
-//! Names that others choose (of processes, threads, interfaces, files, keys) in the output of every command that prints
-//! them: none reaches a terminal as what a terminal obeys, and none begins a line of its own. Needs root, Linux 6.13 and
-//! memcached.
+//! Names chosen by other programs (processes, threads, interfaces, files, keys) in the output of every command that
+//! prints them. No control sequence reaches the terminal, and no name starts a line of its own. Needs root, Linux 6.13
+//! and memcached.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -14,9 +14,9 @@ use quell_linux::process::Spawn;
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip};
 
-/// What a process is called, by the name of the file that it executes: at most 15 bytes.
+/// Process name, set by the name of the executable: at most 15 bytes.
 const PROCESS: &str = "q\n\u{1b}[2Japply?";
-/// What interfaces are called: at most 15 bytes, and neither blanks nor slashes.
+/// Interface names: at most 15 bytes, without blanks and slashes.
 const INTERFACES: [&str; 2] = ["\u{1b}[2J$(id)\u{7}", "\u{202e}0hte\u{9b}1m"];
 
 struct Stage {
@@ -29,27 +29,28 @@ impl Stage {
     fn enter() -> Option<Self> {
         let found = Command::new("sh").args(["-c", "command -v memcached"]).output().unwrap();
         if !found.status.success() {
-            skip(Lacks::Server("memcached"), "there is no memcached");
+            skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let mut lab = TestLab::raise("hostile", 2)?;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(PROCESS);
-        // Not a copy: a process that another test is just starting would hold it open for writing.
+        // A link instead of a copy: a process that another test is starting could hold a copy open for writing
+        // (ETXTBSY).
         std::os::unix::fs::symlink(String::from_utf8(found.stdout).unwrap().trim_end(), &program).unwrap();
         let words = ["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1", "-p", "11211"];
         let server = lab.start(Spawn::new(&program).args(words));
         let pid = server.pid().to_string();
-        // It ends with its namespace.
+        // The server ends with its namespace.
         std::mem::forget(server);
         Some(Self { lab, directory, pid })
     }
 
-    /// Everything that `quell` prints with these arguments.
+    /// Returns everything that `quell` prints with these arguments.
     fn printed(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
         command.args(arguments).env("QUELL_JOURNAL_DIR", self.directory.path().join("journal")).stdin(Stdio::null());
-        // A keeper that logs would hold a pipe open. It goes on writing here during the next commands.
+        // A keeper that logs keeps a pipe open, and it continues to write during the next commands. A file avoids this.
         let diagnostics = self.directory.path().join("diagnostics");
         command.stderr(std::fs::OpenOptions::new().create(true).append(true).open(&diagnostics).unwrap());
         let output = command.output().unwrap();
@@ -78,7 +79,7 @@ fn assert_harmless(arguments: &[&str], text: &str) {
 }
 
 #[test]
-fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
+fn no_command_prints_control_sequences_or_forged_lines() {
     let Some(stage) = Stage::enter() else { return };
     let (pid, netns) = (stage.pid.as_str(), stage.lab.server_name.as_str());
     ip(&["-n", netns, "link", "set", "server0", "name", INTERFACES[0]]);
@@ -143,7 +144,7 @@ fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
     drop(connections);
 }
 
-/// Connections that wait for their answers, so that the program has epolls and queues.
+/// Opens connections that wait for answers, so that the program has epolls and queues.
 fn connect(stage: &Stage) -> Vec<TcpStream> {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     let connect = || loop {
@@ -152,7 +153,7 @@ fn connect(stage: &Stage) -> Vec<TcpStream> {
                 connection.write_all(b"version\r\n").unwrap();
                 return connection;
             }
-            Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+            Err(error) => assert!(Instant::now() < deadline, "memcached does not answer: {error}"),
         }
         std::thread::yield_now();
     };

@@ -1,5 +1,5 @@
-//! `quell respond` and `quell load` together, over the loopback: no privileges, no lab. What they count is compared,
-//! never how fast they were.
+//! `quell respond` and `quell load` together over loopback, without privileges and without a lab. The tests compare
+//! counts and never speeds.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use quell_linux::proc::ProcRoot;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
-/// A server that is killed when it is dropped.
+/// A server that is killed on drop.
 struct Server {
     child: Child,
     address: SocketAddr,
@@ -28,22 +28,22 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// `quell respond` on a port that the kernel chose.
+    /// Starts `quell respond` on a port chosen by the kernel.
     fn respond(options: &[&str]) -> Self {
         Self::respond_by(Command::new(env!("CARGO_BIN_EXE_quell")), options)
     }
 
-    /// The same, started by way of another program.
+    /// Like [`Self::respond`], but started through another program.
     fn respond_by(mut program: Command, options: &[&str]) -> Self {
         program.args(["respond", "127.0.0.1:0", "--json"]).args(options);
         let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
+        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("unexpected output {line:?}"));
         Self { address: address.parse().unwrap(), child }
     }
 
-    /// A connection with a request, which waits at most half a second for the answer.
+    /// Sends a request on a new connection, whose receives time out after half a second.
     fn ask(&self) -> TcpStream {
         let mut connection = TcpStream::connect(self.address).unwrap();
         connection.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -51,13 +51,13 @@ impl Server {
         connection
     }
 
-    /// CPU time that it has taken.
+    /// CPU time of the server so far.
     fn cpu_time(&self) -> Duration {
         let stat = ProcRoot::default().process(Pid::from_kernel(self.child.id()).unwrap()).stat().unwrap();
         stat.utime.duration() + stat.stime.duration()
     }
 
-    /// Ends it with a signal; its exit code and its report.
+    /// Ends the server with a signal. Returns its exit code and its report.
     fn interrupt(mut self) -> (Option<i32>, Value) {
         let pid = Pid::from_kernel(self.child.id()).unwrap();
         PidFd::open(pid).unwrap().signal(Signal::INT).unwrap();
@@ -88,7 +88,7 @@ fn every_request_is_answered_over_tcp_and_udp_in_both_shapes() {
             let own = ["--protocol=request-response", "--check-content", "--rate=2000", "--json"];
             let report = report(&load(responder.address, &[&own, transport].concat()));
             let (code, served) = responder.interrupt();
-            assert_eq!(code, Some(0), "an interruption is how it is meant to end");
+            assert_eq!(code, Some(0), "a signal is the regular way to end it");
             assert_eq!(served["schema"], "quell-respond/1");
             let answered = report["answered-in-window"].as_u64().unwrap();
             assert!(answered > 0, "{shape} {transport:?}: {report}");
@@ -110,7 +110,7 @@ fn a_closed_loop_is_answered_and_reported() {
 }
 
 #[test]
-fn sending_in_batches_is_an_option_of_a_closed_loop_alone() {
+fn batches_are_supported_only_in_a_closed_loop() {
     let responder = Server::respond(&[]);
     let spec = |options: &[&str]| {
         let output = load(responder.address, &[&["--protocol=request-response", "--json"], options].concat());
@@ -125,7 +125,7 @@ fn sending_in_batches_is_an_option_of_a_closed_loop_alone() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_named_with_the_kernels_answer() {
+fn a_refused_connection_is_reported_with_the_kernels_error() {
     let tcpmux = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let output = load(tcpmux, &["--rate=1000"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -134,7 +134,7 @@ fn a_port_where_nobody_listens_is_named_with_the_kernels_answer() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_named_with_the_kernels_answer() {
+fn an_address_in_use_is_reported_with_the_kernels_error() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_quell")).args(["respond", &address]).output().unwrap();
@@ -144,7 +144,7 @@ fn an_address_that_is_taken_is_named_with_the_kernels_answer() {
 }
 
 #[test]
-fn without_descriptors_connections_wait_until_others_are_closed_and_nothing_spins() {
+fn without_descriptors_connections_wait_and_no_thread_spins() {
     const DESCRIPTORS: usize = 40;
     const CLIENTS: usize = 60;
     let hears = |client: &mut TcpStream| client.read_exact(&mut [0; 64]).is_ok();
@@ -164,7 +164,7 @@ fn without_descriptors_connections_wait_until_others_are_closed_and_nothing_spin
             clients.pop();
             client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
             let heard = client.read_exact(&mut [0; 64]);
-            assert!(heard.is_ok(), "{shape}: one of those that waited: {heard:?}");
+            assert!(heard.is_ok(), "{shape}: a waiting connection: {heard:?}");
         }
         let (code, served) = responder.interrupt();
         assert_eq!((code, served["accepted"].as_u64()), (Some(0), Some(CLIENTS as u64)), "{shape}: {served}");
@@ -173,7 +173,7 @@ fn without_descriptors_connections_wait_until_others_are_closed_and_nothing_spin
 }
 
 #[test]
-fn memcached_has_every_key_that_was_stored_first() {
+fn preloaded_keys_of_memcached_are_hits() {
     let Some(server) = memcached() else { return };
     let report = report(&load(server.address, &["--keys=500", "--rate=2000", "--json"]));
     assert!(report["hits"].as_u64() > Some(0), "{report}");
@@ -181,14 +181,14 @@ fn memcached_has_every_key_that_was_stored_first() {
 }
 
 #[test]
-fn memcached_without_the_keys_misses() {
+fn keys_of_memcached_that_are_not_preloaded_are_misses() {
     let Some(server) = memcached() else { return };
     let report = report(&load(server.address, &["--no-preload", "--get-share=1", "--keys=500", "--json"]));
     assert_eq!(report["hits"], 0, "{report}");
     assert!(report["misses"].as_u64() > Some(0), "{report}");
 }
 
-/// memcached on a port that was free a moment ago; `None` where there is no memcached.
+/// Starts memcached on a port that was free a moment ago; `None` if it is not installed.
 fn memcached() -> Option<Server> {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = free.local_addr().unwrap();

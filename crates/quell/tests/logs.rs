@@ -1,4 +1,4 @@
-//! The log: silent unless it is asked for, each change with old and new values at -vv, and the form that the journal reads.
+//! The log: silent by default, each change with previous and new values at -vv, and the format for the systemd journal.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -15,7 +15,7 @@ use quell_test_support::wait_until;
 
 const QUELL: &str = env!("CARGO_BIN_EXE_quell");
 
-/// A lab with a responder that has connections, and files for journals and the log.
+/// A lab with a responder that has connections, and files for Quell's journals and the log.
 struct Stage {
     lab: TestLab,
     server: Child,
@@ -29,7 +29,7 @@ impl Stage {
         let server = lab.start(Spawn::new(QUELL).args(["respond", "192.0.2.1:7000"]));
         let connect = || TcpStream::connect("192.0.2.1:7000").map_err(|error| error.to_string());
         let mut connection = wait_until(|| lab.client.run(connect).unwrap());
-        // Without a packet, the connection has no queue.
+        // A connection has no queue before its first packet.
         connection.write_all(&[0; 64]).unwrap();
         connection.read_exact(&mut [0; 64]).unwrap();
         Some(Self { lab, server, _connection: connection, dir: tempfile::tempdir().unwrap() })
@@ -39,7 +39,7 @@ impl Stage {
         self.dir.path().join("log")
     }
 
-    /// A command whose log goes to a file: a keeper holds a pipe open until it ends.
+    /// A command that logs to a file, because a keeper keeps a pipe open until it exits.
     fn quell(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(QUELL);
         command.args(arguments).env("QUELL_JOURNAL_DIR", self.dir.path().join("journal")).env_remove("QUELL_LOG");
@@ -87,7 +87,7 @@ fn diagnostics(arguments: &[&str], variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn nothing_is_logged_unless_it_is_asked_for() {
+fn nothing_is_logged_by_default() {
     assert_eq!(diagnostics(&["status"], &[]), "");
     assert_eq!(diagnostics(&["status"], &[("QUELL_LOG", "")]), "");
     let Some(stage) = Stage::enter("log-off") else { return };
@@ -98,7 +98,7 @@ fn nothing_is_logged_unless_it_is_asked_for() {
 }
 
 #[test]
-fn each_change_is_logged_with_its_old_and_new_value_and_so_is_its_undoing_by_the_keeper() {
+fn each_change_and_its_undo_by_the_keeper_are_logged_with_values() {
     let Some(stage) = Stage::enter("log-vv") else { return };
     stage.attach_log(&["-vv"], &[]);
     let assert_has = |words: &[&str]| {
@@ -109,21 +109,21 @@ fn each_change_is_logged_with_its_old_and_new_value_and_so_is_its_undoing_by_the
     let napi = stage.lab.napis[0].get().to_string();
     for words in [
         [" INFO ", "process found", &format!("pid={pid}"), "why=\"selected\""],
-        [" DEBUG ", &format!("napi={napi}"), "old=\"defer-hard-irqs 0", "irq-suspend-timeout 20000000 ns"],
-        [" DEBUG ", "old=\"busy_poll_usecs 0", "new=\"busy_poll_usecs 0, busy_poll_budget 64", "fd="],
+        [" DEBUG ", &format!("napi={napi}"), "from=\"defer-hard-irqs 0", "irq-suspend-timeout 20000000 ns"],
+        [" DEBUG ", "from=\"busy_poll_usecs 0", "to=\"busy_poll_usecs 0, busy_poll_budget 64", "fd="],
         [" DEBUG ", "the kernel accepted", "set_napi", "command=attach"],
         [" INFO ", "keeper started", "pid=", "command=attach"],
     ] {
         assert_has(&words);
     }
     stage.detach();
-    // `detach` returns when the keeper has ended.
+    // `detach` returns after the keeper has exited.
     assert_has(&[" INFO ", "command=keeper", "reverted", "failed=0"]);
-    assert_has(&["command=keeper", "undo{seq=", "new=\"defer-hard-irqs 0"]);
+    assert_has(&["command=keeper", "undo{seq=", "to=\"defer-hard-irqs 0"]);
 }
 
 #[test]
-fn less_is_logged_with_one_v() {
+fn a_single_v_logs_decisions_only() {
     let Some(stage) = Stage::enter("log-v") else { return };
     let log = stage.attach_log(&["-v"], &[]);
     assert!(log.contains(" INFO ") && !log.contains(" DEBUG "), "{log}");
@@ -140,7 +140,7 @@ fn the_variable_has_precedence_over_the_option() {
 }
 
 #[test]
-fn an_invalid_variable_is_reported_with_its_place_and_does_not_stop_the_command() {
+fn an_invalid_variable_is_reported_with_its_position_and_ignored() {
     let said = diagnostics(&["status"], &[("QUELL_LOG", "warn,quell_host=loud")]);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("quell: QUELL_LOG, character 17: \"loud\" is not a level"), "{said}");
@@ -148,7 +148,7 @@ fn an_invalid_variable_is_reported_with_its_place_and_does_not_stop_the_command(
 }
 
 #[test]
-fn lines_to_the_journal_begin_with_their_priority() {
+fn lines_for_the_systemd_journal_begin_with_their_priority() {
     let Some(stage) = Stage::enter("log-unit") else { return };
     let arguments = stage.attach();
     let mut command = stage.quell(&arguments.iter().map(String::as_str).chain(["-vv"]).collect::<Vec<_>>());

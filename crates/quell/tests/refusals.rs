@@ -1,5 +1,5 @@
-//! What cannot be done is said, and by the exit code too: output that cannot be written, missing privileges, kernels
-//! that lack a mode, inputs without end, servers that do not answer.
+//! Impossible requests fail with a message and the right exit code: output that cannot be written, missing privileges,
+//! kernels without a mode, endless inputs, servers that do not answer.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +18,7 @@ fn quell(arguments: &[&str]) -> Command {
     command
 }
 
-/// What `command` says when it exits with `code`.
+/// Runs `command`, checks that it exits with `code`, and returns its output.
 fn says(code: i32, command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
@@ -45,7 +45,7 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn an_input_without_end_is_refused() {
+fn an_endless_input_is_refused() {
     let sections: String = (0..20_000).map(|n| format!("[device.a.queues.g{n}]\nqueues = \"{n}\"\n")).collect();
     let many = profile(&format!("[device.a]\nname = \"a\"\n{sections}"));
     let many = many.to_str().unwrap();
@@ -86,7 +86,7 @@ fn a_missing_privilege_is_reported_as_not_possible() {
 }
 
 #[test]
-fn a_load_that_nobody_answers_fails() {
+fn a_load_without_any_response_fails() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap().to_string();
     let said = says(
@@ -109,7 +109,7 @@ fn a_load_that_nobody_answers_fails() {
 }
 
 #[test]
-fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
+fn a_dry_run_reports_missing_threaded_busy_polling() {
     let Some(lab) = TestLab::raise("refuse-t", 2) else { return };
     match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
         Ok(false) => {}
@@ -127,7 +127,7 @@ fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
 }
 
 #[test]
-fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
+fn a_host_wide_sysctl_is_not_set_through_a_namespace() {
     let Some(lab) = TestLab::raise("refuse-s", 1) else { return };
     let apply = |text: &str, code| {
         let file = profile(text);
@@ -137,11 +137,11 @@ fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
     let now = now.trim();
     assert!(apply(&format!("[sysctl]\n\"net.core.busy_poll\" = {now}\n"), 0).contains("nothing to change"));
     let said = apply(&format!("[sysctl]\n\"net.core.busy_poll\" = 1{now}\n"), 5);
-    assert!(said.contains("holds for the whole host") && said.contains("without --netns"), "{said}");
+    assert!(said.contains("applies to the whole host") && said.contains("without --netns"), "{said}");
 }
 
 #[test]
-fn a_profile_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
+fn a_profile_stays_applied_if_its_report_cannot_be_written() {
     let Some(lab) = TestLab::raise("refuse-f", 1) else { return };
     let journals = tempfile::tempdir().unwrap();
     let file = profile("[sysctl]\n\"net.ipv4.ip_forward\" = 1\n");

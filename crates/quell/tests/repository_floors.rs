@@ -1,5 +1,6 @@
-//! The repository itself: the floors of ARCHITECTURE.md hold, only `quell-linux` talks to the kernel, only
-//! `quell` prints, and every file says what it is for. It reads the tree as text; what clippy can hold, clippy holds.
+//! Rules of the repository: the floors in ARCHITECTURE.md hold, only `quell-linux` calls the kernel, only `quell`
+//! prints, and every file begins with its purpose. The tests read the sources as text. Rules that clippy can check are
+//! clippy lints.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The floors: a crate imports only from floors below its own. A crate that is not listed here has no floor yet.
+/// The floors: a crate imports only from lower floors. A crate that is missing here has no floor yet.
 const FLOORS: &[(&str, u8)] = &[
     ("quell-mode", 0),
     ("quell-stats", 0),
@@ -25,16 +26,16 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell", 4),
 ];
 
-/// Crates that reach the kernel past the standard library.
+/// Crates that provide access to the kernel beyond the standard library.
 const KERNEL_CRATES: &[&str] = &["libc", "rustix", "nix", "netlink-bindings", "signal-hook", "io-uring", "aya"];
 
-/// The crate that may.
+/// Crates that may depend on them.
 const REACHING_THE_KERNEL: &[&str] = &["quell-linux"];
 
-/// What tests of all crates share: each may depend on it for its tests, and none otherwise.
+/// Crate shared by the tests of all crates, allowed only in `[dev-dependencies]`.
 const TEST_SUPPORT: &str = "quell-test-support";
 
-/// The longest file that still counts as one room, without the unit tests at its end.
+/// Maximum number of lines of a file, without the unit tests at its end.
 const LINES_MAX: usize = 600;
 
 fn crates_dir() -> PathBuf {
@@ -44,7 +45,7 @@ fn crates_dir() -> PathBuf {
 struct Manifest {
     name: String,
     dependencies: Vec<String>,
-    /// Those of its tests alone.
+    /// Dependencies of its tests alone.
     dev_dependencies: Vec<String>,
     inherits_lints: bool,
 }
@@ -80,12 +81,12 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A file of tests alone begins with `#![cfg(test)]`.
+/// Removes the unit tests at the end. A file that contains only tests begins with `#![cfg(test)]`.
 fn without_unit_tests(text: &str) -> &str {
     &text[..text.find("[cfg(test)]").unwrap_or(text.len())]
 }
 
-/// The source of each file of a crate's `src`, without the unit tests at its end.
+/// Sources in the `src` directory of a crate, without unit tests.
 fn sources(krate: &str) -> BTreeMap<PathBuf, String> {
     let files = rust_files(&crates_dir().join(krate).join("src"));
     let read = |path: PathBuf| {
@@ -95,7 +96,7 @@ fn sources(krate: &str) -> BTreeMap<PathBuf, String> {
     files.into_iter().map(read).collect()
 }
 
-/// Places in the crates but those of `but` where a line of code, not of comment, holds one of `words`.
+/// Lists code lines that contain one of `words`, without comments, in all crates except those in `but`.
 fn places_with(words: &[&str], but: &[&str]) -> Vec<String> {
     let mut places = Vec::new();
     for (krate, _) in FLOORS.iter().filter(|(krate, _)| !but.contains(krate)) {
@@ -188,7 +189,7 @@ fn every_skipped_test_is_counted() {
 }
 
 #[test]
-fn every_crate_inherits_the_lints_and_all_that_do_not_reach_the_kernel_forbid_unsafe_code() {
+fn every_crate_inherits_the_lints_and_only_kernel_crates_have_unsafe_code() {
     for manifest in manifests() {
         assert!(manifest.inherits_lints, "{} does not inherit the workspace's lints", manifest.name);
         if REACHING_THE_KERNEL.contains(&manifest.name.as_str()) {
@@ -202,12 +203,12 @@ fn every_crate_inherits_the_lints_and_all_that_do_not_reach_the_kernel_forbid_un
 }
 
 #[test]
-fn every_file_says_what_it_is_for_and_is_one_room() {
+fn every_file_begins_with_its_purpose_and_is_short() {
     for path in rust_files(&crates_dir()) {
         let text = fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with("//!"), "{} does not begin with what it is for", path.display());
+        assert!(text.starts_with("//!"), "{} does not begin with a doc comment about its purpose", path.display());
         let lines = without_unit_tests(&text).lines().count();
-        assert!(lines <= LINES_MAX, "{} has {lines} lines: is it still one room?", path.display());
+        assert!(lines <= LINES_MAX, "{} has {lines} lines, more than {LINES_MAX}", path.display());
     }
 }
 

@@ -1,5 +1,5 @@
-//! `quell show` by a user without any right, against what the caller sees at the same time: it succeeds, what it cannot
-//! see is named with the capability that would show it, and nothing that the caller sees is simply missing.
+//! Compares `quell show` of a user without privileges with that of the caller at the same time. It succeeds, names the
+//! missing capability for everything that it cannot read, and omits nothing silently.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use quell_linux::proc::ProcRoot;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
-/// The program as `nobody`, without groups and capabilities.
+/// Runs the program as `nobody`, without groups and capabilities.
 fn as_nobody(arguments: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
@@ -22,7 +22,7 @@ fn as_nobody(arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether nobody can run the program here; says why not.
+/// Whether `nobody` cannot run the program here; prints the reason.
 fn nobody_cannot() -> bool {
     let why = match as_nobody(&["--version"]).output() {
         Ok(output) if output.status.success() => return false,
@@ -81,7 +81,7 @@ fn every_process_that_the_caller_sees_is_shown_or_hidden_to_nobody() {
     let callers = snapshot(by_caller(&["show", "--json"]));
     let start = |pid| ProcRoot::default().process(pid).stat().ok().map(|stat| stat.starttime.0);
     let began = start(Pid::of_this_process()).unwrap();
-    // What is older than this test and still runs was there for both snapshots; sockets may have come since.
+    // Only processes that are older than this test and still run were present in both snapshots. Sockets may be newer.
     let lasting = callers
         .processes
         .iter()
@@ -93,7 +93,7 @@ fn every_process_that_the_caller_sees_is_shown_or_hidden_to_nobody() {
     }
 }
 
-/// Where `nobodys` lacks what `callers` has, without a privilege being named.
+/// Lists the places where `nobodys` lacks a value of `callers` without naming a privilege.
 fn silently_missing(callers: &Value, nobodys: &Value, place: &str) -> Vec<String> {
     match (callers, nobodys) {
         (Value::Object(callers), _) if callers.contains_key("unknown") => Vec::new(),
@@ -116,11 +116,12 @@ fn silently_missing(callers: &Value, nobodys: &Value, place: &str) -> Vec<String
 }
 
 #[test]
-fn nothing_of_devices_and_cpus_that_the_caller_sees_is_absent_to_nobody_without_a_reason() {
+fn missing_data_of_devices_and_cpus_has_a_reason() {
     if nobody_cannot() {
         return;
     }
-    // The later snapshot is nobody's: a counter that is above zero for the caller is so for nobody too.
+    // The snapshot of `nobody` is the later one, so a counter that is nonzero for the caller is nonzero for `nobody`
+    // too.
     let callers: Value = serde_json::from_str(&printed(by_caller(&["show", "--json"]))).unwrap();
     let nobodys: Value = serde_json::from_str(&printed(as_nobody(&["show", "--json"]))).unwrap();
     let places = ["kernel", "sysctls", "namespaces", "cpus", "irqs", "devices"];
@@ -129,7 +130,7 @@ fn nothing_of_devices_and_cpus_that_the_caller_sees_is_absent_to_nobody_without_
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// A responder of nobody's, killed when it is dropped.
+/// A responder that runs as `nobody` and is killed on drop.
 struct Responder(Child);
 
 impl Drop for Responder {
@@ -140,7 +141,7 @@ impl Drop for Responder {
 }
 
 #[test]
-fn an_own_process_is_shown_with_its_sockets_without_any_right() {
+fn a_users_own_process_is_shown_with_its_sockets() {
     if nobody_cannot() {
         return;
     }
@@ -156,10 +157,10 @@ fn an_own_process_is_shown_with_its_sockets_without_any_right() {
     assert!(!files.epolls.is_empty() && !process.threads.known().unwrap().is_empty());
     let [socket] = snapshot.sockets.as_slice() else { panic!("{:?}", snapshot.sockets) };
     assert_eq!(socket.local, address.parse().ok());
-    // Whether a user may look into files of its own processes is Yama's decision; where not, that is said.
+    // Yama decides whether users may inspect their own processes. If they may not, the snapshot states it.
     let denied = UnknownReason::Denied { needs: Some(Capability::SysPtrace) };
     match &socket.napi {
-        Reading::Known(napi) => assert_eq!(*napi, None, "nothing came yet"),
+        Reading::Known(napi) => assert_eq!(*napi, None, "no packet has arrived yet"),
         Reading::Unknown(unknown) => assert_eq!(unknown.unknown.why, denied),
     }
 }

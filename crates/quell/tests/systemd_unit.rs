@@ -1,21 +1,21 @@
-//! The units for a service manager: what they say is understood, and what they give is enough.
+//! The units for a service manager: systemd parses them, and their capabilities suffice.
 
 use quell_test_support::{Lacks, skip};
 use std::process::Command;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell.service");
 
-/// The unit that follows another one.
+/// Unit that attaches a mode to another unit.
 const ATTACH_UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell-attach@.service");
 
-/// What is so on a machine where neither the program nor the unit that is followed is installed.
+/// Messages that are expected if neither the program nor the other unit is installed.
 const NOT_INSTALLED: [&str; 2] = ["/usr/bin/quell is not executable", "Unit i.service not found"];
 
 #[test]
 fn systemd_understands_every_line_of_the_units() {
     for unit in [UNIT, ATTACH_UNIT] {
         let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no", unit]).output() else {
-            skip(Lacks::Tool("systemd-analyze"), "there is no systemd-analyze");
+            skip(Lacks::Tool("systemd-analyze"), "systemd-analyze is not installed");
             return;
         };
         let said = String::from_utf8_lossy(&verified.stderr);
@@ -27,13 +27,16 @@ fn systemd_understands_every_line_of_the_units() {
 }
 
 #[test]
-fn the_capabilities_of_the_unit_are_enough_to_apply_and_to_revert() {
-    let unit = std::fs::read_to_string(UNIT).expect("the unit is there");
-    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("it bounds them");
+fn the_capabilities_of_the_unit_suffice_for_apply_and_revert() {
+    let unit = std::fs::read_to_string(UNIT).expect("the unit exists");
+    let bounds = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="))
+        .expect("it has a capability bounding set");
     let bounds: Vec<String> = bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
     let journal = tempfile::tempdir().expect("a directory");
     let profile = journal.path().join("p.toml");
-    // In a network namespace of its own, whose settings are nobody else's.
+    // The network namespace is new, so its settings belong to this test alone.
     std::fs::write(&profile, "[sysctl]\n\"net.core.somaxconn\" = 77\n").expect("written");
     let script = "set -e; \"$0\" apply \"$1\"; \"$0\" status; \"$0\" revert";
     let mut command = Command::new("unshare");

@@ -1,11 +1,11 @@
-//! Commands of this program in guests of the vm lab, on the kernels that are here. Skipped without QEMU and without
-//! kernels: `quell vm get` fetches them, and `make test-vm` does both. What holds of all of them is in
-//! `docs/kernels.md`, which `vm_kernels.rs` keeps current.
+//! Runs commands of this program in guests of the vm lab, on the fetched kernels. Skipped without QEMU or kernels:
+//! `quell vm get` fetches them, and `make test-vm` does both. `docs/kernels.md` contains the results for all kernels;
+//! `vm_kernels.rs` keeps it current.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "helpers of tests fail by panicking and say when they skip"
+    reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
 mod vm_guests;
@@ -14,11 +14,11 @@ use quell_test_support::{Lacks, skip};
 use serde_json::{Value, json};
 use vm_guests::{done_in, kernels, quell, text};
 
-/// The newest kernel of this flavour; none, and said so, where there is none.
+/// The newest kernel of this flavour. If there is none, skips the test with the reason.
 fn newest(of_flavour: impl Fn(&str) -> bool) -> Option<String> {
     let newest = kernels().into_iter().rfind(|kernel| of_flavour(kernel));
     if newest.is_none() {
-        skip(Lacks::Guest, "no kernel of this flavour is here; `quell vm get 7.3 7.3-full` fetches them");
+        skip(Lacks::Guest, "no kernel of this flavour was fetched; `quell vm get 7.3 7.3-full` fetches them");
     }
     newest
 }
@@ -38,7 +38,7 @@ fn a_command_runs_in_a_guest_as_it_would_outside() {
 }
 
 #[test]
-fn the_exit_code_and_the_words_of_a_command_in_a_guest_are_those_outside() {
+fn a_command_in_a_guest_has_the_same_exit_code_and_output() {
     let Some(kernel) = lean() else { return };
     let outside = quell(&["lab", "tidy"]);
     let inside = quell(&["vm", "run", "--kernel", &kernel, "--", "lab", "tidy"]);
@@ -47,7 +47,7 @@ fn the_exit_code_and_the_words_of_a_command_in_a_guest_are_those_outside() {
 }
 
 #[test]
-fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
+fn a_guest_that_does_not_exit_is_killed_and_its_output_reported() {
     let Some(kernel) = lean() else { return };
     let ran = quell(&["vm", "run", "--kernel", &kernel, "--limit-s", "30", "--", "respond", "127.0.0.1:7000"]);
     assert_eq!(ran.status.code(), Some(4));
@@ -55,7 +55,7 @@ fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
     assert!(said.contains("did not exit within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
 }
 
-/// The experiment that `quell bench --on vm` made with these options, and whether all that has to hold held.
+/// The experiment of `quell bench --on vm` with these options, and whether all its checks passed.
 fn experiment(options: &[&str]) -> (Value, bool) {
     let ran = quell(&[&["bench", "--on", "vm", "--json", "--output", "/dev/null"][..], options].concat());
     assert!(matches!(ran.status.code(), Some(0 | 3)), "{}", text(&ran.stderr));
@@ -67,7 +67,7 @@ fn slices(experiment: &Value) -> impl Iterator<Item = &Value> {
     experiment["record"]["slices"].as_array().unwrap().iter()
 }
 
-/// Whether the host kept the emulator waiting during a slice. Then nothing can be said of the guest.
+/// Whether the host delayed the emulator during a slice. Such a slice says nothing about the guest.
 fn starved(experiment: &Value) -> bool {
     let shares = slices(experiment).filter_map(|slice| slice["observation"]["foreign-cpu"].as_f64());
     let worst = shares.fold(0.0, f64::max);
@@ -75,14 +75,14 @@ fn starved(experiment: &Value) -> bool {
     if starved {
         skip(
             Lacks::Machine,
-            format_args!("this host kept the emulator waiting for up to {:.0} % of its time", worst * 100.0),
+            format_args!("the emulator waited for a CPU of this host for up to {:.0} % of its time", worst * 100.0),
         );
     }
     starved
 }
 
 #[test]
-fn interrupts_come_under_base_and_not_under_suspension_which_needs_no_timers_either() {
+fn suspension_avoids_interrupts_and_timers() {
     let Some(kernel) = lean() else { return };
     let (experiment, held) = experiment(&["--kernel", &kernel]);
     assert!(held || starved(&experiment), "{experiment:#}");
@@ -98,25 +98,25 @@ fn interrupts_per_request(experiment: &Value, arm: u64) -> f64 {
 }
 
 #[test]
-fn a_thread_that_polls_without_end_takes_hardly_an_interrupt() {
+fn threaded_busy_polling_avoids_almost_all_interrupts() {
     let Some(kernel) = lean() else { return };
     let (experiment, _) = experiment(&["--kernel", &kernel, "--budget", "15s", "--modes", "base,threadedbusy"]);
     let dropped = &experiment["record"]["dropped"];
     if let Some(refusal) = dropped.get("2") {
-        skip(Lacks::Guest, format_args!("{kernel} does not poll by threads without end: {refusal}"));
+        skip(Lacks::Guest, format_args!("{kernel} does not support threaded busy polling: {refusal}"));
         return;
     }
-    // Few come all the same: virtio-net enables its callback for a moment before it hears that polling goes on
-    // (`virtqueue_napi_complete`). Under base there are fewer where the host lets packets come in bunches.
+    // Some interrupts remain: virtio-net enables its callback for a moment before it finds that polling continues
+    // (`virtqueue_napi_complete`). Under base there are fewer if the host delivers packets in batches.
     let (polling, base) = (interrupts_per_request(&experiment, 2), interrupts_per_request(&experiment, 0));
     assert!(polling * 10.0 < base, "{experiment:#}");
 }
 
-/// What `quell apply` makes of the server's NIC: a thread of its queue that polls without end.
+/// Profile for `quell apply` that sets threaded busy polling on the server's NIC.
 const THREADED_BUSY: &str = "[device.nic]\nname = \"server\"\n[device.nic.queues.all]\nmode = \"threadedbusy\"\n";
 
 #[test]
-fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
+fn doctor_reports_a_busy_polling_thread_without_its_own_cpu() {
     let Some(kernel) = lean() else { return };
     let done = done_in(
         &kernel,
@@ -144,7 +144,7 @@ fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
 }
 
 #[test]
-fn a_thread_that_polls_without_end_is_found_to_be_in_effect() {
+fn threaded_busy_polling_is_judged_in_effect() {
     let Some(kernel) = lean() else { return };
     let attach = json!(["attach", "--yes", "--json", "--seconds", "5", "threadedbusy", "{pid}"]);
     let done = done_in(&kernel, &[], &json!([attach, ["detach", "--all"]]));
@@ -166,9 +166,9 @@ fn server(snapshot: &Value) -> &Value {
     snapshot["devices"].as_array().unwrap().iter().find(|device| device["name"] == "server").unwrap()
 }
 
-/// Whose driver tells everything: what the snapshot says is compared with what /proc of the same guest says.
+/// The driver of this NIC reports everything, so the snapshot can be compared with /proc of the same guest.
 #[test]
-fn the_chain_from_device_to_cpu_is_the_one_of_proc_where_the_driver_tells_its_interrupts() {
+fn the_path_from_device_to_cpu_matches_proc() {
     let Some(kernel) = newest(|kernel| kernel.ends_with("-full")) else { return };
     let irqs = ["read", "/proc/interrupts"];
     let done = done_in(&kernel, &["--nic", "e1000e"], &json!([["show", "--netns", "server", "--json"], irqs]));
@@ -184,7 +184,7 @@ fn the_chain_from_device_to_cpu_is_the_one_of_proc_where_the_driver_tells_its_in
     assert!(line.trim_end().ends_with("server-rx-0"), "{line}");
     assert!(device["irqs"].as_array().unwrap().contains(&json!(irq)), "{device:#}");
 
-    // The guest's lab sends the interrupts of the server's NIC to CPU 0.
+    // The lab in the guest binds the interrupts of the server's NIC to CPU 0.
     let place = ["read", &format!("/proc/irq/{irq}/smp_affinity_list")];
     let shown = snapshot["irqs"].as_array().unwrap().iter().find(|one| one["number"] == irq).unwrap();
     let done = done_in(&kernel, &["--nic", "e1000e"], &json!([place]));

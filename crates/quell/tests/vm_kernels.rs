@@ -1,10 +1,10 @@
-//! `docs/kernels.md`: what Quell finds and does on three of Debian's kernels, asked in guests of the vm lab and
-//! compared with the page. Skipped without QEMU and without the kernels.
+//! Compares `docs/kernels.md` with guests of the vm lab: the features and the results of Quell on three Debian kernels.
+//! Skipped without QEMU or the kernels.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "helpers of tests fail by panicking and say when they skip"
+    reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
 mod vm_guests;
@@ -16,22 +16,22 @@ use quell_test_support::{Lacks, skip};
 use serde_json::{Value, json};
 use vm_guests::{done_in, kernels, quell, text};
 
-/// The kernels of the page, and the modes that it speaks of.
+/// The kernels and modes on the page.
 const KERNELS: [&str; 3] = ["6.1", "6.12", "7.3"];
 const MODES: [&str; 7] = ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "threadedbusy"];
 
-/// What a kernel says in a guest: its features, and which modes can be set.
+/// Features of a kernel in a guest, and the modes that can be set.
 fn asked(kernel: &str) -> Value {
     let modes = MODES.join(",");
     let run = ["bench", "--on", "vm", "--json", "--output", "/dev/null"];
     let moments = ["--slice", "100", "--settle", "50", "--budget", "8s"];
     let ran = quell(&[&run[..], &moments, &["--kernel", kernel, "--modes", &modes]].concat());
-    // How often interrupts come in a moment of a busy machine is not asked here.
+    // The exit code of the measurement does not matter here, because the machine may be busy.
     assert!(matches!(ran.status.code(), Some(0 | 3)), "{kernel}: {}", text(&ran.stderr));
     serde_json::from_slice(&ran.stdout).unwrap()
 }
 
-/// Commands on a host with two NICs and a server under load.
+/// Commands for a host with two NICs and a server under load.
 fn commands() -> Value {
     json!([
         ["show", "--netns", "server"],
@@ -57,7 +57,7 @@ fn commands() -> Value {
     ])
 }
 
-/// By its exit code, as `quell --help` explains them.
+/// Text for an exit code, as `quell --help` explains it.
 fn outcome(done: &Value) -> &'static str {
     match done["code"].as_u64() {
         Some(0) => "ok",
@@ -68,7 +68,7 @@ fn outcome(done: &Value) -> &'static str {
     }
 }
 
-/// How many scenarios of the conformance suite a kernel plays; all of them hold.
+/// Number of scenarios of the conformance suite that a kernel runs; all of them must pass.
 fn scenarios_played(kernel: &str) -> (usize, usize) {
     let ran = quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
     let report: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{}", text(&ran.stderr)));
@@ -150,29 +150,29 @@ fn page() -> String {
     page.push_str(CONFORMANCE_HEAD);
     head(&mut page, "scenarios");
     let played = KERNELS.map(scenarios_played);
-    row(&mut page, "played, and held", played.iter().map(|(played, of)| format!("{played} of {of}")));
+    row(&mut page, "run, and passed", played.iter().map(|(played, of)| format!("{played} of {of}")));
     page
 }
 
 const HEAD: &str = "\
 # What Quell finds and does on older kernels
 
-Asked in guests of the vm lab, with virtio-net NICs, by `make test-vm`, which fails when this page no longer says what
-the kernels say. Every line was asked of the running kernel; nothing is inferred from a version.
+`make test-vm` queries the kernels in guests of the vm lab, with virtio-net NICs, and fails if this page differs. Every
+line was queried from the running kernel; nothing is inferred from a version.
 ";
 
 const MODES_HEAD: &str = "
 ## Modes
 
-A mode that is refused is never silently another one. The nearest that the kernel takes is named with the refusal; it was
-set there, read back and undone. Of a whole device: by sysfs, which tells all of its queues the same.
+Quell never replaces a refused mode silently. It names the nearest mode that the kernel supports, which was set, verified
+and undone there. Settings of the whole device are made in sysfs, which sets all queues to the same value.
 ";
 
 const COMMANDS_HEAD: &str = "
 ## Commands
 
-On a host with two NICs and a server under load, by exit code. What is not possible says which part of it the kernel
-lacks, before anything is changed.
+On a host with two NICs and a server under load, by exit code. If a command is not possible, it names the feature that
+the kernel lacks, before anything is changed.
 ";
 
 const CONFORMANCE_HEAD: &str = "
@@ -181,12 +181,12 @@ const CONFORMANCE_HEAD: &str = "
 Scenarios that the kernel or a single queue does not support are not run; `quell conformance --on vm` lists them with the reason.
 ";
 
-/// After a wanted change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
+/// After an intended change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
 #[test]
-fn the_page_of_kernels_in_the_docs_says_what_the_kernels_say_and_do() {
+fn the_page_of_kernels_matches_the_kernels() {
     let here = kernels();
     if let Some(missing) = KERNELS.iter().find(|kernel| !here.contains(&(**kernel).to_owned())) {
-        skip(Lacks::Guest, format_args!("kernel {missing} is not here"));
+        skip(Lacks::Guest, format_args!("kernel {missing} was not fetched"));
         return;
     }
     let page = page();

@@ -58,7 +58,7 @@ fn in_words(why: UnknownReason) -> &'static str {
     match why {
         UnknownReason::Absent => "absent",
         UnknownReason::UnsupportedByKernel => "not in this kernel",
-        UnknownReason::UnsupportedByDriver => "the driver does not tell",
+        UnknownReason::UnsupportedByDriver => "the driver does not report it",
         UnknownReason::Denied { .. } => "denied",
         _ => "could not be read",
     }
@@ -72,7 +72,7 @@ mod tests {
     fn missing_kernel_features_and_unreported_driver_facts_are_distinguished() {
         let kernel: Reading<u32> = Reading::unknown(UnknownReason::UnsupportedByKernel, "");
         let driver: Reading<Option<Linked<u32>>> = Reading::unknown(UnknownReason::UnsupportedByDriver, "");
-        assert_eq!((state(&kernel), link(&driver).as_str()), ("not in this kernel", "the driver does not tell"));
+        assert_eq!((state(&kernel), link(&driver).as_str()), ("not in this kernel", "the driver does not report it"));
         assert_eq!(state(&Reading::Known(0_u32)), "yes");
     }
 

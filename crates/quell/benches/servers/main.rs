@@ -1,5 +1,6 @@
-//! Servers from packages under a delivery mode: each with interrupts twice, by `quell attach` and by `quell run`, in
-//! interleaved rounds, with its real client. Prints the page `docs/servers.md`; progress goes to standard error.
+//! Compares packaged servers with and without a delivery mode: `base` twice, `quell attach` and `quell run`, in
+//! interleaved rounds, with the real client of each server. Prints the page `docs/servers.md`; progress goes to
+//! standard error.
 //!
 //! `make bench-servers`, or `cargo bench -p quell --bench servers > docs/servers.md` as root.
 
@@ -37,30 +38,30 @@ use program::Program;
 use table::Trials;
 use trial::{Arm, Trial, reach, trial};
 
-/// How often a trial that something disturbed is made in all.
+/// Maximum number of attempts of a disturbed trial.
 const ATTEMPTS_MAX: u32 = 3;
-/// The share of what `base` reaches in a closed loop that is asked for where the client can be told a rate.
+/// Offered load as a share of the throughput of `base` in a closed loop, for clients that support a rate.
 const RATE_SHARE: f64 = 0.5;
 
 /// Measures servers from packages under a delivery mode.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The mode that is compared with `base`.
+    /// Mode to compare with `base`
     #[arg(long, default_value = "suspend200")]
     mode: String,
     /// Interleaved rounds with one queue and one worker.
     #[arg(long, default_value_t = 6)]
     rounds: u64,
-    /// Interleaved rounds with two of both.
+    /// Interleaved rounds with two queues and two workers
     #[arg(long, default_value_t = 6)]
     rounds_of_two: u64,
     /// Measured time of a trial, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Only servers whose name contains this.
+    /// Only servers whose name contains this text
     #[arg(long)]
     only: Option<String>,
-    /// Given by `cargo bench`.
+    /// Option that `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -73,8 +74,9 @@ fn main() {
     print!("{}", page::page(&options, &host, &alone, &several));
 }
 
-/// The trials of all servers with so many queues and, where they have several, workers; `None` where there is no lab. The
-/// lab is another one for each server and round, so that others have their turn between.
+/// Runs the trials of all servers with this number of queues and workers (if the server supports several). Returns
+/// `None` if no lab is possible. Creates a new lab for each server and round, so that other users of the machine-wide
+/// lock can run in between.
 fn tried(options: &Options, queues: u32, rounds: u64) -> Option<Vec<(Program, Trials)>> {
     let programs = Program::ALL.into_iter().filter(|program| is_wanted(*program, options));
     let mut all: Vec<(Program, Trials)> = programs.map(|program| (program, Trials::default())).collect();
@@ -84,7 +86,7 @@ fn tried(options: &Options, queues: u32, rounds: u64) -> Option<Vec<(Program, Tr
             let program = *program;
             let in_a_lab = || {
                 let lab = ServersLab::raise(queues)?;
-                // Whoever looks on wakes up now and then: where the clients are.
+                // The observing threads wake up now and then, so they run on the CPUs of the clients.
                 sched::set_affinity(Pid::of_this_thread(), &lab.client_cpus()).unwrap();
                 one_round(&lab, program, options, round, trials);
                 Some(())
@@ -127,7 +129,7 @@ fn one_round(lab: &ServersLab, program: Program, options: &Options, round: u64, 
     }
 }
 
-/// Every order once, then again: no arm always follows the same one.
+/// Order of the arms in a round. All orders are used in turn, so that no arm always follows the same one.
 fn order(round: u64) -> Vec<Arm> {
     let mut arms = Arm::ALL.to_vec();
     let at = usize::try_from(round).unwrap_or(0);
@@ -138,7 +140,7 @@ fn order(round: u64) -> Vec<Arm> {
     arms
 }
 
-/// Of several attempts the one with the least against it.
+/// Repeats a disturbed trial and returns the attempt with the fewest disturbances.
 fn undisturbed_if_possible(
     lab: &ServersLab,
     program: Program,

@@ -1,5 +1,4 @@
-//! The page that the figures are published on: what was measured and how, around the tables. What the tables say is said by
-//! the trials; what is to be known of a server beyond them is here.
+//! The published page: the tables of the trials, the method, and facts about the servers that the figures do not show.
 
 use quell_bench::facts::HostFacts;
 use quell_mode::DeliveryMode;
@@ -9,32 +8,32 @@ use crate::program::Program;
 use crate::table::{Trials, markdown};
 use crate::{ATTEMPTS_MAX, Options, RATE_SHARE};
 
-/// What a server is like, whatever the figures say.
+/// Facts about a server that are independent of the figures.
 fn to_know(program: Program) -> &'static str {
     match program {
         Program::Memcached => {
-            "An epoll for each thread of `-t`. With `-N` as large as `-t` it gives each connection to the thread of its queue; \
-             without, each thread has connections of all queues."
+            "One epoll per thread (`-t`). With `-N` equal to `-t`, each connection goes to the thread of its queue. \
+             Without `-N`, each thread has connections from all queues."
         }
-        Program::Redis => "One thread, one epoll: give it a device of one queue, or steer its port to one queue.",
+        Program::Redis => "One thread, one epoll: give it a device with one queue, or steer its port to one queue.",
         Program::Nginx => {
-            "An epoll for each worker process, and whichever worker is free takes the connection: with several queues \
-             every worker has connections of all of them."
+            "One epoll per worker process. Any idle worker accepts a connection, so with several queues every worker \
+             has connections from all of them."
         }
         Program::NginxReuseport => {
-            "As nginx, but the kernel chooses the worker: by a hash of the addresses, unless a \
-             filter chooses by queue: with two queues it is attached to, and started, with `--steer`."
+            "Like nginx, but the kernel selects the worker by a hash of the addresses, or a filter selects it by \
+             queue. With two queues, `quell attach` and `quell run` use `--steer`."
         }
         Program::Haproxy => {
-            "An epoll for each thread of `nbthread`; with `shards by-thread` a listening socket for each too, so that `--steer` \
-             gives a thread the connections of one queue. Here it answers by itself: as a proxy it has connections to servers \
-             too, which come back by any queue."
+            "One epoll per thread (`nbthread`). With `shards by-thread` each thread also has a listening socket, so \
+             `--steer` gives a thread the connections of one queue. Here it answers requests itself. As a proxy, it \
+             also has connections to servers, whose packets arrive on any queue."
         }
         Program::GoHttp => {
-            "One epoll for all threads, whatever `GOMAXPROCS`: it can poll one queue. A static program: `quell run` \
-             attaches to it from outside."
+            "One epoll for all threads, whatever `GOMAXPROCS`, so it can poll only one queue. It is statically \
+             linked, so `quell run` sets its epolls from outside."
         }
-        Program::TokioEcho => "One epoll for all threads of a runtime, whatever their number: it can poll one queue.",
+        Program::TokioEcho => "One epoll for all threads of a runtime, so it can poll only one queue.",
     }
 }
 
@@ -51,35 +50,37 @@ pub(crate) fn page(
     let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options, host));
     let (alone, several) = (markdown(alone), markdown(several));
     format!(
-        "{title}\n\nMade by `make bench-servers`. Unmodified programs, each as its package or its language's library has it, \
-         each asked by its own client: with interrupts (`base`), with the mode given from outside while it runs \
-         (`quell attach {mode} PID`), and started with it (`quell run {mode} -- COMMAND`).\n\n{how}\n\
+        "{title}\n\nMade by `make bench-servers`. Unmodified programs from packages or standard libraries, each with \
+         its usual client. The arms are interrupts (`base`), the mode attached to the running server (`quell attach \
+         {mode} PID`), and the server started with the mode (`quell run {mode} -- COMMAND`).\n\n{how}\n\
          ## One queue, one worker\n\n{alone}\n\
-         ## Two queues, two workers\n\nThe workers share a CPU here, so the figures say less than whether it works.\n\n\
-         {several}\n## To be known of each\n\n{notes}"
+         ## Two queues, two workers\n\nThe workers share a CPU here, so these figures show that the mode works rather \
+         than how fast it is.\n\n{several}\n\
+         ## Notes about the servers\n\n{notes}"
     )
 }
 
 fn how(options: &Options, host: &HostFacts) -> String {
     let Options { rounds, rounds_of_two, seconds, .. } = options;
     format!(
-        "Linux {release} on {model}, {cpus} CPUs: the server and its queues' NAPI threads on one, the client on the other, \
-         a veth pair between them ([what a veth lab shows](bench.md#what-it-measures)). {rounds} \
-         rounds with one queue and {rounds_of_two} with two; in each a fresh server for `base`, `base` again, `attach` and \
-         `run`, in turns, {seconds} s each after a warm-up, {CONNECTIONS} connections.\n\n\
-         - memcached and tokio are asked by `quell load` at a fixed rate, {share:.0} % of what `base` reached in a closed \
-         loop just before in the same round. redis-benchmark (`GET`) and wrk have no rate: they ask in a closed loop, each \
-         connection again as soon as it has its answer, so that their requests a second follow from the latency.\n\
-         - Figures are medians over the rounds (lowest–highest). `against base` is the ratio with its interval, by \
-         the method of [statistics.md](statistics.md) with a round as block; in bold where the interval excludes no change.\n\
-         - CPU/request is the run time of the server's threads and of its queues' NAPI threads; a mode that polls at an \
-         idle moment shows there. *polls by the server* are those of all polls of its queues that its own threads made; \
-         *found suspended* are those of them that found the queue's interrupt suspended.\n\
-         - *fully*: every epoll with connections and every queue that they arrive by has the mode's values, each epoll \
-         has the connections of one queue and each queue one epoll, the server polled, interrupts were suspended, and \
-         no request failed.\n\
-         - *disturbed* are rounds in which something else ran on the server's CPU, or packets were dropped, in each of up \
-         to {attempts} attempts.\n",
+        "Linux {release} on {model}, {cpus} CPUs: the server and the NAPI threads of its queues run on one CPU, and \
+         the client on the other, connected by a veth pair ([what a veth lab shows](bench.md#what-it-measures)). \
+         {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
+         `base` again, `attach` and `run`, in varying order, {seconds} s each after a warm-up, {CONNECTIONS} \
+         connections.\n\n\
+         - memcached and tokio get requests from `quell load` at a fixed rate, {share:.0} % of the throughput of \
+         `base` in a closed loop, measured in the same round. redis-benchmark (`GET`) and wrk support no rate. Each \
+         of their connections sends its next request when its response arrives, so their throughput follows from the \
+         latency.\n\
+         - Figures are medians over the rounds (lowest–highest). `against base` is the ratio and its interval, \
+         computed as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
+         - CPU/request is the run time of the server's threads and of the NAPI threads of its queues; it includes \
+         polls without packets. *polls by the server* is the share of all polls of its queues that its own threads \
+         made. *found suspended* is the share of these that found the interrupt of the queue suspended.\n\
+         - *fully*: every epoll with connections, and every queue of these connections, has the mode's values. Epolls \
+         and queues correspond one to one, the server polled, interrupts were suspended, and no request failed.\n\
+         - *disturbed*: number of rounds in which other work ran on the server's CPU, or packets were dropped, in \
+         each of up to {attempts} attempts.\n",
         release = host.kernel_release,
         model = host.cpu_model.as_deref().unwrap_or("an unknown processor"),
         cpus = host.cpus.len(),

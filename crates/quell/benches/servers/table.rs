@@ -1,5 +1,5 @@
-//! The trials as Markdown: a row a server and way of giving it the mode, each figure's median and range, and what the
-//! analysis of switchback experiments says of it against `base`. What was not measured is a dash.
+//! The trials as Markdown: one row per server and arm. A row has the median and the range of each figure, and the
+//! result of the switchback analysis against `base`. A missing value is a dash.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ const ABSENT: &str = "–";
 /// Name of the compared figure.
 const FIGURE: &str = "figure";
 
-/// The trials of one server: of each way one a round, absent where it failed.
+/// The trials of one server by arm, one per round; absent if a trial failed.
 #[derive(Debug, Default)]
 pub(crate) struct Trials {
     /// The trials.
     pub(crate) of: BTreeMap<Arm, Vec<Option<Trial>>>,
-    /// Why there is none, for ways that failed; the last reason.
+    /// Reasons of failed trials by arm; the last one of each.
     pub(crate) failed: BTreeMap<Arm, String>,
 }
 
@@ -37,14 +37,14 @@ impl Trials {
         Spread::of(self.values(arm, figure))
     }
 
-    /// The rounds as blocks of an experiment with one criterion.
+    /// Converts the rounds to blocks of an experiment with one criterion.
     fn record(&self, figure: FigureOf) -> ExperimentRecord<()> {
         let treatment = |arm: Arm| Treatment { name: arm.name().to_owned(), setting: () };
         let criterion = Criterion::Metric { name: FIGURE.to_owned(), goal: Goal::Lowest };
         let treatments = [Arm::Attach, Arm::Run].map(treatment).to_vec();
         let values = Arm::ALL.map(|arm| self.values(arm, figure));
         let rounds = values.iter().map(Vec::len).max().unwrap_or(0);
-        // One look, after the last round.
+        // The analysis runs once, after the last round.
         let design = ExperimentDesign {
             looks: 1,
             budget_ms: (rounds * values.len()) as u64,
@@ -66,7 +66,7 @@ impl Trials {
         contrast.map_or_else(|| ABSENT.to_owned(), in_words)
     }
 
-    /// How many rounds something disturbed.
+    /// Number of disturbed rounds, as text.
     fn disturbed(&self, arm: Arm) -> String {
         let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
         let disturbed = trials.iter().filter(|trial| !trial.disturbances.is_empty()).count();
@@ -82,7 +82,7 @@ impl Trials {
         let seen = trial.seen;
         let share = |set: usize, of: usize| format!("{set} of {of}");
         if seen.epolls == 0 {
-            return "not seen".to_owned();
+            return "not observed".to_owned();
         }
         let mut lacking = Vec::new();
         if seen.epolls_set < seen.epolls {
@@ -173,7 +173,7 @@ fn percent(spread: Option<Spread>) -> String {
     spread.map_or_else(|| ABSENT.to_owned(), |spread| format!("{:.0} %", spread.median * 100.0))
 }
 
-/// In percent, and what is several times as much as such.
+/// Formats a ratio in percent, or as a factor if it is large.
 fn change(ratio: f64) -> String {
     if ratio >= 3.0 {
         return format!("×{ratio:.1}");

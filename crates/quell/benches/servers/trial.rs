@@ -1,5 +1,5 @@
-//! One trial: a fresh server, its real client, the mode given to it in one of the ways in which it can be, what the kernel
-//! counted meanwhile, and whether everything is as before afterwards.
+//! One trial: a fresh server, its real client, the mode applied in one of the possible ways, the kernel's counters, and
+//! a check that everything is as before afterwards.
 
 use quell_bench::counters::{TrialCounters, Watched};
 use quell_bench::disturbance::{Disturbance, disturbances};
@@ -17,14 +17,14 @@ use crate::lab::{Launch, SeenEpoll, Server, ServersLab};
 use crate::program::Program;
 use quell_test_support::wait_until;
 
-/// How the server comes by its mode.
+/// How the server gets its mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Arm {
-    /// Not at all: interrupts.
+    /// No mode, that is, interrupts.
     Base,
-    /// As [`Self::Base`], to see what two identical runs differ by.
+    /// Like [`Self::Base`], to show the difference between two identical arms.
     BaseAgain,
-    /// `quell attach`, while it runs.
+    /// `quell attach` while the server runs.
     Attach,
     /// `quell run`.
     Run,
@@ -43,23 +43,23 @@ impl Arm {
     }
 }
 
-/// What one trial gave.
+/// Results of one trial.
 #[derive(Debug, Clone)]
 pub(crate) struct Trial {
     pub(crate) found: Found,
     pub(crate) counters: TrialCounters,
-    /// Polls of the server's queues by its own threads, of all polls; absent where polls cannot be counted.
+    /// Share of polls of the server's queues that its own threads made; absent if polls cannot be counted.
     pub(crate) polled_by_the_server: Option<f64>,
-    /// The share of the server's own polls that found the queue's interrupt suspended; absent when it made none.
+    /// Share of the server's own polls that found the interrupt of the queue suspended; absent without such polls.
     pub(crate) found_suspended: Option<f64>,
-    /// What was set while it was under load.
+    /// Settings observed under load.
     pub(crate) seen: Seen,
-    /// What speaks against it.
+    /// Disturbances of the trial.
     pub(crate) disturbances: Vec<Disturbance>,
 }
 
 impl Trial {
-    /// CPU time of the server's threads and of its queues' NAPI threads for each answer, µs.
+    /// CPU time in µs per response, of the server's threads and the NAPI threads of its queues.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
     pub(crate) fn cpu_us_per_request(&self) -> Option<f64> {
         let ns = self.counters.server_run_ns? + self.counters.napi_run_ns?;
@@ -70,7 +70,7 @@ impl Trial {
         self.found.p50.map(|p50| p50.as_secs_f64() * 1e6)
     }
 
-    /// What the server and its queues' threads took of the server's CPU.
+    /// Share of the server's CPU that the server and the NAPI threads of its queues used.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
     pub(crate) fn server_share(&self) -> Option<f64> {
         let cpus = self.counters.server_cpus?;
@@ -78,7 +78,7 @@ impl Trial {
     }
 }
 
-/// Runs one trial; an error says why there is none.
+/// Runs one trial. The error contains the reason if it failed.
 pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, effort: Effort) -> Result<Trial, String> {
     let before = lab.queues();
     let options = [mode, "--steer"];
@@ -95,7 +95,7 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
         ended.succeeded().map_err(|said| format!("quell detach: {said}"))?;
     }
     server.stop();
-    // A keeper hears of the server's end when everybody does.
+    // The keeper notices the server's exit at the same time as this test.
     wait_until(|| {
         let after = lab.queues();
         if after == before { Ok(()) } else { Err(format!("{} left {after:?} of {before:?}", arm.name())) }
@@ -103,12 +103,12 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
     Ok(trial)
 }
 
-/// Whether connections are given to workers by their queue: where the kernel chooses the worker, and there are several.
+/// Whether a filter distributes connections by queue: if the kernel selects the worker, and there are several.
 fn is_steered(lab: &ServersLab, program: Program) -> bool {
     program.has_a_socket_for_each_worker() && lab.veth.plan.queues > 1
 }
 
-/// What a server has been through before it is measured; its mode is attached while it is under load.
+/// Warms the server up before the measurement. A mode is attached under load.
 fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm: Arm) -> Result<(), String> {
     let client = lab.start_client(program.client(), server.address, Effort::WarmUp);
     if arm == Arm::Attach {
@@ -122,7 +122,7 @@ fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm:
     client.end().map(drop)
 }
 
-/// What a server reaches with interrupts in a closed loop, requests a second.
+/// Throughput of a server with interrupts in a closed loop, in requests per second.
 pub(crate) fn reach(lab: &ServersLab, program: Program) -> Result<f64, String> {
     let server = lab.serve(program, lab.veth.plan.queues, Launch::Plain)?;
     let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end()?;
@@ -134,7 +134,7 @@ fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, eff
     let ids: Vec<NapiId> = lab.queues().iter().map(|napi| napi.id).collect();
     let polls = NapiPollCounter::attach(kernel::sysfs(), &ids).ok();
     let (watched, proc) = (watched(lab, server), ProcRoot::default());
-    // Read in the client's namespace, so that /proc/net of the reading thread is the client's.
+    // Read in the client's namespace, so that /proc/net of the reading thread belongs to the client.
     let snapshot = || {
         let look = || watched(Pid::of_this_thread()).snapshot(&proc, polls.as_ref());
         lab.veth.client.namespace.run(look).map_err(|error| error.to_string())
@@ -158,7 +158,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// What is read, once it is known which thread reads it.
+/// Prepares the counters to read, given the reading thread.
 fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync {
     let processes = server.processes();
     let (server_napi, client_napi) = (lab.veth.server.napi_threads.clone(), lab.veth.client.napi_threads.clone());
@@ -169,25 +169,25 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
         generator: vec![reader],
         client_napi: client_napi.clone(),
         server_cpus: server_cpus.clone(),
-        // The client ends with its run, and its time with it: what else ran there is not known.
+        // The client's CPU time is gone after its exit, so other work on its CPUs cannot be determined.
         client_cpus: CpuList::default(),
         devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
         irqs: Vec::new(),
     }
 }
 
-/// What is set on the server while it is under load.
+/// Settings of the server observed under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Epolls with connections.
     pub(crate) epolls: usize,
-    /// Those of them that have the mode's parameters.
+    /// Epolls with connections that have the mode's parameters.
     pub(crate) epolls_set: usize,
-    /// Queues that connections arrive by.
+    /// Queues on which connections arrive.
     pub(crate) queues: usize,
-    /// Those of them that have the mode's values.
+    /// Queues with connections that have the mode's values.
     pub(crate) queues_set: usize,
-    /// The most queues that the connections of one epoll arrive by.
+    /// Maximum number of queues of the connections in one epoll.
     pub(crate) queues_of_one_epoll: usize,
 }
 
@@ -199,7 +199,7 @@ impl Seen {
         let has_parameters = |epoll: &&SeenEpoll| epoll.params == wanted;
         let used: Vec<u32> = epolls.iter().flat_map(|epoll| epoll.facts.napi_ids.iter().copied()).collect();
         let queues: Vec<Napi> = lab.queues().into_iter().filter(|queue| used.contains(&queue.id.get())).collect();
-        // Threads stand in for interrupts in the lab, whatever the mode.
+        // In the lab, NAPI threads replace interrupts in every mode.
         let napi = PartialNapiSettings { threaded: None, ..mode.napi().into() };
         let has_values = |queue: &&Napi| napi.unlike(&queue.settings).is_empty();
         Self {

@@ -34,7 +34,7 @@ pub(crate) struct ConformanceArgs {
     /// Backend [default: both, or the model alone without privileges for the kernel]
     #[arg(long, value_enum, value_name = "WHO")]
     on: Option<Who>,
-    /// The guest, with --on vm.
+    /// Options of the guest, for `--on vm`.
     #[command(flatten)]
     guest: GuestArgs,
     /// List the scenarios with their statements instead of running them.
@@ -51,7 +51,7 @@ pub(crate) struct ConformanceArgs {
 /// Backend that runs the scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Who {
-    /// The model: needs no privileges, takes seconds.
+    /// The model; needs no privileges
     Model,
     /// The running kernel, on private veth pairs. Needs root and Linux 6.13.
     Kernel,
@@ -74,7 +74,7 @@ impl Who {
     }
 }
 
-/// What `--list --json` prints.
+/// Output of `--list --json`.
 #[derive(Debug, Serialize)]
 struct Listing<'a> {
     schema: &'static str,
@@ -150,7 +150,8 @@ fn list(scenarios: &[Scenario], json: bool) -> Result<(), Failure> {
     output::styled(&table::list(scenarios, terminal), terminal)
 }
 
-/// By default the kernel is used if possible; if it was requested explicitly, missing privileges are an error.
+/// Selects the backends. By default, uses the kernel if possible. If the user has requested it, missing privileges are
+/// an error.
 fn who(asked: Option<Who>) -> Result<Who, Failure> {
     if let Some(who @ (Who::Model | Who::Vm)) = asked {
         return Ok(who);
@@ -170,7 +171,7 @@ fn who(asked: Option<Who>) -> Result<Who, Failure> {
     }
 }
 
-/// Runs the scenarios until all are done or a signal arrives; the flag reports a signal.
+/// Runs the scenarios until all are done or a signal arrives. The flag tells whether a signal arrived.
 fn play(scenarios: &[Scenario], who: Who) -> Result<(ConformanceReport, bool), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
@@ -193,7 +194,7 @@ fn play(scenarios: &[Scenario], who: Who) -> Result<(ConformanceReport, bool), F
     Ok((report, interrupted))
 }
 
-/// Time limit of a scenario with all of its repetitions in a guest, and of booting it.
+/// Time limit for booting a guest, and for a scenario with all its repetitions in it.
 const SCENARIO_BOUND: Duration = Duration::from_secs(20);
 const BOOT_BOUND: Duration = Duration::from_secs(100);
 

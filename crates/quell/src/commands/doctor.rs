@@ -73,7 +73,7 @@ fn rule(id: &str) -> Result<&'static Rule, Failure> {
     findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
 }
 
-/// The earlier snapshot, if there is one, and the later.
+/// Returns the earlier snapshot, if there is one, and the later snapshot.
 fn snapshots(args: &DoctorArgs) -> Result<(Option<Snapshot>, Snapshot), Failure> {
     match &args.read[..] {
         [] => take(args),

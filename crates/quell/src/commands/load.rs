@@ -47,7 +47,7 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) depth: u32,
     /// With `--rate max`: read the responses of all ready connections before the next requests are sent. The server
-    /// then receives batches that independent clients do not send.
+    /// then receives larger batches than from independent clients
     #[arg(long)]
     pub(crate) batch: bool,
     /// How the threads wait for responses.
@@ -110,7 +110,7 @@ const DISTRIBUTIONS: &str = concat!(
 pub(crate) enum Protocol {
     /// memcached's text protocol: get and set.
     Memcached,
-    /// Requests and responses of fixed size, as netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond` use.
+    /// Requests and responses of fixed size, as in netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond`.
     RequestResponse,
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     }
 }
 
-/// `preload`: time limit for storing the keys; `None` skips it.
+/// Runs the load. `preload` is the time limit for storing the keys; `None` skips it.
 fn measure(
     spec: &LoadSpec,
     run: &RunSpec,

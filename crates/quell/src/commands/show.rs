@@ -16,7 +16,7 @@ use crate::render::terminal::Terminal;
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     scope: ScopeArgs,
-    /// Print every queue, even if several are alike, and every device, even without NAPI.
+    /// Print every queue even if several are equal, and every device even without NAPI
     #[arg(long)]
     details: bool,
     /// Print the JSON Schema of snapshots and exit.
@@ -55,7 +55,7 @@ const PROFILE_HEAD: &str = "\
 # epolls and sockets. A comment marks a setting that a profile cannot express, or that could not be read.
 ";
 
-/// Prints devices without NAPI only with `--details` or by name, as the tree does.
+/// Prints the profile. Like the tree, it includes devices without NAPI only with `--details` or by name.
 fn profile(snapshot: &Snapshot, args: &ShowArgs) -> Result<(), Failure> {
     let is_wanted = |device: &Device| {
         let is_named = snapshot.scope.device.as_deref() == Some(device.name.as_str());
@@ -66,7 +66,7 @@ fn profile(snapshot: &Snapshot, args: &ShowArgs) -> Result<(), Failure> {
     let left_out = snapshot.devices.iter().filter(|device| device.name != "lo" && !is_wanted(device));
     let left_out: Vec<_> = left_out.map(|device| visible::name(&device.name)).collect();
     if !left_out.is_empty() {
-        output::data(&format!("# Devices without NAPI, which --details includes: {}\n", left_out.join(", ")))?;
+        output::data(&format!("# Devices without NAPI (included by --details): {}\n", left_out.join(", ")))?;
     }
     output::data(&text)
 }

@@ -30,7 +30,7 @@ impl ScopeArgs {
     }
 }
 
-/// Error of taking a snapshot: the object does not exist, or the kernel refused.
+/// Converts an error of taking a snapshot: the object does not exist, or the kernel refused.
 pub(in crate::commands) fn not_taken(error: &TakeError) -> Failure {
     let exit = match error {
         TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,

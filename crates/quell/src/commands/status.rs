@@ -36,17 +36,17 @@ pub(crate) struct RevertArgs {
     json: bool,
 }
 
-/// Persistent changes, without a lab of `quell lab up`.
+/// Persistent changes, except the lab of `quell lab up`.
 fn applied() -> Result<Vec<Persistent>, Failure> {
     let mut kept = persistent::list(&journal()).map_err(Failure::refused)?;
     kept.retain(|kept| !is_persistent_lab(kept));
     Ok(kept)
 }
 
-/// Prints what is applied, since when, by which profile, and what has drifted.
+/// Prints the applied profiles and attachments, their age and their drift.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] when something has drifted.
+/// With [`Exit::VerifyFailed`] if a setting has drifted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
@@ -84,13 +84,13 @@ fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
 /// Undoes all persistent changes, and changes left by killed runs.
 ///
 /// # Errors
-/// When something could not be restored, or a journal could not be locked or read completely.
+/// When a change could not be undone, or a journal could not be locked or read completely.
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
-    // Attachments end before profiles, because they were set on top of them.
+    // Attachments end before profiles, because they were applied on top of them.
     let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(Failure::refused)?);
     let mut all = Vec::new();
-    // An attachment with a live or invisible keeper could not be ended above.
+    // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
         PersistState::KeptBy(_) => false,
         PersistState::OutOfSight(_) => mode_of(&kept.history).is_none(),
@@ -106,7 +106,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     for found in recover(&journal).map_err(Failure::refused)? {
         match found {
             Found::Recovered { path, reverted } => {
-                // Changes that were set aside just now were tried a second time.
+                // Do not count changes twice that were set aside just now and tried again.
                 let is_new =
                     |change: &RecordedChange| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
                 if reverted.restored() > 0
@@ -160,7 +160,7 @@ fn name(kept: &Persistent) -> String {
 /// Keeps the changes made by `apply --confirm`.
 ///
 /// # Errors
-/// When there is nothing to confirm, or the time is over.
+/// When there is nothing to confirm, or the deadline has passed.
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();
@@ -171,7 +171,7 @@ pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
         }
     }
     if confirmed.is_empty() {
-        return Err(Failure::usage("nothing to confirm: `quell status` shows what is applied"));
+        return Err(Failure::usage("nothing to confirm: `quell status` lists applied profiles"));
     }
     if args.json {
         return output::json(&confirmed);

@@ -64,7 +64,7 @@ pub(crate) struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// Whether any of them was given.
+    /// Whether the user gave any of these options.
     pub(crate) fn is_given(&self) -> bool {
         self.kernel.is_some() || self.nic.is_some()
     }
@@ -111,7 +111,7 @@ struct Listed {
 /// Runs the command.
 ///
 /// # Errors
-/// When a kernel cannot be fetched, or the guest fails. A command that fails in the guest passes its exit code on.
+/// When a kernel cannot be fetched, or the guest fails. If the command in the guest fails, its exit code is passed on.
 pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
     match command {
         VmCommand::Get { kernels, mirror } => get(kernels, mirror.as_deref()),

@@ -106,7 +106,7 @@ fn wait_for_connections(server: &Namespace) -> Result<(), NetlinkError> {
     Ok(())
 }
 
-/// Number of accepted connections of the server: sockets get an inode when they are accepted.
+/// Number of connections that the server has accepted: a socket has no inode before it is accepted.
 fn accepted(sockets: &mut SockDiag) -> Result<usize, NetlinkError> {
     let mut accepted = 0;
     sockets.for_each(InetProtocol::Tcp, InetFamily::V4, |socket| {
@@ -118,7 +118,7 @@ fn accepted(sockets: &mut SockDiag) -> Result<usize, NetlinkError> {
 fn wait_for_listener(client: &Namespace, address: &str) -> Result<(), Failure> {
     let address = address.parse().map_err(Failure::usage)?;
     let refused = |error| Failure::new(Exit::KernelRefused, error);
-    // No time limit here: that of the guest applies.
+    // No time limit is needed here, because the guest has one.
     while client.run(|| TcpConnection::connect(address, Duration::from_secs(1)).is_err()).map_err(refused)? {
         std::thread::yield_now();
     }

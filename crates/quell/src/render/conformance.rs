@@ -93,7 +93,7 @@ fn coloured(mark: String, terminal: Terminal) -> String {
     if terminal.colour { format!("{style}{mark}{style:#}") } else { mark }
 }
 
-/// Each reason once, with the scenarios that did not run because of it.
+/// Lists each reason once, with the scenarios that did not run because of it.
 fn reasons(report: &ConformanceReport) -> String {
     let mut by_reason: BTreeMap<(Backend, &str, &str), Vec<&str>> = BTreeMap::new();
     for result in &report.results {

@@ -74,7 +74,7 @@ fn set(text: &str, label: &str, terminal: Terminal) -> String {
     textwrap::fill(&on_one_line(text), options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
 }
 
-/// Wrapping does not split names at hyphens.
+/// Options for wrapping text without splitting names at hyphens.
 fn options<'a>(terminal: Terminal) -> textwrap::Options<'a> {
     textwrap::Options::new(terminal.prose_columns()).word_splitter(textwrap::WordSplitter::NoHyphenation)
 }

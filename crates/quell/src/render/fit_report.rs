@@ -43,7 +43,7 @@ fn constants(report: &Report) -> String {
     grid.trim_fmt()
 }
 
-/// Shares are small: four decimals.
+/// Formats a constant. Shares are small and get four decimals.
 fn value(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.4}") } else { number::short(value) }
 }
@@ -77,7 +77,7 @@ fn cells(count: usize) -> String {
     if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
 }
 
-/// A published value of zero has no relative error.
+/// Formats errors before and after. A published value of zero has no relative error.
 fn both(before: f64, after: f64) -> String {
     if !before.is_finite() || !after.is_finite() {
         return number::ABSENT.to_owned();

@@ -60,7 +60,7 @@ fn in_words(settings: &PreloadSettings) -> Vec<String> {
     [epoll, sockets, zero, wait, events].into_iter().flatten().collect()
 }
 
-/// Parts of `wanted` that need the preload library.
+/// Lists the parts of `wanted` that need the preload library.
 pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
     let zero = wanted.timed_zero_waits.then(|| {
         "zero timeouts do not end the suspension: a program that spins on them stalls until the timeout".to_owned()
@@ -75,8 +75,8 @@ pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
     [zero, wait, sockets, events].into_iter().flatten().collect()
 }
 
-/// What the mode has reached in a process, in one sentence or two. `settings` are those that were meant to reach it; `why`
-/// says why the process cannot have the preload library.
+/// Describes in one or two sentences whether the mode has reached a process. `settings` are the intended settings of
+/// the preload library; `why` is the reason why it could not be preloaded.
 pub(crate) fn reached(
     mode: &DeliveryMode,
     settings: &PreloadSettings,
@@ -99,7 +99,7 @@ fn epolls_reached(mode: &DeliveryMode, settings: &PreloadSettings, found: Reache
     match found {
         ReachedObjects::Unknown => None,
         ReachedObjects::Nothing => {
-            Some(format!("has sockets and no epoll that watches them, so {mode} changes none of its waits"))
+            Some(format!("has sockets, but no epoll watches them, so {mode} has no effect on its waits"))
         }
         ReachedObjects::Everywhere => Some(format!("has {} on every epoll with sockets", wanted?)),
         ReachedObjects::Lacking { without, of } => {
@@ -117,9 +117,9 @@ fn sockets_reached(mode: &DeliveryMode, settings: &PreloadSettings, reached: &Re
     };
     let because = match reached.library {
         Library::Absent => ": it runs without the preload library",
-        Library::Loaded(calls) if calls.refused_socket => ": the kernel refused it, which takes CAP_NET_ADMIN",
+        Library::Loaded(calls) if calls.refused_socket => ": the kernel refused it, because CAP_NET_ADMIN is missing",
         Library::Loaded(calls) if !calls.made_socket => {
-            ": it makes its sockets without the C library, or was given them"
+            ": it creates its sockets without the C library, or inherited them"
         }
         Library::Loaded(_) | Library::Unknown => "",
     };
@@ -137,12 +137,12 @@ fn waits_reached(
         (Waits::Unknown, _) => return None,
         (Waits::ThroughLibrary, _) => return Some("calls epoll_wait through the preload library".to_owned()),
         (Waits::NotSeen, _) if reached.epolls == ReachedObjects::Nothing => return None,
-        (Waits::NotSeen, _) => return Some("was not seen to call epoll_wait yet".to_owned()),
+        (Waits::NotSeen, _) => return Some("has not been observed in epoll_wait yet".to_owned()),
         (Waits::AroundLibrary, Library::Absent) => match why {
             Some(why) => format!("runs without the preload library ({why})"),
             None => "runs without the preload library".to_owned(),
         },
-        (Waits::AroundLibrary, _) => "makes its epoll_wait calls without the C library".to_owned(),
+        (Waits::AroundLibrary, _) => "calls epoll_wait without the C library".to_owned(),
     };
     if mode.requirements().contains(&Requirement::SpinBeforeSleep) {
         return Some(format!("{way}, so {mode} has no effect on it"));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reached_and_what_was_not_is_said_of_a_process() {
+    fn a_process_is_described_by_what_the_mode_has_reached() {
         use ReachedObjects::{Everywhere, Lacking, Nothing, Unknown};
         let all = Lacking { without: 2, of: 2 };
         for (mode, epolls, sockets, waits, library, why, expected) in [
@@ -224,7 +224,7 @@ mod tests {
                 Waits::AroundLibrary,
                 LOADED,
                 None,
-                "server 1234 makes its epoll_wait calls without the C library, so eventspin50 has no effect on it",
+                "server 1234 calls epoll_wait without the C library, so eventspin50 has no effect on it",
             ),
             (
                 "eventspin50",
@@ -233,7 +233,7 @@ mod tests {
                 Waits::NotSeen,
                 LOADED,
                 None,
-                "server 1234 has sockets and no epoll that watches them, so eventspin50 changes none of its waits",
+                "server 1234 has sockets, but no epoll watches them, so eventspin50 has no effect on its waits",
             ),
             (
                 "suspend20",
@@ -270,8 +270,8 @@ mod tests {
                 Waits::Unknown,
                 LOADED,
                 None,
-                "server 1234 lacks SO_BUSY_POLL 50 on 2 of its 2 sockets: it makes its sockets without the C library, or was \
-              given them, so sockpoll50 has no effect on it",
+                "server 1234 lacks SO_BUSY_POLL 50 on 2 of its 2 sockets: it creates its sockets without the C \
+              library, or inherited them, so sockpoll50 has no effect on it",
             ),
         ] {
             assert_eq!(said(mode, epolls, sockets, waits, library, why), expected);

@@ -17,7 +17,7 @@ impl Progress {
     /// A bar of unknown length.
     #[must_use]
     pub(crate) fn new() -> Self {
-        // A bar and lines of the log would overwrite each other.
+        // A progress bar and log lines would overwrite each other.
         let is_shown = std::io::stderr().is_terminal() && !logging::is_on();
         let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
@@ -26,7 +26,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows the current activity, without a known end.
+    /// Shows the current activity, whose duration is unknown.
     pub(crate) fn doing(&self, what: &str) {
         self.bar.set_message(output::on_one_line(what));
     }

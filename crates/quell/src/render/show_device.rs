@@ -29,8 +29,8 @@ pub(super) fn node(device: &Device, index: &Index<'_>, details: bool) -> Node {
     node
 }
 
-/// Whether the device has a NAPI instance, XDP, RPS, XPS or drops, or may have: stacked devices and `lo` mostly have
-/// none.
+/// Whether the device has, or may have, a NAPI instance, XDP, RPS, XPS or drops. Most stacked devices and `lo` have
+/// none of them.
 pub(super) fn is_on_packet_path(device: &Device) -> bool {
     let has_napi = device.napis.known().is_none_or(|napis| !napis.is_empty());
     let on_queue = |queue: &RxQueue| {
@@ -179,7 +179,7 @@ fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
     Likeness { settings, has_napi: linked.map(|linked| linked.provenance) }
 }
 
-/// NAPI settings; values other than the kernel's defaults are highlighted.
+/// NAPI settings; values that differ from the kernel's defaults are highlighted.
 fn napi_settings(napi: &SnapshotNapi) -> Vec<(super::tree::Meaning, String)> {
     let mut parts = Vec::new();
     let (defer, flush, suspend) = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);

@@ -204,7 +204,7 @@ fn kind(socket: &SnapshotSocket) -> Kind {
     if socket.prefer_busy_poll.known() == Some(&true) {
         what.push_str(", SO_PREFER_BUSY_POLL");
     }
-    // The shared local port of connections is shown; remote ports all differ.
+    // Shows the local port, which connections share; remote ports all differ.
     let local = socket.local.map(|address| address.to_string()).unwrap_or_default();
     Kind { is_listening, protocol, local, what }
 }

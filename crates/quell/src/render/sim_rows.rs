@@ -139,7 +139,7 @@ fn is_met(setup: &Setup, row: &SweepRow) -> bool {
 fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
     if !rows.iter().all(|row| is_met(setup, row)) {
-        notes.push_str("\n* the server could not keep up: latency is that of a closed loop\n");
+        notes.push_str("\n* the server could not keep up; the latency is that of a closed loop\n");
     }
     let drops: u64 = rows.iter().map(|row| row.drops).sum();
     if drops > 0 {

@@ -54,7 +54,7 @@ pub(crate) struct AppliedReport {
     /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
-    /// Sets queues, on top of profiles, as attachments do.
+    /// Whether it sets queues on top of profiles, as attachments do.
     #[serde(skip)]
     is_on_top_of_profiles: bool,
     /// Programs of an attachment.
@@ -125,7 +125,7 @@ impl StatusReport {
         }
     }
 
-    /// What has drifted or vanished, and how to restore it.
+    /// Describes drifted or vanished settings, and how to restore them.
     pub(crate) fn advice(&self) -> Option<String> {
         let drifted = |is_meant: fn(Standing) -> bool| -> usize {
             self.applied.iter().filter(|applied| is_meant(applied.standing)).map(|applied| applied.drifted.len()).sum()
@@ -145,7 +145,7 @@ impl StatusReport {
         let are = if gone == 1 { "is" } else { "are" };
         let gone = (gone > 0).then(|| {
             let gone = settings(gone);
-            format!("{gone} {are} gone with the device or network namespace: `quell revert` forgets them")
+            format!("{gone} {are} gone with the device or network namespace: `quell revert` removes them from the list")
         });
         let advice = [
             advice(of_profiles, "profiles", reassert),

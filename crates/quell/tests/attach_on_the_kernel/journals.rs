@@ -1,4 +1,4 @@
-//! Undo after a killed keeper, on a full disk, with a damaged, locked or foreign journal.
+//! Undoing after a keeper was killed, on a full disk, and with a damaged, locked or foreign journal.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use quell_test_support::{Lacks, skip};
 use crate::stage::{MODE, Stage, kill, wait_until};
 
 #[test]
-fn an_attachment_of_another_pid_namespace_is_held_by_a_process_that_is_not_visible() {
+fn an_attachment_of_another_pid_namespace_belongs_to_an_invisible_process() {
     let Some(stage) = Stage::enter("cli-pidns") else { return };
     let quell = env!("CARGO_BIN_EXE_quell");
     let script = format!(
@@ -19,25 +19,25 @@ fn an_attachment_of_another_pid_namespace_is_held_by_a_process_that_is_not_visib
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
     unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-    let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "there is no unshare") };
+    let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "unshare is not installed") };
     let count = || std::fs::read_dir(stage.journals()).map_or(0, Iterator::count);
     let shows = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
-    wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment inside does not come");
+    wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment in the namespace is not listed");
     for command in [&["detach", "--all"][..], &["revert"]] {
         assert!(stage.says(2, command).contains("not visible here"), "{command:?}");
     }
     inside.kill().unwrap();
     inside.wait().unwrap();
-    wait_until(|| !shows().contains("not visible here"), "its owners are gone");
+    wait_until(|| !shows().contains("not visible here"), "the owners are gone");
     stage.quell(&["revert"]).output().unwrap();
 }
 
 impl Stage {
-    /// The only journal.
+    /// Path of the only journal.
     fn journal(&self) -> PathBuf {
         let is_journal = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "journal");
         let paths = std::fs::read_dir(self.journals()).unwrap().map(|entry| entry.unwrap().path());
-        let [journal] = &paths.filter(is_journal).collect::<Vec<_>>()[..] else { panic!("not one journal") };
+        let [journal] = &paths.filter(is_journal).collect::<Vec<_>>()[..] else { panic!("expected one journal") };
         journal.clone()
     }
 
@@ -50,7 +50,7 @@ impl Stage {
 }
 
 #[test]
-fn revert_after_the_keeper_was_killed_reports_what_it_has_restored() {
+fn revert_after_the_keeper_was_killed_reports_restored_settings() {
     let Some(stage) = Stage::attached_without_keeper("cli-rev-k") else { return };
     let said = stage.says(0, &["revert"]);
     assert!(said.contains("detached memcached") && !said.contains("not restored"), "{said}");
@@ -59,7 +59,7 @@ fn revert_after_the_keeper_was_killed_reports_what_it_has_restored() {
 
 #[test]
 fn on_a_full_disk_detach_restores_and_reports_everything() {
-    // What is written of undoing so many epolls does not fit into the rest of a page that the journal has already.
+    // The undo records of so many epolls do not fit into the last page of the journal.
     let Some(mut stage) = Stage::with_workers("cli-disk", 64) else { return };
     stage.connect(128);
     let Some(disk) = SmallDisk::mount(stage.journals()) else { return };
@@ -87,7 +87,7 @@ fn on_a_full_disk_a_profile_is_reverted() {
 }
 
 #[test]
-fn of_a_damaged_journal_the_whole_lines_are_undone_and_the_rest_is_said_until_it_is_removed() {
+fn the_readable_lines_of_a_damaged_journal_are_undone_and_the_rest_is_reported() {
     let Some(stage) = Stage::attached_without_keeper("cli-damage") else { return };
     let journal = stage.journal();
     let text = std::fs::read_to_string(&journal).unwrap();
@@ -97,7 +97,7 @@ fn of_a_damaged_journal_the_whole_lines_are_undone_and_the_rest_is_said_until_it
     assert!(status.contains("quell revert") && status.contains("damaged"), "{status}");
 
     let said = stage.says(2, &["revert"]);
-    assert!(!stage.is_set(), "the whole lines are undone");
+    assert!(!stage.is_set(), "the readable lines are undone");
     assert!(said.contains("unreadable: line") && said.contains("--remove-damaged"), "{said}");
     assert!(!said.contains("nothing to revert"), "{said}");
     assert!(journal.exists());
@@ -107,7 +107,7 @@ fn of_a_damaged_journal_the_whole_lines_are_undone_and_the_rest_is_said_until_it
 }
 
 #[test]
-fn a_journal_that_somebody_else_has_locked_is_named_with_who_has_it() {
+fn a_locked_journal_is_reported_with_the_process_that_holds_it() {
     let Some(stage) = Stage::attached_without_keeper("cli-lock") else { return };
     let held = std::fs::File::open(stage.journal()).unwrap();
     held.lock().unwrap();

@@ -1,6 +1,6 @@
-//! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces
-//! of the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13,
-//! memcached.
+//! `quell attach` and `quell detach`, run like a user or a service manager does, on an unmodified memcached in the
+//! test's own namespaces. Covers the state after Quell, its keeper or the program was killed. Needs root, Linux 6.13
+//! and memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -20,13 +20,13 @@ use serde_json::Value;
 use crate::stage::{MODE, Stage, kill, wait_until};
 
 #[test]
-fn a_running_memcached_gets_a_mode_and_is_detached_from() {
+fn a_mode_is_attached_to_a_running_memcached_and_detached() {
     let Some(mut stage) = Stage::enter("cli") else { return };
     let pid = stage.pid();
     let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
     assert!(planned.contains("server0 rx 0-1") && planned.contains("no other process"), "{planned}");
     assert!(!stage.is_set());
-    assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "nobody is there to be asked");
+    assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "without a terminal, --yes is required");
     assert!(!stage.is_set());
 
     let said = stage.says(0, &["attach", MODE, &pid, "--yes"]);
@@ -54,19 +54,19 @@ fn attaching_to_an_idle_program_lists_its_epolls_without_queues() {
     };
     let names_both_workers =
         || last_words().lines().any(|line| line.contains("epolls") && line.contains("no network sockets"));
-    wait_until(names_both_workers, "its workers have no epolls");
+    wait_until(names_both_workers, "the workers have no epolls");
     let idle = last_words();
     assert!(idle.contains("listening sockets only") && idle.contains("use --follow"), "{idle}");
     stage.connect(24);
     let busy = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
     assert!(
         busy.contains("no queue known yet") && !busy.contains("no network sockets"),
-        "the one that listens stays: {busy}"
+        "only the listening epoll remains: {busy}"
     );
 }
 
 #[test]
-fn revert_takes_attachments_back_too() {
+fn revert_undoes_attachments_too() {
     let Some(stage) = Stage::enter("cli-rev") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     assert!(stage.says(0, &["revert"]).contains("detached memcached"));
@@ -74,7 +74,7 @@ fn revert_takes_attachments_back_too() {
 }
 
 #[test]
-fn the_capabilities_of_the_service_are_enough() {
+fn the_capabilities_of_the_unit_suffice() {
     let Some(stage) = Stage::enter("cli-caps") else { return };
     let unit = include_str!("../../../../dist/quell-attach@.service");
     let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
@@ -90,11 +90,11 @@ fn the_capabilities_of_the_service_are_enough() {
         }
         Ok(said) => {
             assert!(said.status.success(), "{said:?}");
-            assert!(String::from_utf8_lossy(&said.stdout).contains("at this load"), "polls are counted: {said:?}");
+            assert!(String::from_utf8_lossy(&said.stdout).contains("at this load"), "polls were not counted: {said:?}");
         }
     }
     assert!(stage.is_set());
-    // Its keeper has no more than it has.
+    // The keeper has the same capabilities.
     stage.says(0, &["detach", "--all"]);
     stage.assert_back();
 }
@@ -123,7 +123,7 @@ fn an_impossible_mode_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_dry_run_without_anything_to_set_is_refused_as_the_real_run_is() {
+fn a_dry_run_without_anything_to_set_fails_like_the_real_run() {
     let mut idle = Command::new("sleep").arg("600").spawn().unwrap();
     for how in ["--dry-run", "--yes"] {
         let output = Command::new(env!("CARGO_BIN_EXE_quell"))
@@ -140,7 +140,7 @@ fn a_dry_run_without_anything_to_set_is_refused_as_the_real_run_is() {
 }
 
 #[test]
-fn a_report_for_programs_says_what_was_set() {
+fn the_json_report_contains_the_set_values() {
     let Some(stage) = Stage::enter("cli-json") else { return };
     let said = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]).output().unwrap();
     let report: Value = serde_json::from_slice(&said.stdout).unwrap();
@@ -155,7 +155,7 @@ fn a_report_for_programs_says_what_was_set() {
 }
 
 #[test]
-fn when_the_program_is_killed_everything_goes_back() {
+fn everything_is_restored_when_the_program_is_killed() {
     let Some(stage) = Stage::enter("cli-end") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     assert!(stage.is_set());
@@ -166,7 +166,7 @@ fn when_the_program_is_killed_everything_goes_back() {
 #[test]
 fn a_program_that_exits_before_the_mode_is_applied_is_an_error_and_everything_is_restored() {
     let Some(stage) = Stage::enter("cli-early") else { return };
-    // Its stdout has no room for the plan, so that quell waits for the reader between planning and applying.
+    // The plan does not fit into the pipe, so Quell waits for its reader between planning and applying.
     let (mut shown, mut full) = UnixStream::pair().unwrap();
     full.set_nonblocking(true).unwrap();
     while full.write(b"\n").is_ok() {}
@@ -174,9 +174,9 @@ fn a_program_that_exits_before_the_mode_is_applied_is_an_error_and_everything_is
     let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     let attach = command.stdout(OwnedFd::from(full)).stderr(Stdio::piped()).spawn().unwrap();
     drop(command);
-    // Number and first argument of the system call in which it waits: here, write to stdout.
+    // Number and first argument of the system call in which Quell waits, a write to stdout.
     let call = || std::fs::read_to_string(format!("/proc/{}/syscall", attach.id())).unwrap();
-    wait_until(|| call().split(' ').nth(1) == Some("0x1"), "it does not print the plan");
+    wait_until(|| call().split(' ').nth(1) == Some("0x1"), "Quell does not print the plan");
     kill(&PidFd::open(stage.server.pid()).unwrap());
     let mut plan = String::new();
     shown.read_to_string(&mut plan).unwrap();
@@ -210,7 +210,7 @@ fn detached_settings_wait_while_the_link_is_down() {
 }
 
 #[test]
-fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
+fn the_next_command_reports_and_reverts_the_changes_of_a_killed_keeper() {
     let Some(stage) = Stage::enter("cli-keep") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     kill(&stage.keeper());
@@ -225,9 +225,9 @@ fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
 fn a_follower_notifies_readiness_finds_later_workers_and_undoes_on_sigterm() {
     let Some(mut stage) = Stage::without_connections("cli-follow") else { return };
     let mut follower = stage.follow();
-    assert!(!stage.is_set(), "no packet has come by a queue");
+    assert!(!stage.is_set(), "no packet has arrived on a queue");
     stage.connect(24);
-    wait_until(|| stage.is_set(), "the follower does not keep up");
+    wait_until(|| stage.is_set(), "the follower does not set the queue");
     PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
     assert!(follower.wait().unwrap().success());
     let mut said = String::new();
@@ -238,7 +238,7 @@ fn a_follower_notifies_readiness_finds_later_workers_and_undoes_on_sigterm() {
 }
 
 #[test]
-fn a_follower_is_ended_by_detach() {
+fn detach_ends_a_follower() {
     let Some(stage) = Stage::enter("cli-f-det") else { return };
     let mut follower = stage.follow();
     assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
@@ -256,7 +256,7 @@ fn a_follower_ends_with_its_program() {
 }
 
 #[test]
-fn when_a_follower_is_killed_its_keeper_puts_back() {
+fn the_keeper_restores_when_a_follower_is_killed() {
     let Some(mut stage) = Stage::enter("cli-f-kill") else { return };
     let mut follower = stage.follow();
     follower.kill().unwrap();
@@ -266,7 +266,7 @@ fn when_a_follower_is_killed_its_keeper_puts_back() {
 }
 
 #[test]
-fn an_attachment_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
+fn an_attachment_stays_if_its_report_cannot_be_written() {
     let Some(stage) = Stage::enter("cli-full") else { return };
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]);
@@ -280,7 +280,7 @@ fn an_attachment_whose_report_cannot_be_written_stays_and_is_not_called_restored
 }
 
 #[test]
-fn detach_without_a_pid_lists_what_there_is_and_asks() {
+fn detach_without_a_pid_lists_the_attachments_and_asks() {
     let Some(stage) = Stage::enter("cli-ask") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     let asked = stage.says(1, &["detach"]);
@@ -291,7 +291,7 @@ fn detach_without_a_pid_lists_what_there_is_and_asks() {
 }
 
 #[test]
-fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
+fn detach_of_a_pid_ignores_leftovers_of_another_killed_keeper() {
     let Some(stage) = Stage::enter("cli-orphan") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     kill(&stage.keeper());
@@ -302,13 +302,13 @@ fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
 }
 
 #[test]
-fn every_process_is_selected_on_purpose_or_not_at_all() {
+fn selecting_every_process_needs_an_option() {
     let Some(stage) = Stage::enter("cli-every") else { return };
     for programs in
         [&["1"][..], &[&stage.pid(), "1"], &["--cgroup", ""], &["--cgroup", "/"], &["--cgroup", "/sys/fs/cgroup"]]
     {
         let said = stage.says(1, &[&["attach", "base", "--dry-run"], programs].concat());
-        // Not everywhere are there control groups.
+        // Some machines have no cgroups.
         assert!(said.contains("--all-processes") || said.contains("no cgroup"), "{programs:?}: {said}");
     }
     let all = stage.quell(&["attach", MODE, "1", "--dry-run", "--all-processes"]).output().unwrap();

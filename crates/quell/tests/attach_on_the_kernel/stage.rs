@@ -1,4 +1,4 @@
-//! A lab with memcached and a directory for journals, and `quell` run in it.
+//! A lab with memcached and a journal directory, in which tests run `quell`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const ADDRESS: &str = "192.0.2.1:11211";
 pub(crate) const MODE: &str = "suspend200";
 
-/// A lab with memcached in it, and a place for journals.
+/// A lab with memcached in it, and a journal directory.
 pub(crate) struct Stage {
     pub(crate) lab: TestLab,
     pub(crate) server: quell_linux::process::Child,
@@ -27,10 +27,10 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `None`, with the reason on stderr, where that cannot be.
+    /// Creates the lab; `None`, with the reason on stderr, if that is not possible.
     pub(crate) fn enter(test: &str) -> Option<Self> {
         let mut stage = Self::without_connections(test)?;
-        // So many that none of the two queues is left out.
+        // Enough connections that each of the two queues gets some.
         stage.connect(24);
         Some(stage)
     }
@@ -41,7 +41,7 @@ impl Stage {
 
     pub(crate) fn with_workers(test: &str, workers: u32) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
-            skip(Lacks::Server("memcached"), "there is no memcached");
+            skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let mut lab = TestLab::raise(test, 2)?;
@@ -57,7 +57,7 @@ impl Stage {
             loop {
                 match TcpStream::connect(ADDRESS) {
                     Ok(connection) => return connection,
-                    Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+                    Err(error) => assert!(Instant::now() < deadline, "memcached does not answer: {error}"),
                 }
                 std::thread::yield_now();
             }
@@ -66,7 +66,7 @@ impl Stage {
         self.answers();
     }
 
-    /// Every connection gets its answer.
+    /// Checks that every connection gets an answer.
     pub(crate) fn answers(&mut self) {
         for connection in &mut self.connections {
             connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
@@ -91,7 +91,7 @@ impl Stage {
         self.dir.path().join("journal")
     }
 
-    /// What it says when it exits with `code`.
+    /// Runs the program, checks that it exits with `code`, and returns its output.
     pub(crate) fn says(&self, code: i32, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
         let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
@@ -103,14 +103,14 @@ impl Stage {
         self.lab.napi().settings.irq_suspend_timeout_ns == Some(20_000_000)
     }
 
-    /// Fails unless everything is as it was before any attachment, within some time.
+    /// Waits until everything is as before any attachment; fails on timeout.
     pub(crate) fn assert_back(&self) {
         let count = || std::fs::read_dir(self.journals()).map_or(0, Iterator::count);
-        wait_until(|| count() == 0, "its journal is there");
+        wait_until(|| count() == 0, "a journal remains");
         assert!(!self.is_set());
     }
 
-    /// The process that the journal names as the one to ask for the end.
+    /// The process that the journal names as keeper.
     pub(crate) fn keeper(&self) -> PidFd {
         let journal = std::fs::read_dir(self.journals()).unwrap().next().unwrap().unwrap().path();
         let text = std::fs::read_to_string(journal).unwrap();
@@ -119,7 +119,7 @@ impl Stage {
         PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
     }
 
-    /// `quell attach --follow`, once it has notified readiness.
+    /// Starts `quell attach --follow` and waits until it has notified readiness.
     pub(crate) fn follow(&self) -> Child {
         let path = self.dir.path().join("notify");
         let notified = UnixDatagram::bind(&path).unwrap();

@@ -1,5 +1,5 @@
-//! What a bench run could have changed on this machine, taken down as text by name, so that two moments can be compared
-//! and the difference be read. Only looked at, never changed.
+//! Records everything on this machine that a bench run could have changed, as text by name. Two records can be
+//! compared, and their difference printed. Read-only.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,12 +13,13 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 
-/// Everything by its name.
+/// State of the machine by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineState(BTreeMap<String, String>);
 
 impl MachineState {
-    /// Takes the state down. Processes are those that carry `mark` in their environment, as whatever a test starts does.
+    /// Records the state. Includes the processes that have `mark` in their environment, which everything that a test
+    /// starts inherits.
     pub(crate) fn now(mark: &str) -> Self {
         let mut state = Self(BTreeMap::new());
         state.namespaces_and_napi_threads();
@@ -32,7 +33,7 @@ impl MachineState {
         state
     }
 
-    /// What is only in `self` (`-`) and only in `later` (`+`), line by line; empty when nothing differs.
+    /// Lists the lines that are only in `self` (`-`) or only in `later` (`+`); empty if there is no difference.
     pub(crate) fn diff(&self, later: &Self) -> String {
         let mut lines = String::new();
         let keys: std::collections::BTreeSet<&String> = self.0.keys().chain(later.0.keys()).collect();
@@ -50,7 +51,7 @@ impl MachineState {
         self.0.insert(key.into(), value.into());
     }
 
-    /// While somebody else's lab is up its NAPI threads come and go, and nothing tells them from others.
+    /// Skipped while another lab is up: its NAPI threads come and go, and cannot be distinguished from others.
     fn namespaces_and_napi_threads(&mut self) {
         let (others, rest): (Vec<_>, Vec<_>) =
             Namespace::list_named().unwrap().into_iter().partition(is_somebody_elses);
@@ -101,7 +102,7 @@ impl MachineState {
         }
     }
 
-    /// Named namespaces are mounts too; those are told by name.
+    /// Skips named namespaces, which are mounts too and are listed by name.
     fn mounts(&mut self) {
         for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
             let fields: Vec<&str> = line.split(' ').collect();
@@ -126,14 +127,14 @@ impl MachineState {
     }
 }
 
-/// The processes that hold `mark` in their environment.
+/// Processes that have `mark` in their environment.
 pub(crate) fn started_with(mark: &str) -> Vec<Pid> {
     let environment = |pid: &Pid| fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let holds = |pid: &Pid| environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
     ProcRoot::default().pids().unwrap().into_iter().filter(holds).collect()
 }
 
-/// What the kernel calls a process; empty when it is gone.
+/// Name of a process; empty if it has exited.
 pub(crate) fn comm_of(pid: Pid) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
@@ -142,8 +143,8 @@ fn text(value: &impl Debug) -> String {
     format!("{value:?}")
 }
 
-/// Labs are named after their process, `quell-HEX-…`: what one that runs has made is its own business. So is what the
-/// tests of other crates make, `qt-…`.
+/// Whether the namespace belongs to another lab (`quell-HEX-…`, named after its process) or to a test of another crate
+/// (`qt-…`).
 fn is_somebody_elses(name: &NamespaceName) -> bool {
     let mut parts = name.as_str().split('-');
     let runs = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();

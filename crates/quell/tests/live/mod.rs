@@ -1,5 +1,5 @@
-//! What the live tests of the program share: a turn on the machine, a journal directory of the test's own, the program
-//! started in a session of its own, and the state of the machine before.
+//! Shared by the live tests of the program: a machine-wide turn, a journal directory per test, the program in a session
+//! of its own, and the state of the machine before the test.
 
 mod machine_state;
 
@@ -20,34 +20,34 @@ use tempfile::TempDir;
 
 use machine_state::{MachineState, comm_of, started_with};
 
-/// How long anything may take before it is taken for a hang.
+/// Time limit after which a process counts as hanging.
 const BOUND: Duration = Duration::from_secs(60);
 const KEPT: usize = 1 << 20;
 
-/// A test's place to run the program in.
+/// Environment in which a test runs the program.
 pub(crate) struct Stage {
     dir: TempDir,
     before: MachineState,
     _turn: LabTurn,
 }
 
-/// The program, running.
+/// The running program.
 pub(crate) struct Running(Child);
 
-/// How the program ended.
+/// How the program exited.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code; absent when a signal ended it.
+    /// Exit code; absent if a signal killed it.
     pub(crate) code: Option<i32>,
-    /// The signal that ended it.
+    /// Signal that killed it.
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl Stage {
-    /// Waits for this test's turn and takes the state of the machine down; `None`, with the reason on stderr, where no
-    /// lab can be raised.
+    /// Waits for this test's turn and records the state of the machine. Returns `None`, with the reason on stderr, if
+    /// no lab can be created.
     pub(crate) fn enter() -> Option<Self> {
         let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
@@ -61,7 +61,7 @@ impl Stage {
         Some(Self { dir, before, _turn: turn })
     }
 
-    /// A file of this test's own.
+    /// Path of a file in this test's directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -71,7 +71,7 @@ impl Stage {
         self.start_as(&[], arguments)
     }
 
-    /// Starts the program by way of another one, `setpriv` for example.
+    /// Starts the program through another one, for example `setpriv`.
     pub(crate) fn start_as(&self, wrapper: &[&str], arguments: &[&str]) -> Running {
         let words: Vec<&str> = wrapper.iter().chain(&[env!("CARGO_BIN_EXE_quell")]).chain(arguments).copied().collect();
         let spawn = Spawn::new(words[0]).args(&words[1..]).env("QUELL_JOURNAL_DIR", self.file("journal"));
@@ -83,8 +83,8 @@ impl Stage {
         self.start(arguments).end()
     }
 
-    /// A bench with `more` options. Insists: on a machine where others are at work
-    /// their softirqs must not decide whether the lab is raised.
+    /// Starts a bench with the options `more`. `--insist` prevents a failed lab check, because other work on the machine
+    /// can cause softirqs.
     pub(crate) fn start_bench(&self, modes: &str, more: &[&str]) -> Running {
         let output = self.file("result.json");
         let fixed = ["bench", "--modes", modes, "--connections=16", "--insist"];
@@ -92,12 +92,12 @@ impl Stage {
         self.start(&[&fixed[..], &output, more].concat())
     }
 
-    /// The result that a bench wrote.
+    /// Reads the result that a bench wrote.
     pub(crate) fn result(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.file("result.json")).unwrap()).unwrap()
     }
 
-    /// The labs that the program lists.
+    /// Labs that the program lists.
     pub(crate) fn labs(&self) -> Vec<Value> {
         let listed = self.run(&["lab", "list", "--json"]);
         assert_eq!(listed.code, Some(0), "{listed:?}");
@@ -106,33 +106,34 @@ impl Stage {
         report["labs"].as_array().unwrap().clone()
     }
 
-    /// Names of the journals that there are.
+    /// Names of the existing journals.
     pub(crate) fn journals(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.file("journal")).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Kills what this test's program started under the name `comm`.
+    /// Kills the process named `comm` that this test's program started.
     pub(crate) fn kill_the_server(&self, comm: &str) {
         let mark = mark(&self.dir);
         let servers: Vec<Pid> = started_with(&mark).into_iter().filter(|pid| comm_of(*pid) == comm).collect();
-        assert!(!servers.is_empty(), "no {comm} runs");
+        assert!(!servers.is_empty(), "{comm} is not running");
         for pid in servers {
             PidFd::open(pid).unwrap().signal(Signal::KILL).unwrap();
         }
     }
 
-    /// Fails unless the machine becomes what it was when the test began; what the kernel removes late is waited for.
+    /// Waits until the machine is as it was when the test began; fails on timeout. The kernel removes some objects
+    /// late.
     pub(crate) fn assert_as_before(&self) {
         wait_until(|| {
             let diff = self.before.diff(&MachineState::now(&mark(&self.dir)));
             if diff.is_empty() { Ok(()) } else { Err(format!("the machine is not as before:\n{diff}")) }
         });
-        assert!(self.journals().is_empty(), "journals are left: {:?}", self.journals());
+        assert!(self.journals().is_empty(), "journals remain: {:?}", self.journals());
     }
 }
 
-/// A test that fails leaves nothing behind either.
+/// Cleans up after a failed test too.
 impl Drop for Stage {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -154,27 +155,28 @@ impl Running {
         self.0.pidfd().signal(signal).unwrap();
     }
 
-    /// What it has written to stderr until now.
+    /// What the program has written to stderr so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8(self.0.stderr_tail().unwrap()).unwrap()
     }
 
-    /// Waits for its end. What it started stays as it is.
+    /// Waits until it exits. Does not touch what it started.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.0.wait(BOUND).unwrap();
         let text = |tail: Option<Vec<u8>>| String::from_utf8(tail.unwrap()).unwrap();
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
-        let status = status.unwrap_or_else(|| panic!("it hangs; it said {stdout}{stderr}"));
+        let status = status.unwrap_or_else(|| panic!("the program hangs; its output: {stdout}{stderr}"));
         Ended { code: status.code(), signal: status.signal(), stdout, stderr }
     }
 }
 
-/// What the environment of everything that a test starts holds.
+/// Text that the environment of everything started by a test contains.
 fn mark(dir: &TempDir) -> String {
     format!("QUELL_JOURNAL_DIR={}", dir.path().join("journal").display())
 }
 
-/// The first one makes `/run/netns` a shared mount, as `ip netns` does, and that stays.
+/// Creates the first named namespace of this boot, which makes `/run/netns` a shared mount, as with `ip netns`. That
+/// mount stays.
 fn make_the_first_named_namespace_of_this_boot() {
     let name = NamespaceName::new(format!("qt-first-{}", std::process::id())).unwrap();
     Namespace::create_named(&name).unwrap();

@@ -1,5 +1,5 @@
-//! The lab of these tests: the veth lab of `quell bench`, `quell run` in its server's namespace with a journal of its own,
-//! and what the kernel says of its queues and of the command.
+//! The lab of these tests: the veth lab of `quell bench`, and `quell run` in its server's namespace with its own
+//! journal directory. Reads the state of the queues and of the command from the kernel.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -27,20 +27,20 @@ use quell_test_support::{LabTurn, Lacks, skip, skip_missing, wait_until};
 use tempfile::TempDir;
 
 pub(crate) const QUELL: &str = env!("CARGO_BIN_EXE_quell");
-/// How long anything may take before it is taken for a hang.
+/// Time limit after which a process counts as hanging.
 const BOUND: Duration = Duration::from_secs(30);
 const MEMCACHED_PORT: u16 = 11_211;
-/// Of the server in C.
+/// UDP port of the server in C.
 const UDP_PORT: u16 = 7_001;
 
-/// A lab that is up.
+/// A veth lab for `quell run`.
 pub(crate) struct RunLab {
     veth: VethLab,
     dir: TempDir,
     _turn: LabTurn,
 }
 
-/// `quell run`, running.
+/// A running `quell run`.
 pub(crate) struct Running {
     child: Child,
     stdin: Mutex<ChildStdin>,
@@ -48,7 +48,7 @@ pub(crate) struct Running {
     err: PathBuf,
 }
 
-/// How it ended.
+/// How it exited.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -56,7 +56,7 @@ pub(crate) struct Ended {
     pub(crate) err: String,
 }
 
-/// What `/proc/PID/stat` says of the place of a process.
+/// Process group, session and terminal from `/proc/PID/stat`.
 pub(crate) struct Place {
     pub(crate) pgrp: i64,
     pub(crate) session: i64,
@@ -64,12 +64,13 @@ pub(crate) struct Place {
 }
 
 impl RunLab {
-    /// Raises a lab with two queues, polled by softirqs; `None`, with the reason on stderr, where that cannot be.
+    /// Creates a lab with two queues that softirqs poll. Returns `None`, with the reason on stderr, if that is not
+    /// possible.
     pub(crate) fn raise(test: &str) -> Option<Self> {
         Self::raise_for(test, &ServerCommand::Memcached { program: "memcached".into() })
     }
 
-    /// The same for programs of these tests, and Quell's own.
+    /// Like [`Self::raise`], but does not need memcached.
     pub(crate) fn raise_without_memcached(test: &str) -> Option<Self> {
         Self::raise_for(test, &ServerCommand::Other(vec![QUELL.to_owned()]))
     }
@@ -90,24 +91,24 @@ impl RunLab {
         Some(Self { veth, dir, _turn: turn })
     }
 
-    /// What every `quell` here is given by its environment.
+    /// Environment variables for every `quell` in this lab.
     pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 1] {
         [("QUELL_JOURNAL_DIR", self.dir.path().join("journal"))]
     }
 
-    /// A file of this test, by name.
+    /// Path of a file in this test's directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Names of what is in the journal of `quell run`.
+    /// Names of the journals of `quell run`.
     pub(crate) fn journals(&self) -> Vec<String> {
         let [(_, dir)] = self.environment();
         let entries = std::fs::read_dir(dir).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Whether the journal names a process as one of those that the mode is for.
+    /// Whether the journal lists the process as a target of the mode.
     pub(crate) fn is_written_down(&self, pid: Pid) -> bool {
         let [(_, dir)] = self.environment();
         let texts = self.journals().into_iter().map(|name| std::fs::read_to_string(dir.join(name)).unwrap_or_default());
@@ -119,7 +120,7 @@ impl RunLab {
         self.run_by(Command::new(QUELL), options, command)
     }
 
-    /// The same as the first process of a PID namespace of its own; what runs here is its parent.
+    /// Like [`Self::run`], but as the first process of a new PID namespace. The returned process is its parent.
     pub(crate) fn run_in_a_pid_namespace(&self, options: &[&str], command: &[&str]) -> Running {
         let mut unshare = Command::new("unshare");
         unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", QUELL]);
@@ -135,13 +136,14 @@ impl RunLab {
         Running { child, stdin, out, err }
     }
 
-    /// What another command of `quell` says meanwhile.
+    /// Runs another `quell` command and returns its output.
     pub(crate) fn quell(&self, arguments: &[&str]) -> String {
         let output = Command::new(QUELL).args(arguments).envs(self.environment()).output().unwrap();
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     }
 
-    /// A small server in C, by its path; `None`, with the reason on stderr, where it cannot be compiled.
+    /// Compiles a small server in C and returns its path. Returns `None`, with the reason on stderr, if it cannot be
+    /// compiled.
     pub(crate) fn compile(&self, options: &[&str]) -> Option<String> {
         compile("waiter", options, self.dir.path())
     }
@@ -151,7 +153,7 @@ impl RunLab {
         self.veth.server.namespace.run(|| command.output().unwrap()).unwrap()
     }
 
-    /// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout of each queue.
+    /// Returns defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout of each queue.
     pub(crate) fn queues(&self) -> Vec<(u32, u64, u64)> {
         let server = &self.veth.server;
         let napis = Netdev::open_in(&server.namespace).unwrap().napis(server.ifindex).unwrap();
@@ -162,7 +164,7 @@ impl RunLab {
         values.collect()
     }
 
-    /// The parameters of the epolls of a process that watch a socket.
+    /// Returns the parameters of a process's epolls that watch a socket.
     pub(crate) fn epolls(&self, pid: Pid) -> Vec<EpollParams> {
         let Ok((snapshot, _)) = take(&SnapshotScope { pids: vec![pid], ..SnapshotScope::default() }) else {
             return Vec::new();
@@ -182,14 +184,14 @@ impl RunLab {
         Place { pgrp: number(2), session: number(3), tty: number(4) }
     }
 
-    /// The memcached of this lab, if it runs.
+    /// PID of the memcached in this lab, if it runs.
     pub(crate) fn memcached(&self) -> Option<Pid> {
         let proc = ProcRoot::default();
         let here = self.veth.server.namespace.processes(proc.path()).unwrap().pids;
         here.into_iter().find(|pid| proc.process(*pid).stat().is_ok_and(|stat| stat.comm == b"memcached"))
     }
 
-    /// Waits until memcached accepts connections, without making one.
+    /// Waits until memcached accepts connections, without opening one.
     pub(crate) fn wait_for_memcached(&self, quell: &Running) -> Pid {
         wait_until(|| {
             let pid = self.memcached().filter(|pid| self.epolls(*pid).len() >= 2);
@@ -201,7 +203,7 @@ impl RunLab {
         })
     }
 
-    /// Asks it for its version from the client's namespace, and hears it.
+    /// Asks memcached for its version from the client's namespace, and waits for the answer.
     pub(crate) fn ask_memcached(&self) {
         use std::io::Read as _;
         let address = SocketAddr::new(self.veth.server.address, MEMCACHED_PORT);
@@ -213,8 +215,8 @@ impl RunLab {
         assert_eq!(&answer, b"VERSION ");
     }
 
-    /// Sends two datagrams, the second when the first was heard and the queue's timer has had its time, and says how long
-    /// it took until the server heard the second.
+    /// Sends two datagrams: the second after the first was received and the queue's timer has expired. Returns the time
+    /// until the server has received the second.
     pub(crate) fn time_to_hear(&self, quell: &Running, number: u32) -> Duration {
         let socket =
             self.veth.client.namespace.run(|| UdpSocket::bind((self.veth.client.address, 0)).unwrap()).unwrap();
@@ -222,7 +224,7 @@ impl RunLab {
         let send = |word: String| {
             let begin = Instant::now();
             socket.send_to(word.as_bytes(), address).unwrap();
-            wait_until(|| if quell.out().contains(&word) { Ok(()) } else { Err(format!("{word} was not heard")) });
+            wait_until(|| if quell.out().contains(&word) { Ok(()) } else { Err(format!("{word} was not received")) });
             begin.elapsed()
         };
         send(format!("first-{number}."));
@@ -239,16 +241,18 @@ impl Running {
         Pid::from_kernel(self.child.id()).unwrap()
     }
 
-    /// The process of the command that it has started.
+    /// PID of the command that `quell run` has started.
     pub(crate) fn command(&self) -> Pid {
-        // The keeper has a session of its own.
+        // The keeper has its own session.
         let session = |pid: Pid| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             text[text.rfind(')')? + 2..].split(' ').nth(3).map(str::to_owned)
         };
-        // Before it executes the command it has the words of this `quell`.
+        // Before exec, the child has the command line of this `quell`.
         let own = |pid: &Pid| session(*pid) == session(self.pid()) && self.has_executed(*pid);
-        wait_until(|| self.children().into_iter().find(own).ok_or_else(|| format!("no command runs: {}", self.err())))
+        wait_until(|| {
+            self.children().into_iter().find(own).ok_or_else(|| format!("the command does not run: {}", self.err()))
+        })
     }
 
     fn has_executed(&self, pid: Pid) -> bool {
@@ -281,16 +285,17 @@ impl Running {
         read(&self.err)
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) fn end(mut self) -> Ended {
-        let status = wait_until(|| self.child.try_wait().unwrap().ok_or_else(|| format!("it hangs: {}", self.err())));
+        let status =
+            wait_until(|| self.child.try_wait().unwrap().ok_or_else(|| format!("`quell run` hangs: {}", self.err())));
         Ended { code: status.code(), signal: status.signal(), err: self.err() }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What it has started ends with the lab.
+        // Processes that it has started end with the lab.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -300,7 +305,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// A program in C of this directory, compiled into `dir`; `None`, with the reason on stderr, where that cannot be.
+/// Compiles a C program of this directory into `dir`. Returns `None`, with the reason on stderr, if that fails.
 pub(crate) fn compile(name: &str, options: &[&str], dir: &Path) -> Option<String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c");
     let program = dir.join(format!("{name}{}", options.concat()));

@@ -1,6 +1,6 @@
-//! `quell run` on the kernel: a memcached and small servers in C, started with a delivery mode in a lab. What they have
-//! from their birth on, what the queues have meanwhile, how they end, and that nothing is left. Needs root, Linux 6.13
-//! and memcached; says so when it is skipped.
+//! `quell run` on the kernel: starts memcached and small servers in C with a delivery mode in a lab. Checks their
+//! settings from the start, the queues, their exit, and that nothing remains. Needs root, Linux 6.13 and memcached;
+//! reports when it is skipped.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -21,7 +21,7 @@ const MEMCACHED: [&str; 6] = ["memcached", "-u", "nobody", "-t", "2", "-v"];
 const SUSPEND200: (u32, u64, u64) = (100, 200_000, 20_000_000);
 
 #[test]
-fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_it() {
+fn memcached_has_the_mode_before_its_first_connection_and_everything_is_restored() {
     let Some(lab) = RunLab::raise("memcached") else { return };
     let before = lab.queues();
     let quell = lab.run(&["--details", "suspend200"], &MEMCACHED);
@@ -37,7 +37,7 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
 
     quell.signal(Signal::TERM);
     let ended = quell.end();
-    assert_eq!((ended.code, ended.signal), (Some(0), None), "memcached ends like this by SIGTERM: {ended:?}");
+    assert_eq!((ended.code, ended.signal), (Some(0), None), "memcached exits with 0 after SIGTERM: {ended:?}");
     assert!(ended.err.contains("mode        suspend200 (command line)"), "{ended:?}");
     assert!(ended.err.contains("everything was restored"), "{ended:?}");
     assert_eq!(lab.queues(), before);
@@ -45,7 +45,7 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
 }
 
 #[test]
-fn a_quell_that_is_killed_leaves_a_memcached_that_answers_and_queues_as_they_were() {
+fn killing_quell_leaves_memcached_running_and_restores_the_queues() {
     let Some(lab) = RunLab::raise("killed") else { return };
     let before = lab.queues();
     let quell = lab.run(&["suspend200"], &MEMCACHED);
@@ -62,14 +62,16 @@ fn a_quell_that_is_killed_leaves_a_memcached_that_answers_and_queues_as_they_wer
 }
 
 #[test]
-fn a_program_in_a_mode_that_spins_stops_spinning_when_its_quell_is_killed() {
+fn a_program_stops_spinning_when_quell_is_killed() {
     let Some(lab) = RunLab::raise("spinning") else { return };
     let before = lab.queues();
     let quell = lab.run(&["fullbusy"], &MEMCACHED);
     let memcached = lab.wait_for_memcached(&quell);
     lab.ask_memcached();
     assert!(lab.epolls(memcached).iter().all(|params| params.busy_poll_usecs == 1_000), "{:?}", lab.epolls(memcached));
-    wait_until(|| if lab.is_written_down(memcached) { Ok(()) } else { Err("nobody knows its number".to_owned()) });
+    wait_until(|| {
+        if lab.is_written_down(memcached) { Ok(()) } else { Err("the journal does not list memcached".to_owned()) }
+    });
     quell.signal(Signal::KILL);
     assert_eq!(quell.end().signal, Some(9));
     wait_until(|| {
@@ -82,7 +84,7 @@ fn a_program_in_a_mode_that_spins_stops_spinning_when_its_quell_is_killed() {
 }
 
 #[test]
-fn a_command_that_is_killed_ends_quell_alike_and_everything_is_put_back() {
+fn quell_exits_like_a_killed_command_and_restores_everything() {
     let Some(lab) = RunLab::raise("command") else { return };
     let before = lab.queues();
     let quell = lab.run(&["suspend200"], &MEMCACHED);
@@ -103,7 +105,7 @@ fn a_command_that_cannot_be_executed_changes_nothing() {
 }
 
 #[test]
-fn a_mode_that_the_queues_cannot_have_starts_nothing() {
+fn an_impossible_queue_setting_starts_nothing() {
     let Some(lab) = RunLab::raise_without_memcached("refused") else { return };
     let ended = lab.run(&["suspend200", "--device", "eth7"], &["true"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
@@ -116,7 +118,9 @@ fn processes_left_by_a_command_keep_the_mode_until_they_exit() {
     let before = lab.queues();
     let quell = lab.run(&["suspend200"], &["sh", "-c", "memcached -u nobody -t 2 & read line"]);
     let memcached = lab.wait_for_memcached(&quell);
-    wait_until(|| if lab.is_written_down(memcached) { Ok(()) } else { Err("it was not seen".to_owned()) });
+    wait_until(|| {
+        if lab.is_written_down(memcached) { Ok(()) } else { Err("the journal does not list memcached".to_owned()) }
+    });
     quell.write("enough\n");
     let ended = quell.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -148,14 +152,14 @@ fn a_static_program_is_reported_and_set_from_outside() {
     assert_eq!(quell.end().signal, Some(15));
 }
 
-/// Waits until `quell run` has said `text` of its command.
+/// Waits until `quell run` has printed `text` about its command.
 fn wait_until_said(quell: &lab::Running, text: &str) {
     let expected = format!("{} {text}", quell.command());
     wait_until(|| if quell.err().contains(&expected) { Ok(()) } else { Err(format!("{expected:?}: {}", quell.err())) });
 }
 
 #[test]
-fn what_a_mode_reaches_is_said_once_it_is_verified() {
+fn the_reach_of_a_mode_is_printed_once_it_is_verified() {
     let Some(lab) = RunLab::raise_without_memcached("verified") else { return };
     let Some(server) = lab.compile(&[]) else { return };
     for (mode, said) in [
@@ -169,25 +173,25 @@ fn what_a_mode_reaches_is_said_once_it_is_verified() {
         let quell = lab.run(&[mode], &[&server, "sleeps"]);
         wait_until_said(&quell, said);
         quell.signal(Signal::TERM);
-        assert_eq!(quell.end().err.matches(said).count(), 1, "it is said once");
+        assert_eq!(quell.end().err.matches(said).count(), 1, "printed once");
     }
 }
 
 #[test]
-fn a_program_that_makes_its_system_calls_without_the_c_library_is_told_of() {
+fn a_program_with_direct_system_calls_is_reported() {
     let Some(lab) = RunLab::raise_without_memcached("raw") else { return };
     let Some(server) = lab.compile(&["-DRAW"]) else { return };
     for (options, said) in [
-        (&["eventspin50"][..], "makes its epoll_wait calls without the C library, so eventspin50 has no effect on it"),
+        (&["eventspin50"][..], "calls epoll_wait without the C library, so eventspin50 has no effect on it"),
         (
             &["sockpoll50"],
-            "lacks SO_BUSY_POLL 50 on 1 of its 1 sockets: it makes its sockets without the C library, or was given them, \
-             so sockpoll50 has no effect on it",
+            "lacks SO_BUSY_POLL 50 on 1 of its 1 sockets: it creates its sockets without the C library, or inherited \
+             them, so sockpoll50 has no effect on it",
         ),
         (&["--no-queues", "napibusy"], "lacks busy poll 64/64/1 on 1 of its 1 epolls with sockets"),
         (
             &["fullbusy"],
-            "has busy poll 1000/64/1 on every epoll with sockets; it makes its epoll_wait calls without the C library, so its \
+            "has busy poll 1000/64/1 on every epoll with sockets; it calls epoll_wait without the C library, so its \
              waits are not limited to 1 ms",
         ),
     ] {
@@ -199,17 +203,17 @@ fn a_program_that_makes_its_system_calls_without_the_c_library_is_told_of() {
 }
 
 #[test]
-fn a_child_that_waits_without_the_c_library_is_not_credited_with_the_waits_of_its_parent() {
+fn a_child_with_direct_system_calls_is_judged_apart_from_its_parent() {
     let Some(lab) = RunLab::raise_without_memcached("child") else { return };
     let Some(server) = lab.compile(&["-DRAW", "-DFORKS"]) else { return };
     let quell = lab.run(&["eventspin50"], &[&server, "sleeps"]);
-    let said = "makes its epoll_wait calls without the C library, so eventspin50 has no effect on it";
+    let said = "calls epoll_wait without the C library, so eventspin50 has no effect on it";
     wait_until(|| if quell.err().contains(said) { Ok(()) } else { Err(quell.err()) });
     assert!(!quell.err().contains(&format!("{} makes", quell.command())), "{}", quell.err());
 }
 
 #[test]
-fn a_static_program_that_a_script_starts_is_told_of() {
+fn a_static_program_started_by_a_script_is_reported() {
     let Some(lab) = RunLab::raise_without_memcached("script") else { return };
     let Some(server) = lab.compile(&["-static"]) else { return };
     let quell = lab.run(&["eventspin50"], &["sh", "-c", &format!("exec {server} sleeps")]);
@@ -220,13 +224,16 @@ fn a_static_program_that_a_script_starts_is_told_of() {
 }
 
 #[test]
-fn what_a_command_was_not_seen_with_is_not_claimed() {
+fn nothing_is_claimed_about_a_command_without_observed_sockets() {
     let Some(lab) = RunLab::raise_without_memcached("unseen") else { return };
     let ended = lab.run(&["eventspin50"], &["true"]).end();
-    assert_eq!(ended.err, "quell: whether eventspin50 reached the command is unknown: it was not seen with sockets\n");
+    assert_eq!(
+        ended.err,
+        "quell: whether eventspin50 reached the command is unknown: no sockets of it were observed\n"
+    );
 }
 
-/// Quell's own responder is a program like others.
+/// Quell's own responder is a program like any other.
 #[test]
 fn the_sockets_of_quell_respond_busy_poll() {
     let Some(lab) = RunLab::raise_without_memcached("respond") else { return };
@@ -241,10 +248,10 @@ fn the_sockets_of_quell_respond_busy_poll() {
     wait_until_said(&quell, "calls epoll_wait through the preload library");
 }
 
-/// Under suspension the kernel polls in no wait of zero: a program that spins on them waits for the timeout, or for the
-/// watch over stalled queues.
+/// Under suspension, the kernel does not poll in calls with a timeout of zero. A program that spins on them is stalled
+/// until the timeout, or until Quell frees the queue.
 #[test]
-fn a_program_that_spins_is_not_stalled_where_the_library_reaches_it_and_freed_where_it_does_not() {
+fn a_spinning_program_is_not_stalled_with_the_library_and_freed_without_it() {
     const TIMEOUT: Duration = Duration::from_secs(60);
     let Some(lab) = RunLab::raise_without_memcached("spins") else { return };
     let slowest = |options: &[&str]| {
@@ -253,17 +260,17 @@ fn a_program_that_spins_is_not_stalled_where_the_library_reaches_it_and_freed_wh
         wait_until(|| if lab.epolls(quell.command()) == [SUSPEND] { Ok(()) } else { Err("no epoll".to_owned()) });
         let slowest = (0..2).map(|number| lab.time_to_hear(&quell, number)).max()?;
         quell.signal(Signal::TERM);
-        Some((slowest, quell.end().err.contains("was stalled")))
+        Some((slowest, quell.end().err.contains("freed the stalled queue")))
     };
     let Some(with_library) = slowest(&[]) else { return };
     assert!(with_library.0 < TIMEOUT / 2 && !with_library.1, "{with_library:?}");
     let Some(from_outside) = slowest(&["-static"]) else { return };
-    assert!(from_outside.1, "without the library it is stalled, or this test shows nothing: {from_outside:?}");
+    assert!(from_outside.1, "the program must stall without the library: {from_outside:?}");
     assert!(from_outside.0 < TIMEOUT / 2, "{from_outside:?}");
 }
 
 #[test]
-fn the_command_has_the_place_of_quell() {
+fn the_command_is_the_foreground_job_like_quell() {
     let Some(lab) = RunLab::raise_without_memcached("place") else { return };
     let quell = lab.run(&["suspend200"], &["sh", "-c", "read line; echo \"$line\"; exec sleep 1000"]);
     quell.write("a line\n");
@@ -274,9 +281,9 @@ fn the_command_has_the_place_of_quell() {
     assert_eq!(quell.end().signal, Some(12));
 }
 
-/// As in a container: the kernel says 0 for the session, and for whoever sends a signal from outside.
+/// As in a container, where the kernel reports 0 for the session and for senders of signals outside.
 #[test]
-fn signals_are_passed_on_where_the_leader_of_the_session_is_out_of_sight() {
+fn signals_are_forwarded_if_the_session_leader_is_invisible() {
     let Some(lab) = RunLab::raise_without_memcached("container") else { return };
     let tells = "trap 'exit 3' USR1; echo ready; while :; do sleep 0.02; done";
     let container = lab.run_in_a_pid_namespace(&["base"], &["sh", "-c", tells]);
@@ -287,7 +294,7 @@ fn signals_are_passed_on_where_the_leader_of_the_session_is_out_of_sight() {
 }
 
 #[test]
-fn a_terminal_that_hangs_up_reaches_the_command() {
+fn a_hang_up_of_the_terminal_reaches_the_command() {
     let Some(lab) = RunLab::raise_without_memcached("hang-up") else { return };
     let marker = lab.file("marker");
     let Some(()) = terminal::hang_up_terminal(&lab, &marker) else { return };
@@ -298,7 +305,7 @@ fn a_terminal_that_hangs_up_reaches_the_command() {
 }
 
 #[test]
-fn a_key_that_interrupts_reaches_the_command_once() {
+fn ctrl_c_reaches_the_command_once() {
     let Some(lab) = RunLab::raise_without_memcached("keys") else { return };
     let begin = Instant::now();
     let Some((code, shown)) = terminal::interrupted(&lab) else { return };

@@ -1,4 +1,4 @@
-//! `quell run` at a terminal of its own, by `script(1)`: somebody types Ctrl-C, or goes away.
+//! `quell run` on a terminal of its own, created by `script(1)`: Ctrl-C and hang-up.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::lab::RunLab;
 use quell_test_support::{Lacks, skip};
 
-/// A command at a terminal, which has said that it is ready.
+/// A command on a terminal that has printed that it is ready.
 struct Terminal {
     script: Child,
     keys: ChildStdin,
@@ -16,11 +16,11 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// `sh -c COMMAND` under quell, which leads the terminal's session; `None`, with the reason on stderr, where there
-    /// is no `script`.
+    /// Starts `sh -c COMMAND` under Quell, which leads the session of the terminal. Returns `None`, with the reason on
+    /// stderr, if `script` is not installed.
     fn start(lab: &RunLab, command: &str) -> Option<Self> {
-        // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell. Whoever runs the
-        // tests may ignore signals (nohup), which a shell cannot undo.
+        // The key also reaches the shell of script(1), so that shell executes Quell in its place. The test runner may
+        // ignore signals (nohup), which a shell cannot undo; `env` can.
         let quell = format!("env --default-signal=HUP,INT {}", env!("CARGO_BIN_EXE_quell"));
         let line = format!("exec {quell} run --no-queues base -- sh -c \"{command}\"");
         let mut script = Command::new("script");
@@ -36,14 +36,14 @@ impl Terminal {
         let (keys, mut out) = (script.stdin.take().unwrap(), BufReader::new(script.stdout.take().unwrap()));
         let mut shown = String::new();
         while !shown.contains("ready") {
-            assert!(out.read_line(&mut shown).unwrap() > 0, "it ended early: {shown}");
+            assert!(out.read_line(&mut shown).unwrap() > 0, "the terminal closed early: {shown}");
         }
         Some(Self { script, keys, out, shown })
     }
 }
 
-/// A command that says when a signal came, and ends a while after the first. Gives the exit code and what was shown;
-/// `None`, with the reason on stderr, where there is no `script`.
+/// Runs a command that prints when a signal arrives, and exits some time after the first. Returns the exit code and the
+/// output; `None`, with the reason on stderr, if `script` is not installed.
 pub(crate) fn interrupted(lab: &RunLab) -> Option<(Option<i32>, String)> {
     let command = "trap 'echo interrupted; came=yes' INT; echo ready; \
                    until [ \\$came ]; do sleep 0.02; done; sleep 0.2; exit 3";
@@ -54,8 +54,8 @@ pub(crate) fn interrupted(lab: &RunLab) -> Option<(Option<i32>, String)> {
     Some((script.wait().unwrap().code(), shown))
 }
 
-/// A command whose terminal goes away, as with a connection that breaks: it writes `hung up` to this file when it hears
-/// of that, and ends by itself if it never does. `None`, with the reason on stderr, where there is no `script`.
+/// Runs a command whose terminal hangs up, as with a broken connection. The command then writes `hung up` to this file;
+/// without a signal it exits after a minute. Returns `None`, with the reason on stderr, if `script` is not installed.
 pub(crate) fn hang_up_terminal(lab: &RunLab, told: &Path) -> Option<()> {
     let told = told.display();
     let command =

@@ -1,5 +1,5 @@
-//! `quell attach` and `quell detach` on servers under load: what is set while they serve, who polls their queue then,
-//! that no request is lost on the way, and that everything is as before afterwards.
+//! `quell attach` and `quell detach` on servers under load. Checks the settings under load, who polls the queue, that
+//! no request is lost, and that everything is as before afterwards.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,15 +14,15 @@ use crate::program::Program;
 use crate::programs;
 use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share_of_busy_polls};
 
-/// How often something is looked at that a busy machine can disturb.
+/// Number of attempts of a check that other work on the machine can disturb.
 const LOOKS: u32 = 8;
 
-/// Gives what was said of it.
+/// Attaches and returns the output.
 fn attach(lab: &ServersLab, server: &Server) -> String {
     lab.quell(&["attach", MODE, &server.pid().to_string(), "--yes"]).succeeded().unwrap().stdout
 }
 
-/// The server's own polls show it, at any load; where hardly a packet came nothing is claimed.
+/// Whether the output has a verdict, or too few packets for one. The server's own polls show the effect at any load.
 fn says_whether_it_is_in_effect(said: &str) -> bool {
     said.contains(": in effect: ") || said.contains("packets in")
 }
@@ -32,7 +32,7 @@ fn detach(lab: &ServersLab, server: &Server) {
 }
 
 #[test]
-fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_before_afterwards() {
+fn every_server_polls_its_queue_while_attached_and_is_restored() {
     let Some(lab) = ServersLab::raise(1) else { return };
     for program in programs() {
         let before = lab.queues();
@@ -66,7 +66,7 @@ fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_b
     }
 }
 
-/// Bytes that the server has received on the connection from `peer` and not read.
+/// Bytes from `peer` that the server has received and not read.
 fn unread(sockets: &mut SockDiag, server: &Server, peer: SocketAddr) -> u32 {
     let mut bytes = 0;
     let count = |socket: InetSocket| {
@@ -95,8 +95,8 @@ fn wait_for_answer(connection: &TcpStream) -> String {
     wait_until(|| answer(connection).ok_or_else(|| "no answer".to_owned()))
 }
 
-/// Holds Redis for 10 ms at work on a request, sends it another one meanwhile, and says whether that was seen to wait
-/// in the server's socket: if not, it waited in the queue, for nobody polled it.
+/// Keeps Redis busy with a request for 10 ms and sends another one. Returns whether the second was observed in the
+/// server's socket. If not, it waited in the queue, which nobody polled.
 fn a_request_to_a_held_redis_reaches_its_socket(lab: &ServersLab, server: &Server) -> bool {
     let address = server.address;
     let talk = || {
@@ -122,13 +122,13 @@ fn a_request_to_a_held_redis_reaches_its_socket(lab: &ServersLab, server: &Serve
     while answer(&holding).is_none() {
         reached |= unread(&mut sockets, server, peer) > 0;
     }
-    // It comes with the next wait, whatever it waited in.
+    // The answer follows the next epoll_wait in both cases.
     assert_eq!(wait_for_answer(&asking), "+PONG\r\n");
     reached
 }
 
 #[test]
-fn a_packet_for_an_attached_server_at_work_waits_in_the_queue_and_comes_with_its_next_wait() {
+fn a_packet_for_a_busy_attached_server_waits_in_the_queue() {
     let Some(lab) = ServersLab::raise(1) else { return };
     if let Some(why) = Program::Redis.missing() {
         skip(Lacks::Server("redis"), &why);
@@ -136,14 +136,14 @@ fn a_packet_for_an_attached_server_at_work_waits_in_the_queue_and_comes_with_its
     }
     let server = lab.serve(Program::Redis, 1, Launch::Plain).unwrap();
     let reaches = || (0..LOOKS).map(|_| a_request_to_a_held_redis_reaches_its_socket(&lab, &server));
-    // A busy machine can wake the server, and end the suspension, too early or too late for one look, not for all.
-    assert!(reaches().any(|reached| reached), "with interrupts it reaches the socket at once");
+    // Other work on the machine can disturb single attempts, but not all of them.
+    assert!(reaches().any(|reached| reached), "with interrupts the packet reaches the socket at once");
     let client = lab.start_client(Program::Redis.client(), server.address, UNDER_LOAD);
     lab.wait_until_connected(&server);
     attach(&lab, &server);
     client.end().unwrap();
-    assert!(reaches().any(|reached| !reached), "while suspended it waits in the queue");
+    assert!(reaches().any(|reached| !reached), "during suspension the packet waits in the queue");
     detach(&lab, &server);
-    assert!(reaches().any(|reached| reached), "after it was detached it reaches the socket at once");
+    assert!(reaches().any(|reached| reached), "after detaching, the packet reaches the socket at once");
     server.stop();
 }

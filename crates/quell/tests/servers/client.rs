@@ -1,5 +1,5 @@
-//! The real client of each server: its command, and what it prints read into one form. A figure that a client does not
-//! print is absent.
+//! The real client of each server: its command, and a parser for its output. A figure that a client does not print is
+//! absent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,60 +8,60 @@ use quell_load::LoadReport;
 
 /// Connections of every client.
 pub(crate) const CONNECTIONS: u32 = 64;
-/// Keys that Redis is asked for.
+/// Number of keys that redis-benchmark requests.
 const REDIS_KEYS: u32 = 10_000;
 
 /// A client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// `quell load`, memcached's protocol.
+    /// `quell load` with memcached's protocol.
     QuellLoadMemcached,
-    /// `quell load`, 64 bytes there and back.
+    /// `quell load` with requests and responses of 64 bytes.
     QuellLoadEcho,
-    /// `redis-benchmark`, `GET` of random keys.
+    /// `redis-benchmark` with `GET` of random keys.
     RedisBenchmark,
     /// `wrk`.
     Wrk,
 }
 
-/// How hard and how long.
+/// Kind and duration of the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Effort {
-    /// Until every connection is known and every key stored, in a closed loop.
+    /// A closed loop until every connection is known and every key is stored.
     WarmUp,
-    /// One connection in a closed loop: a request at a time, a thousand or more.
+    /// One connection in a closed loop with at least a thousand requests.
     OneByOne,
-    /// In a closed loop: each connection asks again as soon as it has its answer.
+    /// A closed loop: each connection sends its next request when its response arrives.
     Closed {
-        /// How long.
+        /// Duration in seconds.
         seconds: f64,
-        /// Requests a second that are expected; for clients that are told a count instead of a time.
+        /// Expected requests per second, for clients whose duration is given by a number of requests.
         expected_per_s: f64,
     },
-    /// At moments that do not depend on answers, where the client can.
+    /// Requests at times that do not depend on responses, if the client supports it.
     Open {
-        /// How long.
+        /// Duration in seconds.
         seconds: f64,
-        /// Requests a second.
+        /// Requests per second.
         per_s: f64,
     },
 }
 
-/// What a client found.
+/// Figures printed by a client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Found {
-    /// Requests that were answered.
+    /// Number of answered requests.
     pub(crate) answered: u64,
-    /// Of them, in a second.
+    /// Answered requests per second.
     pub(crate) per_s: f64,
-    /// Median latency, absent where none was answered.
+    /// Median latency; absent if no request was answered.
     pub(crate) p50: Option<Duration>,
-    /// Requests that were lost, refused or answered wrongly.
+    /// Number of requests that were lost, refused or answered wrongly.
     pub(crate) failed: u64,
 }
 
 impl Client {
-    /// The program that has to be installed; `None` where it is this repository's.
+    /// Program to be installed; `None` for a program of this repository.
     pub(crate) fn program(self) -> Option<&'static str> {
         match self {
             Self::QuellLoadMemcached | Self::QuellLoadEcho => None,
@@ -70,12 +70,12 @@ impl Client {
         }
     }
 
-    /// Whether it can send at moments that do not depend on answers.
+    /// Whether the client can send at times that do not depend on responses.
     pub(crate) fn has_a_rate(self) -> bool {
         matches!(self, Self::QuellLoadMemcached | Self::QuellLoadEcho)
     }
 
-    /// What tables call it.
+    /// Name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::QuellLoadMemcached | Self::QuellLoadEcho => "quell load",
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// The words that start it.
+    /// Command line of the client.
     pub(crate) fn command(self, server: SocketAddr, effort: Effort) -> Vec<String> {
         match self {
             Self::QuellLoadMemcached => quell_load(server, effort, "memcached"),
@@ -94,17 +94,17 @@ impl Client {
         }
     }
 
-    /// Reads what it printed when it was started with `effort`.
+    /// Parses the output of the client after a run with `effort`.
     ///
     /// # Errors
-    /// When it is not what this client prints.
+    /// When the output does not have the format of this client.
     pub(crate) fn read(self, effort: Effort, printed: &str) -> Result<Found, String> {
         let found = match self {
             Self::QuellLoadMemcached | Self::QuellLoadEcho => read_quell_load(printed),
             Self::RedisBenchmark => read_redis_benchmark(effort, printed),
             Self::Wrk => read_wrk(printed),
         };
-        found.ok_or_else(|| format!("{} printed what it does not print: {printed}", self.name()))
+        found.ok_or_else(|| format!("unexpected output of {}: {printed}", self.name()))
     }
 }
 
@@ -135,7 +135,7 @@ fn quell_load(server: SocketAddr, effort: Effort, protocol: &str) -> Vec<String>
         format!("--rate={rate}"),
         format!("--connections={}", effort.connections()),
         format!("--seconds={}", effort.seconds()),
-        // Polling for its answers would make it another client than those that cannot.
+        // With busy polling it would differ from clients that cannot busy poll.
         "--polling=epoll".to_owned(),
     ]);
     if effort != Effort::WarmUp {
@@ -160,10 +160,10 @@ fn redis_benchmark(server: SocketAddr, effort: Effort) -> Vec<String> {
     ["redis-benchmark", "--csv"].map(str::to_owned).into_iter().chain(options).collect()
 }
 
-/// redis-benchmark is told a count, and not a time.
+/// redis-benchmark takes a number of requests, not a duration.
 fn redis_requests(effort: Effort) -> u64 {
     let requests = match effort {
-        // Every key several times over.
+        // Every key several times.
         Effort::WarmUp => f64::from(REDIS_KEYS) * 10.0,
         Effort::OneByOne => 2_000.0,
         Effort::Closed { seconds, expected_per_s } => seconds * expected_per_s,
@@ -175,7 +175,7 @@ fn redis_requests(effort: Effort) -> u64 {
 }
 
 fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
-    // It takes whole seconds alone.
+    // wrk only takes whole seconds.
     let seconds = effort.seconds().ceil();
     let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")]
         .map(str::to_owned);
@@ -195,8 +195,8 @@ fn read_quell_load(printed: &str) -> Option<Found> {
     })
 }
 
-/// The first line names the figures, the second holds those of the one test. How many requests there were is what it
-/// was told: it stops with an error when one is not answered.
+/// Parses the CSV output: the first line names the figures, the second contains those of the single test. The number of
+/// requests is the requested one, because redis-benchmark fails if one is not answered.
 fn read_redis_benchmark(effort: Effort, printed: &str) -> Option<Found> {
     let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_owned()).collect::<Vec<_>>();
     let mut lines = printed.lines().filter(|line| line.starts_with('"'));
@@ -220,7 +220,7 @@ fn read_wrk(printed: &str) -> Option<Found> {
     Some(Found { answered, per_s: line("Requests/sec:")?.parse().ok()?, p50, failed })
 }
 
-/// As wrk writes times: `87.00us`, `1.23ms`, `2.00s`.
+/// Parses times of wrk: `87.00us`, `1.23ms`, `2.00s`.
 fn wrk_time(text: &str) -> Option<Duration> {
     let (number, unit_s) = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]
         .into_iter()

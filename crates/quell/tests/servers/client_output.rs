@@ -1,4 +1,4 @@
-//! What the real clients print, read into figures.
+//! Parsing of the output of the real clients.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn output_of_wrk_is_parsed() {
 }
 
 #[test]
-fn a_wrk_that_was_answered_by_nobody_has_no_median() {
+fn output_of_wrk_without_responses_has_no_median() {
     let printed = "  Latency Distribution\n     50%    0.00us\n  0 requests in 1.00s, 0.00B read\nRequests/sec: 0.00\n";
     assert_eq!(Client::Wrk.read(CLOSED, printed).unwrap().p50, None);
 }

@@ -1,17 +1,17 @@
-//! The servers whose source is in this repository, in `fixtures/`: built once, when they are first asked for, into
-//! `target/servers`. Where they cannot be built the reason is told.
+//! The servers with source code in `fixtures/`. They are built once on first use, into `target/servers`. If a build
+//! fails, the reason is reported.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The Go HTTP server; an error where there is no Go, or it does not build.
+/// The Go HTTP server; an error if Go is missing or the build fails.
 pub(crate) fn go_http() -> Result<PathBuf, String> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BUILT.get_or_init(build_go_http).clone()
 }
 
-/// The tokio echo server; an error where tokio cannot be had, or it does not build.
+/// The tokio echo server; an error if tokio is not available or the build fails.
 pub(crate) fn tokio_echo() -> Result<PathBuf, String> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BUILT.get_or_init(build_tokio_echo).clone()
@@ -37,13 +37,13 @@ fn source(name: &str) -> PathBuf {
 }
 
 fn built(name: &str) -> PathBuf {
-    // Cargo's own temporary directory is in the target directory, wherever that is.
+    // Cargo's own temporary directory is always in the target directory.
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("servers").join(name)
 }
 
 fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("there is no {program} ({error})"))?;
+    let output = command.output().map_err(|error| format!("could not start {program} ({error})"))?;
     let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("{program} does not build it: {}", said())) }
+    if output.status.success() { Ok(()) } else { Err(format!("{program} could not build it: {}", said())) }
 }

@@ -1,10 +1,8 @@
-//! `kill -9` at random moments under load: of `quell attach`, `detach` or `run`, of their keepers, of the server, of
-//! all of them. Afterwards no queue is stalled, no setting left, no journal, and no request was lost but those of a
-//! server that was killed.
+//! `kill -9` at random times under load: of `quell attach`, `detach` or `run`, their keepers, the server, or all of
+//! them. Afterwards no queue is stalled, no setting or journal remains, and only requests of a killed server are lost.
 //!
-//! Suspension is told to last so long that a queue which nobody frees shows as requests that time out. Where everything
-//! of
-//! `quell` was killed nobody is left to put anything back: then the next `quell detach` does it.
+//! The suspension timeout is so long that requests on a stalled queue time out. If all processes of `quell` were
+//! killed, nobody restores the settings, and the next `quell detach` does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,15 +21,15 @@ use crate::all_of_it;
 use crate::lab::{Launch, Running, Server, ServersLab};
 use crate::program::Program;
 
-/// What a stalled queue would keep for longer than requests have time.
+/// A mode whose stalled queue holds packets for longer than the timeout of requests.
 const MODE: &str = "suspend200,irq-suspend-timeout=10s";
-/// As long as a request has time (`LoadSpec::new`).
+/// The timeout of requests (`LoadSpec::new`).
 const BOUND: Duration = Duration::from_secs(2);
 const KILLS: u32 = 200;
 const KILLS_OF_AN_ORDINARY_TEST: u32 = 6;
 const WORKERS: u32 = 2;
 
-/// What is killed.
+/// Processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victims {
     /// The command, if it still runs.
@@ -46,20 +44,20 @@ enum Victims {
     ServerAndQuell,
 }
 
-/// What runs then.
+/// Command that runs at the time of the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum During {
-    /// `quell attach`, and what it leaves.
+    /// `quell attach` and its keeper.
     Attach,
-    /// `quell attach --follow`, which stays.
+    /// `quell attach --follow`, which stays in the foreground.
     Follow,
     /// `quell detach`.
     Detach,
-    /// `quell run`, which started the server.
+    /// `quell run`, which has started the server.
     Run,
 }
 
-/// One kill, from its seed alone.
+/// One kill, determined by its seed.
 #[derive(Debug, Clone, Copy)]
 struct Kill {
     victims: Victims,
@@ -74,7 +72,7 @@ impl Kill {
         Self {
             victims: victims[random.random_range(0..victims.len())],
             during: [During::Attach, During::Follow, During::Detach, During::Run][random.random_range(0..4)],
-            // Also some time after the command has ended.
+            // The range extends beyond the end of the command.
             after: usual.mul_f64(random.random_range(0.0..1.3)),
         }
     }
@@ -93,15 +91,15 @@ impl Kill {
         };
         let victims: Vec<PidFd> = victims.into_iter().filter_map(|pid| PidFd::open(pid).ok()).collect();
         for victim in &victims {
-            // It may have ended by itself.
+            // The process may have exited already.
             let _ = victim.signal(Signal::KILL);
         }
-        // One that is killed holds its journal until it has ended, and whoever looks before takes it to be alive.
+        // A killed process holds its journal until it has exited, and counts as running until then.
         assert!(victims.iter().all(|victim| victim.wait_for_exit(BOUND).unwrap()), "{self:?}");
     }
 }
 
-/// Requests without a pause, from another thread, until it is told to stop.
+/// Sends requests continuously from another thread until stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<(u64, ErrorCounts)>,
@@ -141,16 +139,15 @@ impl Load {
     }
 }
 
-/// A queue that is not stalled answers at once, if only that nobody listens.
+/// Checks that the queue is not stalled: it answers at once, even if only with a refused connection.
 fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
     let address = lab.address();
     let connected = lab.veth.client.namespace.run(|| TcpConnection::connect(address, BOUND).map(drop)).unwrap();
     let timed_out = connected.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut);
-    assert!(!timed_out, "{kill:?}: the queue is stalled: {connected:?}");
+    assert!(!timed_out, "{kill:?}: the queue stalls: {connected:?}");
 }
 
-/// A server, and the command of `quell` that runs when it is struck; absent where the command is what started the
-/// server.
+/// Starts a server and the `quell` command to be killed; the command is absent if it has started the server.
 fn begin(lab: &ServersLab, during: During) -> (Server, Load, Option<Running>) {
     let launch = if during == During::Run { Launch::Under(&[MODE]) } else { Launch::Plain };
     let server = lab.serve(Program::Memcached, WORKERS, launch).unwrap();
@@ -175,15 +172,15 @@ fn one_kill(lab: &ServersLab, kill: Kill) {
     std::thread::sleep(kill.after);
     let pid = command.as_ref().map_or_else(|| server.launcher(), |command| command.0.pid());
     kill.strike(pid, &lab.quell_processes(), &server.processes());
-    // Whether it succeeded depends on the moment; that it ends does not.
+    // Its success depends on the time of the kill, but it must exit.
     if let Some(command) = command {
         command.end();
     }
-    // It says that nothing is attached where everything is back already.
+    // The command reports that nothing is attached if everything was restored already.
     let detached = (kill.victims != Victims::Server).then(|| lab.quell(&["detach", "--all"]));
     let said = format!("{kill:?}, {detached:?}");
     lab.wait_until_as_before(&before, &said);
-    // A server that was started with a mode keeps its epolls as they were made.
+    // A server that was launched with a mode keeps the parameters of its epolls.
     if kill.spares_the_server() && kill.during != During::Run {
         for epoll in server.epolls() {
             assert_eq!(epoll.params, EpollParams::default(), "{said}");
@@ -197,7 +194,7 @@ fn one_kill(lab: &ServersLab, kill: Kill) {
     server.stop();
 }
 
-/// How long an undisturbed attachment and its end take here.
+/// Duration of an undisturbed attach and detach on this machine.
 fn usual(lab: &ServersLab) -> Duration {
     let server = lab.serve(Program::Memcached, WORKERS, Launch::Plain).unwrap();
     let load = Load::start(lab, &server);
@@ -220,7 +217,7 @@ fn kills_at_any_time_cause_no_stall_no_leftovers_and_no_lost_request() {
     let Some(lab) = ServersLab::raise(WORKERS) else { return };
     let usual = usual(&lab);
     let (kills, seed) = (if all_of_it() { KILLS } else { KILLS_OF_AN_ORDINARY_TEST }, seed());
-    eprintln!("{kills} kills, an attachment takes {usual:?}; QUELL_SEED={seed} draws them again");
+    eprintln!("{kills} kills, an attachment takes {usual:?}; QUELL_SEED={seed} repeats them");
     let mut random = Pcg64::seed_from_u64(seed);
     for _ in 0..kills {
         one_kill(&lab, Kill::drawn(&mut random, usual));

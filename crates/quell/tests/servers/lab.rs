@@ -1,5 +1,5 @@
-//! The lab that servers are tried in: the veth lab of `quell bench`, a server on its side, that server's real client on the
-//! other, and `quell` with a journal of its own. Everything ends with the value.
+//! The lab for servers: the veth lab of `quell bench`, with a server on one side, its real client on the other, and
+//! `quell` with its own journal directory. Everything ends with the value.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -28,15 +28,15 @@ use tempfile::TempDir;
 use crate::client::{CONNECTIONS, Client, Effort, Found};
 use crate::program::Program;
 
-/// The port of every server: there is one at a time.
+/// Port of every server; only one runs at a time.
 const PORT: u16 = 7_000;
-/// `ESTABLISHED` of `include/net/tcp_states.h`.
+/// `ESTABLISHED` from `include/net/tcp_states.h`.
 const ESTABLISHED: u8 = 1;
-/// How long anything may take before it is taken for a hang.
+/// Time limit after which a process counts as hanging.
 const BOUND: Duration = Duration::from_secs(60);
 const KEPT: usize = 1 << 20;
 
-/// A lab that is up.
+/// A veth lab for servers.
 pub(crate) struct ServersLab {
     /// The veth lab.
     pub(crate) veth: VethLab,
@@ -44,12 +44,12 @@ pub(crate) struct ServersLab {
     _turn: LabTurn,
 }
 
-/// How a server is started.
+/// How to start a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Launch<'a> {
-    /// As anybody starts it.
+    /// Directly.
     Plain,
-    /// By `quell run` with this mode and these options.
+    /// Through `quell run` with this mode and these options.
     Under(&'a [&'a str]),
 }
 
@@ -63,25 +63,25 @@ pub(crate) struct SeenEpoll {
 /// A server that accepts connections.
 pub(crate) struct Server {
     child: Child,
-    /// Where it listens.
+    /// Address on which it listens.
     pub(crate) address: SocketAddr,
 }
 
-/// A program that has not been waited for.
+/// A running program.
 pub(crate) struct Running(pub(crate) Child);
 
-/// How a program ended.
+/// How a program exited.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit code; absent when a signal ended it.
+    /// Exit code; absent if a signal killed it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl ServersLab {
-    /// Raises a lab with `queues`, all polled where an interrupt would land, on the first CPU; clients have the others.
-    /// `None`, with the reason on stderr, where no lab can be raised.
+    /// Creates a lab with `queues`, which are all polled on the first CPU, where interrupts would arrive. Clients use
+    /// the other CPUs. Returns `None`, with the reason on stderr, if no lab can be created.
     pub(crate) fn raise(queues: u32) -> Option<Self> {
         let missing = missing(&ServerCommand::Other(vec!["true".to_owned()]));
         if !missing.is_empty() {
@@ -103,17 +103,17 @@ impl ServersLab {
         Some(Self { veth, dir, _turn: turn })
     }
 
-    /// The CPUs of the clients, and of whoever looks on.
+    /// CPUs of the clients and of the observing threads.
     pub(crate) fn client_cpus(&self) -> CpuList {
         self.veth.plan.cpus.client_cpus().into_iter().collect()
     }
 
-    /// A directory of this lab's own.
+    /// Directory of this lab.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where every server listens.
+    /// Address of every server.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.veth.server.address, PORT)
     }
@@ -122,13 +122,14 @@ impl ServersLab {
         self.dir.path().join("journal")
     }
 
-    /// Names of what is in the journal of `quell`.
+    /// Names of the journals of `quell`.
     pub(crate) fn journals(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.journal_dir()).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Waits until the queues are as `before`, and no journal and no process of `quell` is left; `of` is for the message.
+    /// Waits until the queues are as `before`, and no journal and no process of `quell` remains. `of` appears in the
+    /// message.
     pub(crate) fn wait_until_as_before(&self, before: &[Napi], of: &str) {
         wait_until(|| {
             let (queues, journals, left) = (self.queues(), self.journals(), self.quell_processes());
@@ -139,7 +140,7 @@ impl ServersLab {
         });
     }
 
-    /// The processes of `quell` that use its journal.
+    /// Processes of `quell` that use the journal directory of this lab.
     pub(crate) fn quell_processes(&self) -> Vec<Pid> {
         let mark = format!("QUELL_JOURNAL_DIR={}", self.journal_dir().display());
         let environment = |pid: &Pid| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -159,7 +160,7 @@ impl ServersLab {
         self.start_quell(arguments).end()
     }
 
-    /// Starts a server and returns when it accepts connections; an error says why it does not.
+    /// Starts a server and returns when it accepts connections. The error contains the reason if it does not.
     pub(crate) fn serve(&self, program: Program, workers: u32, launch: Launch<'_>) -> Result<Server, String> {
         let address = self.address();
         let mut words = program.command(address, workers, self.dir());
@@ -184,10 +185,10 @@ impl ServersLab {
                 return Ok(());
             }
             if let Some(status) = server.child.wait(Duration::from_millis(10)).unwrap() {
-                return Err(format!("ended at once, {status}; it said: {}", server.said()));
+                return Err(format!("exited at once, {status}; its output: {}", server.said()));
             }
             if Instant::now() > deadline {
-                return Err(format!("accepts no connection; it said: {}", server.said()));
+                return Err(format!("accepts no connection; its output: {}", server.said()));
             }
         }
     }
@@ -200,7 +201,7 @@ impl ServersLab {
         RunningClient { running: Running(child), client, effort }
     }
 
-    /// Returns when all of a client's connections are there.
+    /// Returns when all connections of a client are established.
     pub(crate) fn wait_until_connected(&self, server: &Server) {
         let mut sockets = SockDiag::open_in(&self.veth.server.namespace).unwrap();
         wait_until(|| {
@@ -213,19 +214,19 @@ impl ServersLab {
         });
     }
 
-    /// What the server's queues are told.
+    /// The server's queues with their settings.
     pub(crate) fn queues(&self) -> Vec<Napi> {
         Netdev::open_in(&self.veth.server.namespace).unwrap().napis(self.veth.server.ifindex).unwrap()
     }
 }
 
-/// The client's queues, polled by their threads as the server's are.
+/// Settings of the client's queues, which threads poll as they do the server's.
 fn threaded() -> NapiSettings {
     NapiSettings { threaded: quell_mode::Threaded::Thread, ..NapiSettings::default() }
 }
 
 impl Server {
-    /// Its processes, without `quell`'s that started it, in the order in which they were started.
+    /// Processes of the server, without the `quell` that started it, in the order of their start.
     pub(crate) fn processes(&self) -> Vec<Pid> {
         let proc = ProcRoot::default();
         let members = session_members(&proc, &self.child.identity()).unwrap();
@@ -240,19 +241,19 @@ impl Server {
         self.processes()[0]
     }
 
-    /// The process that was started: its main one, or the `quell run` before it.
+    /// The process that was started: the main process of the server, or the `quell run` that started it.
     pub(crate) fn launcher(&self) -> Pid {
         self.child.pid()
     }
 
-    /// The epolls that its connections are in, each once, though a process may have it under several numbers.
+    /// Epolls that contain its connections, each counted once even if a process has several descriptors for it.
     pub(crate) fn epolls(&self) -> Vec<SeenEpoll> {
         let proc = ProcRoot::default();
         let of_process = |pid: Pid| {
             let mut seen = Vec::new();
             let mut epolls = workers_of(&proc, pid).unwrap();
             epolls.retain(|facts| {
-                // While it serves, what it watches can change between two looks: then it is counted twice.
+                // The watched files can change between two reads while the server runs. The epoll is then counted twice.
                 let watched = proc.process(pid).epoll(facts.epoll_fd).map(|epoll| epoll.targets).ok();
                 let is_new = !seen.contains(&watched);
                 seen.push(watched);
@@ -268,12 +269,12 @@ impl Server {
         self.processes().into_iter().flat_map(of_process).collect()
     }
 
-    /// What it, and the `quell run` before it, said.
+    /// Output of the server and of the `quell run` that started it.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&self.child.stderr_tail().unwrap()).into_owned()
     }
 
-    /// Ends it, and what started it.
+    /// Ends the server and the program that started it.
     pub(crate) fn stop(mut self) {
         self.child.terminate(Duration::from_secs(5)).unwrap();
     }
@@ -284,7 +285,7 @@ fn is_quell(pid: Pid) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program == quell)
 }
 
-/// A client of a server, running.
+/// A running client of a server.
 pub(crate) struct RunningClient {
     running: Running,
     client: Client,
@@ -292,7 +293,7 @@ pub(crate) struct RunningClient {
 }
 
 impl RunningClient {
-    /// Waits for its end, and reads what it found; an error when it failed.
+    /// Waits until the client exits, and parses its output. Returns an error if the client failed.
     pub(crate) fn end(self) -> Result<Found, String> {
         let ended = self.running.end();
         match ended.code {
@@ -303,19 +304,19 @@ impl RunningClient {
 }
 
 impl Ended {
-    /// An error with what it said, unless it ended well.
+    /// Returns an error with the output unless the program succeeded.
     pub(crate) fn succeeded(self) -> Result<Self, String> {
         if self.code == Some(0) { Ok(self) } else { Err(format!("{}{}", self.stdout, self.stderr)) }
     }
 }
 
 impl Running {
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.0.wait(BOUND).unwrap();
         let text = |tail: Option<Vec<u8>>| String::from_utf8(tail.unwrap()).unwrap();
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
-        let status = status.unwrap_or_else(|| panic!("it hangs; it said {stdout}{stderr}"));
+        let status = status.unwrap_or_else(|| panic!("the program hangs; its output: {stdout}{stderr}"));
         Ended { code: status.code(), stdout, stderr }
     }
 }

@@ -1,5 +1,5 @@
-//! `quell run` with servers: what is set while they serve, who polls their queue then, that no request is lost, and
-//! that everything is as before when they have ended.
+//! `quell run` with servers. Checks the settings under load, who polls the queue, that no request is lost, and that
+//! everything is as before after their exit.
 
 use crate::lab::{Launch, ServersLab};
 use crate::programs;
@@ -7,14 +7,14 @@ use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share
 use quell_test_support::wait_until;
 
 #[test]
-fn every_server_serves_with_the_mode_that_it_was_started_with_and_nothing_is_left_of_it() {
+fn every_server_runs_with_its_mode_and_everything_is_restored() {
     let Some(lab) = ServersLab::raise(1) else { return };
     for program in programs() {
         let before = lab.queues();
         let server = lab.serve(program, 1, Launch::Under(&[MODE])).unwrap();
         let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
         lab.wait_until_connected(&server);
-        // A program that is attached to from outside has it a moment after its epoll.
+        // An epoll that is set from outside gets its values a moment after its creation.
         wait_until(|| {
             let (queues, values) = (lab.queues(), parameters(&server.epolls()));
             match queues.iter().all(is_suspending) && values.iter().all(|value| *value == SUSPENDING) {

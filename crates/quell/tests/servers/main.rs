@@ -1,5 +1,5 @@
-//! Servers that were never made for a delivery mode, in the lab: each as its package has it, each with its real client.
-//! Needs root, Linux 6.13 and the servers; says so where one is skipped.
+//! Servers that contain no code for delivery modes, in a lab, each as packaged and with its real client. Needs root,
+//! Linux 6.13 and the servers; reports servers that are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,17 +23,18 @@ use program::Program;
 use quell_bench::facts::WorkerFacts;
 use quell_test_support::{Lacks, skip_part, wait_until};
 
-/// Whether `make test-servers` asks, which takes its time; `make test` does not build servers.
+/// Whether `make test-servers` runs the tests, which builds the servers and takes longer. `make test` does not build
+/// servers.
 fn all_of_it() -> bool {
     std::env::var_os("QUELL_TEST_SERVERS").is_some_and(|wanted| wanted == "all")
 }
 
-/// The servers that can be tried here; says of each other one why it cannot.
+/// Servers that can be tested here. Reports the others with the reason.
 fn programs() -> Vec<Program> {
     let can_be_tried = |program: &Program| {
         let why = match program {
             Program::GoHttp | Program::TokioEcho if !all_of_it() => {
-                Some((Lacks::LeftTo("make test-servers"), "it would have to be built".to_owned()))
+                Some((Lacks::LeftTo("make test-servers"), "it must be built".to_owned()))
             }
             program => program.missing().map(|why| (Lacks::Server(program.name()), why)),
         };

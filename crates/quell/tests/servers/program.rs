@@ -1,5 +1,5 @@
-//! The servers that are tried, each as the distribution or its language's standard library has it: how it is started, what
-//! its real client is, and what is missing where it cannot be. Nothing in their commands knows of a delivery mode.
+//! The servers under test, as packaged by the distribution or provided by a standard library: their command lines,
+//! their real clients, and their requirements. The commands contain nothing about delivery modes.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,15 +11,15 @@ use crate::fixtures;
 /// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// memcached: an epoll a worker thread.
+    /// memcached: an epoll per worker thread.
     Memcached,
     /// Redis: one thread.
     Redis,
-    /// nginx: an epoll a worker process, one listening socket for all of them.
+    /// nginx: an epoll per worker process and one shared listening socket.
     Nginx,
-    /// nginx with a listening socket for each worker process.
+    /// nginx with a listening socket per worker process.
     NginxReuseport,
-    /// HAProxy, which answers by itself: an epoll and a listening socket for each thread.
+    /// HAProxy, which answers by itself: an epoll and a listening socket per thread.
     Haproxy,
     /// The HTTP server of Go's standard library: one epoll for all threads.
     GoHttp,
@@ -28,11 +28,11 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// All of them.
+    /// All servers.
     pub(crate) const ALL: [Self; 7] =
         [Self::Memcached, Self::Redis, Self::Nginx, Self::NginxReuseport, Self::Haproxy, Self::GoHttp, Self::TokioEcho];
 
-    /// What tables call it.
+    /// Name in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memcached => "memcached",
@@ -55,12 +55,12 @@ impl Program {
         }
     }
 
-    /// Whether its workers have a reuseport group, so that a filter can choose among them.
+    /// Whether its workers have a reuseport group, so that a filter can select among them.
     pub(crate) fn has_a_socket_for_each_worker(self) -> bool {
         matches!(self, Self::NginxReuseport | Self::Haproxy)
     }
 
-    /// Why it cannot be tried on this machine; builds it where it is one of this repository's.
+    /// Reason why it cannot be tested on this machine. Builds it first if its source is in this repository.
     pub(crate) fn missing(self) -> Option<String> {
         let server = match self {
             Self::Memcached => installed("memcached"),
@@ -74,8 +74,8 @@ impl Program {
         server.and(client).err()
     }
 
-    /// The words that start it at `address` with `workers` threads or processes, where it has them. Its files are in
-    /// `dir`.
+    /// Command line that starts it at `address` with `workers` threads or processes, if it supports several. Its files
+    /// are in `dir`.
     pub(crate) fn command(self, address: SocketAddr, workers: u32, dir: &Path) -> Vec<String> {
         let (ip, port, workers) = (address.ip().to_string(), address.port().to_string(), workers.to_string());
         let dir_text = dir.display().to_string();
@@ -120,7 +120,7 @@ impl Program {
         words.into_iter().map(str::to_owned).collect()
     }
 
-    /// A file of one kilobyte, asked for over connections that stay.
+    /// Serves a file of one kilobyte over persistent connections.
     fn nginx_conf(self, address: SocketAddr, workers: &str, dir: &Path) -> String {
         let reuseport = if self == Self::NginxReuseport { " reuseport" } else { "" };
         let root = dir.join("www");
@@ -136,7 +136,7 @@ impl Program {
     }
 }
 
-/// A kilobyte, as nginx gives it; nothing is behind it.
+/// Answers with a kilobyte by itself, like nginx; it has no backend server.
 fn haproxy_cfg(address: SocketAddr, threads: &str) -> String {
     let body = "x".repeat(1_024);
     format!(
@@ -153,5 +153,5 @@ fn path(path: &Path) -> String {
 
 fn installed(program: &str) -> Result<(), String> {
     let found = Command::new(program).arg("--version").output();
-    found.map(drop).map_err(|error| format!("there is no {program} ({error}): tools/install-missing {program}"))
+    found.map(drop).map_err(|error| format!("could not start {program} ({error}): tools/install-missing {program}"))
 }

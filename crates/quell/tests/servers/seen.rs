@@ -1,4 +1,4 @@
-//! What the tests of servers under a mode share: the mode, a load, and what can be seen of the mode from outside.
+//! Shared by the tests of servers under a mode: the mode, a load, and observations of the mode from outside.
 
 use quell_linux::NapiId;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
@@ -12,26 +12,26 @@ use crate::program::Program;
 
 /// The mode of the tests.
 pub(crate) const MODE: &str = "suspend200";
-/// Long enough that a mode is attached and detached meanwhile, also on a busy machine.
+/// Long enough to attach and detach a mode during the load, even on a busy machine.
 pub(crate) const UNDER_LOAD: Effort = Effort::Closed { seconds: 4.0, expected_per_s: 100_000.0 };
-/// Whether a queue is told what the mode says.
+/// Whether a queue has the values of the mode.
 pub(crate) fn is_suspending(queue: &Napi) -> bool {
     let settings = queue.settings;
     (settings.defer_hard_irqs, settings.gro_flush_timeout_ns, settings.irq_suspend_timeout_ns)
         == (Some(100), Some(200_000), Some(20_000_000))
 }
 
-/// What the epolls are told; of none at all nothing can be said.
+/// Parameters of the epolls. Fails without epolls, because nothing could be checked.
 pub(crate) fn parameters(epolls: &[SeenEpoll]) -> Vec<EpollParams> {
     assert!(!epolls.is_empty(), "no epoll of the server has connections");
     epolls.iter().map(|epoll| epoll.params).collect()
 }
 
-/// What the mode tells an epoll.
+/// Parameters that the mode sets on an epoll.
 pub(crate) const SUSPENDING: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-/// The share of polls of the lab's queues that threads other than the kernel's made while the server was loaded.
+/// Share of polls of the lab's queues under load that were made by threads other than kernel threads.
 pub(crate) fn share_of_busy_polls(lab: &ServersLab, program: Program, server: &Server) -> Option<f64> {
     let ids: Vec<NapiId> = lab.queues().iter().map(|queue| queue.id).collect();
     let counter = NapiPollCounter::attach(kernel::sysfs(), &ids).ok()?;

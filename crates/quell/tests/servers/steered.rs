@@ -1,5 +1,5 @@
-//! `--steer` with servers that have a listening socket for each worker: each worker's connections come by one queue,
-//! whether the server is attached to or started so, also after a reload; and no filter is left.
+//! `--steer` with servers that have a listening socket per worker. Each worker's connections use one queue, for
+//! attached and launched servers, and after a reload. No filter remains.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::program::Program;
 use crate::programs;
 use crate::seen::{MODE, UNDER_LOAD};
 
-/// Of the lab.
+/// Queues of the lab.
 const QUEUES: u32 = 2;
-/// `LISTEN` of `include/net/tcp_states.h`.
+/// `LISTEN` from `include/net/tcp_states.h`.
 const LISTEN: u8 = 10;
 
 fn can_be_steered() -> impl Iterator<Item = Program> {
     programs().into_iter().filter(|program| program.has_a_socket_for_each_worker())
 }
 
-/// Loads the server, and returns when each of so many workers has connections, all of them by one queue, and no queue
-/// is left out.
+/// Loads the server until each of this many workers has connections, all of them on one queue, and every queue has a
+/// worker.
 fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Server, workers: usize) {
     let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
     lab.wait_until_connected(server);
@@ -33,13 +33,13 @@ fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Serve
             server.epolls().into_iter().map(|epoll| epoll.facts.napi_ids.into_iter().collect()).collect();
         let all: BTreeSet<u32> = queues.iter().flatten().copied().collect();
         let is_so = queues.len() == workers && queues.iter().all(|own| own.len() == 1) && all.len() == QUEUES as usize;
-        if is_so { Ok(()) } else { Err(format!("{}: {queues:?}; it said {}", program.name(), server.said())) }
+        if is_so { Ok(()) } else { Err(format!("{}: {queues:?}; output: {}", program.name(), server.said())) }
     });
     let found = client.end().unwrap();
     assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
 }
 
-/// Takes the filter off, if there is one.
+/// Detaches the filter, if there is one.
 fn take_off(lab: &ServersLab, server: &Server) -> Detachment {
     let mut listening = BTreeSet::new();
     let mut sockets = SockDiag::open_in(&lab.veth.server.namespace).unwrap();
@@ -56,7 +56,7 @@ fn take_off(lab: &ServersLab, server: &Server) -> Detachment {
 }
 
 #[test]
-fn a_server_that_is_started_steered_has_a_queue_for_each_worker_and_nothing_is_left_of_it() {
+fn a_launched_server_has_one_queue_per_worker_and_no_filter_remains() {
     for program in can_be_steered() {
         let Some(lab) = ServersLab::raise(QUEUES) else { return };
         let before = lab.queues();
@@ -72,7 +72,7 @@ fn a_server_that_is_started_steered_has_a_queue_for_each_worker_and_nothing_is_l
 }
 
 #[test]
-fn a_server_that_is_attached_to_and_steered_has_a_queue_for_each_worker_and_no_filter_afterwards() {
+fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
     for program in can_be_steered() {
         let Some(lab) = ServersLab::raise(QUEUES) else { return };
         let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();

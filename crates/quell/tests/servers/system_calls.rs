@@ -1,5 +1,5 @@
-//! An attached program makes the system calls that it made before: counted by strace, request by request over one
-//! connection, before `quell attach` and after.
+//! An attached program makes the same system calls as before. strace counts them per request over one connection,
+//! before and after `quell attach`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,17 +12,17 @@ use crate::client::Effort;
 use crate::lab::{Launch, Running, Server, ServersLab};
 use crate::program::Program;
 
-/// A call that is made less often than this for each request is not made for the request: timers make it.
+/// Minimum number of calls per request. Rarer calls come from timers, not from requests.
 const PER_REQUEST_MIN: f64 = 0.5;
-/// What threads that serve nobody sleep in between: it counts the time, not the requests.
+/// System calls in which idle threads sleep. Their number depends on time, not on requests.
 const SLEEPS: &[&str] = &["clock_nanosleep", "restart_syscall"];
-/// What a count may differ by for each request: the ends of the run.
+/// Tolerated difference per request, caused by the start and the end of a run.
 const TOLERANCE: f64 = 0.02;
 
-/// Calls for each request, by name.
+/// Calls per request, by name.
 type Calls = BTreeMap<String, f64>;
 
-/// Counts what the server calls while one client asks it one request after the other.
+/// Counts the server's system calls while one client sends one request after the other.
 fn calls_per_request(lab: &ServersLab, program: Program, server: &Server) -> Calls {
     let file = lab.dir().join("strace");
     let strace = strace(&file, server);
@@ -48,7 +48,7 @@ fn strace(file: &Path, server: &Server) -> Running {
     strace
 }
 
-/// Reads `name calls` lines; the heading, rules and the total are none.
+/// Parses lines of the form `name calls`. Skips the heading, the rules and the total.
 fn counts(summary: &str) -> BTreeMap<String, u64> {
     let line = |line: &str| {
         let (name, calls) = line.trim().split_once(' ')?;
@@ -65,12 +65,12 @@ fn assert_alike(before: &Calls, after: &Calls) {
     assert!(!made.is_empty(), "{before:?}");
     for name in made {
         let (before, after) = (count(before, name), count(after, name));
-        assert!((before - after).abs() < TOLERANCE, "{name}: {before} a request before, {after} attached");
+        assert!((before - after).abs() < TOLERANCE, "{name}: {before} per request before, {after} while attached");
     }
 }
 
 #[test]
-fn an_attached_program_makes_no_other_system_call_for_a_request_than_before() {
+fn an_attached_program_makes_the_same_system_calls_per_request() {
     let Some(lab) = ServersLab::raise(1) else { return };
     for program in [Program::Memcached, Program::Redis] {
         let strace = Spawn::new("strace").args(["-V"]).start().map_err(|error| error.to_string());
@@ -92,7 +92,7 @@ fn an_attached_program_makes_no_other_system_call_for_a_request_than_before() {
 }
 
 #[test]
-fn a_summary_of_strace_is_read() {
+fn a_summary_of_strace_is_parsed() {
     let summary = "syscall             calls\n---------------- ---------\nepoll_wait            120\nread                   60\n\
         ---------------- ---------\ntotal                 180\n";
     let expected = [("epoll_wait".to_owned(), 120), ("read".to_owned(), 60)];

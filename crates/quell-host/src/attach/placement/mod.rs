@@ -127,7 +127,7 @@ pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, only: &[String]) -> 
             Ok(steering) => {
                 let (sockets, queues) = (steering.filter.sockets(), steering.filter.places());
                 info!(group = %group.key, sockets, queues, devices = ?steering.devices(), "group gets a filter");
-                steering.notes.iter().for_each(|note| info!(group = %group.key, %note, "to know before"));
+                steering.notes.iter().for_each(|note| info!(group = %group.key, %note, "note about the filter"));
                 decided.steerings.push(steering);
             }
             Err(why) => {

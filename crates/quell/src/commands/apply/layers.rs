@@ -1,4 +1,4 @@
-//! Selects the profile files: those named on the command line, otherwise the vendor's and the host's. A file in the
+//! Selects the profile files: those named on the command line, or else the vendor's and the host's. A file in the
 //! host's directory replaces the vendor's file of the same name.
 
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_the_host_replaces_the_vendors_of_the_same_name() {
+    fn a_file_of_the_host_replaces_the_vendors_file_of_the_same_name() {
         let (vendor, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for file in [vendor.path().join("10-a.toml"), vendor.path().join("20-b.toml"), host.path().join("10-a.toml")] {
             fs::write(file, "").unwrap();

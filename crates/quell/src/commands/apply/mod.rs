@@ -43,7 +43,7 @@ pub(crate) struct ApplyArgs {
     /// Apply what is possible here, and skip the rest.
     #[arg(long)]
     partly: bool,
-    /// Set again what other programs have changed since; nothing else.
+    /// Set again only values that other programs have changed since the profile was applied
     #[arg(long, conflicts_with_all = ["files", "dry_run", "partly"])]
     reassert: bool,
     /// Name of the network namespace [this one]
@@ -58,7 +58,7 @@ pub(super) fn namespace_name(text: &str) -> Result<NamespaceName, String> {
     NamespaceName::new(text).map_err(|error| error.to_string())
 }
 
-/// `60s`, `5m`, or seconds without a unit.
+/// Parses `60s`, `5m`, or seconds without a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit_s) = match text.strip_suffix('m') {
         Some(minutes) => (minutes, 60),
@@ -116,7 +116,7 @@ fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     }
 }
 
-/// Refuses to apply while an attachment changes queue settings: with layered changes, neither could be undone exactly.
+/// Refuses to apply while an attachment has set queues: if a profile changed them too, neither could be undone exactly.
 fn refuse_under_attachments() -> Result<(), Failure> {
     let attached = attachments(&journal()).map_err(Failure::refused)?;
     let sets_queues = |attached: &&Attached| {
@@ -136,7 +136,7 @@ fn refuse_under_attachments() -> Result<(), Failure> {
 
 fn transact(request: &ApplyRequest<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
     let journal = journal();
-    // Changes left by a killed run would be refused as an applied profile.
+    // Without this, changes left by a killed run would look like an applied profile.
     revert_killed_runs(&journal).map_err(ApplyError::Begin)?;
     let interruption = Interruption::listen().map_err(|error| ApplyError::Watchdog(error.to_string()))?;
     let flag = interruption.flag();

@@ -1,5 +1,5 @@
 //! The watchdog process rolls a profile back unless it is confirmed. It starts before the first change, in its own
-//! session, so that it outlives the terminal and `quell apply`.
+//! session, so it outlives the terminal and `quell apply`.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
-//! Confirmation prompt. Without a terminal, the option that confirms is required.
+//! Asks for confirmation. Without a terminal, the user must give the option that confirms.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::exit::{Exit, Failure};
 
-/// Asks `question` unless `yes`, which the user sets with `option`.
+/// Asks `question` unless `yes` is set. `option` is the command-line option that sets it.
 ///
 /// # Errors
 /// When the answer is no, or there is no terminal.
@@ -19,7 +19,9 @@ pub(crate) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Fail
     let mut err = io::stderr().lock();
     let _ = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|error| Failure::usage(format!("reading the answer: {error}")))?;
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::usage(format!("could not read the answer: {error}")))?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::new(Exit::Interrupted, "nothing was changed")),

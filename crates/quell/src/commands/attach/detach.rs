@@ -82,7 +82,7 @@ pub(crate) fn check_all_restored(errors: &[PersistError], failed_in_part: bool) 
     }
 }
 
-/// Restores settings of earlier attachments that waited for their queues. Returns their number.
+/// Restores settings of earlier attachments whose queues were missing then. Returns their number.
 fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
     let mut restored = 0;
     for found in recover_what_waits(journal).map_err(Failure::refused)? {
@@ -120,7 +120,7 @@ fn undo_for_killed_keepers(
 pub(crate) struct Ended {
     /// Ended attachments with the outcome of undoing them.
     pub(crate) detached: Vec<(Attached, Detached)>,
-    /// Why others could not be ended.
+    /// Reasons why other attachments could not be ended.
     pub(crate) errors: Vec<PersistError>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     ended
 }
 
-/// Undoes those of `chosen` whose keepers were killed.
+/// Undoes the attachments in `chosen` whose keepers were killed.
 fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Detached)>, Failure> {
     let mut orphaned = Vec::new();
     for attached in chosen {
@@ -154,7 +154,7 @@ fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Det
     Ok(orphaned)
 }
 
-/// Selects the attachments of the given processes; without PIDs all on the host, after confirmation.
+/// Selects the attachments of the given processes. Without PIDs, selects all of them after a confirmation.
 fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
     let is_of = |attached: &Attached, pid: Pid| {
         attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))

@@ -2,7 +2,7 @@
 //! pinning up to date, and watches for stalled queues.
 //!
 //! It polls instead of waiting for events. The proc connector reports new processes (only to root in the initial
-//! namespaces), but nothing reports new epolls or the queue that serves a connection.
+//! namespaces). Nothing reports new epolls or the queue of a connection.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -24,8 +24,8 @@ use crate::render::status::undo_outcome;
 
 /// Shortest time between two passes.
 const PERIOD: Duration = Duration::from_millis(250);
-/// The pause after a pass is at least this multiple of the pass's CPU time, which limits all passes to 2 % of a CPU:
-/// passes are expensive for programs with many connections.
+/// Minimum ratio of the pause after a pass to the CPU time of the pass, which limits all passes to 2 % of a CPU. Passes
+/// are expensive for programs with many connections.
 const SHARE_OF_CPU: u32 = 50;
 
 /// Follows the programs until they exit or a signal arrives, then undoes everything.
@@ -63,7 +63,7 @@ fn keep_up(
     let mut stalls = Stalls::default();
     let mut pass_used = Duration::ZERO;
     loop {
-        // Includes finding the living processes.
+        // The CPU time includes finding the running processes.
         let used_before_ns = clock::process_cpu_ns();
         let living = attachment.targets().living();
         let woken = wait_for_all_within(living, interruption, pause_after(pass_used)).map_err(AttachError::Wait)?;

@@ -1,5 +1,5 @@
 //! The keeper process undoes an attachment when its programs exit. It starts before the first change, in its own
-//! session, so that it outlives the terminal and `quell attach`.
+//! session, so it outlives the terminal and `quell attach`.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
         out.flush()
     };
     if args.journal.is_absolute() {
-        // The keeper can live as long as a server and must not keep the user's file system busy.
+        // The keeper can live as long as a server. It must not prevent the user from unmounting a file system.
         let _ = std::env::set_current_dir("/");
     }
     let ended = keep(&journal(), &args.journal, ready);

@@ -1,4 +1,5 @@
-//! `quell attach`: prints the plan and the affected processes, asks, applies, and hands over to a keeper.
+//! `quell attach`: prints the plan and the affected processes, asks for confirmation, applies the plan, and hands over
+//! to a keeper.
 
 pub(super) mod args;
 pub(super) mod ask;
@@ -38,10 +39,10 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach as render;
 
-/// Time between two snapshots that measure how long other users of the queues can wait.
+/// Time between the two snapshots that show how long other users of the queues can wait.
 const LOAD_WATCHED: Duration = Duration::from_millis(500);
 
-/// Time limit for observing new connections after steering, and waiting threads for pinning.
+/// Time limit for observing new connections after steering, and threads that wait in epoll before pinning.
 const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
 /// Options of `quell attach`.
@@ -69,7 +70,7 @@ pub(crate) struct AttachArgs {
     /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit.
     #[arg(short, long, conflicts_with = "dry_run")]
     follow: bool,
-    /// How long to watch the queues to check that the mode is in effect; 0 skips the check.
+    /// Duration for which the queues are watched to check that the mode is in effect; 0 skips the check
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Print JSON.
@@ -83,7 +84,7 @@ pub(crate) struct AttachArgs {
 /// When the mode cannot be applied; changes are undone.
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
-        // Changes left by a killed run would be recorded as the host's own values.
+        // Without this, changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal()).map_err(Failure::refused)?;
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
@@ -96,7 +97,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
-        info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "side effect");
+        info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "the mode would cause this finding");
     }
     let wanted = args.placement.wanted();
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
@@ -132,7 +133,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &interruption);
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
-    // A closed pipe does not undo the mode.
+    // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
         follow::follow(attachment, placement, &interruption)?;
         return printed;
@@ -168,7 +169,7 @@ struct Observation {
 }
 
 /// Plans the attachment. If other processes share the queues, or a watched file is ready, takes a second snapshot after
-/// [`LOAD_WATCHED`]: it shows how long they can wait and whether the file stays ready.
+/// [`LOAD_WATCHED`]. It shows how long those processes can wait, and whether the file stays ready.
 fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeError> {
     let looked = |snapshot: Snapshot, before: Option<&Snapshot>| {
         let plan = plan(&snapshot, before, &targets.pids(), request);
@@ -189,7 +190,8 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
     Ok(second)
 }
 
-/// Reuseport filters to attach. With `follow`, groups can appear later, so that none is not an error.
+/// Selects the reuseport filters to attach. With `follow`, having none is not an error, because groups can appear
+/// later.
 fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
     let Some(devices) = &wanted.steer else { return Ok(Groups::default()) };
     let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
@@ -285,11 +287,11 @@ fn effect(
     let mut wait = || drop(interruption.wait(time));
     Some(match effect::watch(queues, &mut wait) {
         Ok(seen) => {
-            seen.iter().for_each(|seen| debug!(?seen, "polls counted"));
+            seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
             render::Effect::of(request, queues, seen)
         }
         Err(error) => {
-            info!(%error, "polls cannot be counted");
+            info!(%error, "could not count polls");
             render::Effect::blind(&error)
         }
     })
@@ -300,7 +302,7 @@ fn restore(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Fa
     Failure::new(exit, format!("{error}; {}", crate::render::status::undo_outcome(reverted)))
 }
 
-/// Error before anything was changed.
+/// Converts an error that occurred before anything was changed.
 fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,

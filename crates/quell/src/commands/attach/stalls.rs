@@ -4,7 +4,7 @@ use quell_host::attach::Attachment;
 use quell_host::attach::stall::{StallWatch, Stalled};
 use quell_linux::proc::ProcRoot;
 
-/// Without the privilege to count polls, the watch is off; this is reported once.
+/// Frees stalled queues. Without the privilege to count polls it does nothing, and reports this once.
 #[derive(Default)]
 pub(crate) struct Stalls {
     watch: StallWatch,
@@ -32,8 +32,8 @@ impl Stalls {
 fn in_words(stalled: &Stalled) -> String {
     let Stalled { napi, unpolled, packets, .. } = stalled;
     format!(
-        "NAPI {napi} was stalled and is freed: {packets} packet(s) waited, not polled for {} ms although the program \
-         ran; `quell doctor` shows the cause",
+        "freed the stalled queue of NAPI {napi}, where {packets} packet(s) waited: nobody had polled it for {} ms \
+         although the program ran; `quell doctor` shows the cause",
         unpolled.as_millis()
     )
 }

@@ -83,7 +83,7 @@ fn list() -> Result<Vec<Entry>, Failure> {
     Ok(listed.into_iter().filter_map(of_listed).collect())
 }
 
-/// `None` for journals of host settings.
+/// Returns `None` for journals of host settings.
 fn of_listed(listed: ListedJournal) -> Option<Entry> {
     Some(match listed {
         ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
@@ -118,7 +118,7 @@ fn clean() -> Result<Vec<Entry>, Failure> {
     Ok(found.into_iter().filter_map(of_found).collect())
 }
 
-/// `None` for persistent changes and attachments, which are not labs.
+/// Returns `None` for persistent changes and attachments, which are not labs.
 fn of_found(found: Found) -> Option<Entry> {
     Some(match found {
         Found::Kept { .. } => return None,

@@ -1,5 +1,5 @@
-//! `quell run`: starts a command with a delivery mode. The queues are set before the command starts, the preload
-//! library is loaded if it can be, and everything is undone when the command exits.
+//! `quell run`: starts a command with a delivery mode. It sets the queues before the command starts, loads the preload
+//! library if possible, and undoes everything when the command exits.
 
 mod profiles;
 mod queues;
@@ -69,13 +69,14 @@ const ENVIRONMENT: &str = concat!(
 
 /// Decisions made before anything is changed.
 pub(crate) struct Launch {
-    /// Effective values and their sources.
+    /// Effective values, with their sources.
     pub(crate) choice: LaunchChoice,
     /// Program to start.
     pub(crate) program: LaunchProgram,
     /// Settings of the preload library that the mode needs.
     pub(crate) wanted: PreloadSettings,
-    /// Settings that the program gets; absent if the mode needs none, or if the library cannot reach the program.
+    /// Settings for the preload library. Absent if the mode needs none, or if the library cannot be loaded into the
+    /// program.
     pub(crate) preload_settings: Option<PreloadSettings>,
     /// With `--no-queues`.
     pub(crate) no_queues: bool,
@@ -114,7 +115,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         true => Queues::default(),
         false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.details)?,
     };
-    // From here on, signals go to the command. Until here they end this process, and the keeper undoes everything.
+    // From here on, signals are forwarded to the command. Until here, they end this process, and the keeper undoes
+    // everything.
     let signals = SignalQueue::of(&supervise::FORWARDED).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut command = match Foreground::start(&launch.program.path, &args.command, environment, &signals) {
         Ok(command) => command,
@@ -134,7 +136,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let environment = Said::by_environment(variable).map_err(Failure::usage)?;
     let profile = args.profile.as_deref().map(profiles::read).transpose()?;
     let choice = LaunchChoice::of(said, environment, profile).map_err(Failure::usage)?;
-    info!(mode = %choice.mode.value, by = %choice.mode.by, "mode chosen");
+    info!(mode = %choice.mode.value, by = %choice.mode.by, "selected the mode");
     let program = find(&args.command)?;
     let wanted =
         library_settings::library_settings(&choice.mode.value, choice.max_events.as_ref().map(|chosen| chosen.value));
@@ -153,7 +155,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
 
 fn find(command: &[OsString]) -> Result<LaunchProgram, Failure> {
     let name = command.first().ok_or_else(|| Failure::usage("no command given: write it after `--`"))?;
-    // The default of execvp(3) without PATH.
+    // The default search path of execvp(3) if PATH is unset.
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     LaunchProgram::find(name, &search).map_err(|error| {
         let is_there = !matches!(&error, LaunchProgramError::NotFound(_)) && exists(name);
@@ -183,7 +185,7 @@ fn refuse_unsupported(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(
     }
 }
 
-/// Reports what is lost without the preload library; refuses modes that consist of it.
+/// Prints the effects that are lost without the preload library. Refuses modes that need it.
 fn check_without_library(
     args: &RunArgs,
     choice: &LaunchChoice,

@@ -1,6 +1,6 @@
-//! Host settings of `quell run`: queues are set before the command starts; epolls that the preload library does not
-//! reach are set while it runs; connections are steered once it listens. This process undoes everything at the end, or
-//! the keeper if this process is killed.
+//! Host settings of `quell run`. Queues are set before the command starts; epolls that the preload library does not
+//! reach are set while it runs; connections are steered once it listens. This process undoes everything at the end. If
+//! it is killed, the keeper does.
 
 use std::ops::ControlFlow;
 
@@ -56,8 +56,8 @@ fn never_stop(_: usize, _: ChangeStage) -> ControlFlow<()> {
 }
 
 impl Queues {
-    /// Sets and verifies the queues, and reports other affected processes. `follows`: keep following the command while
-    /// it runs even if the queues need no change; `wanted` placement implies it.
+    /// Sets and verifies the queues, and reports other affected processes. With `follows`, or if `wanted` requests
+    /// placement, follows the command while it runs even if the queues need no change.
     ///
     /// # Errors
     /// When the queues cannot be set; all changes are undone.
@@ -74,7 +74,7 @@ impl Queues {
             output::say(&format!("quell: {line}"));
         }
         let journal = journal();
-        // Changes left by a killed run would be recorded as the host's own values.
+        // Without this, changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal).map_err(Failure::refused)?;
         let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
         let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
@@ -91,7 +91,7 @@ impl Queues {
     /// Follows the started command and its children. `epolls` are the parameters that the preload library sets.
     pub(super) fn set_command(&mut self, command: Pid, epolls: Option<EpollParams>) {
         let Some(attachment) = &mut self.attachment else { return };
-        // A command that has already exited is handled by the caller.
+        // The caller handles a command that has already exited.
         if let Err(error) = attachment.is_for(command, epolls)
             && !matches!(error, AttachError::Target(_))
         {
@@ -119,7 +119,7 @@ impl Queues {
                 self.print_all(placed.iter().flat_map(placement_lines::pass));
                 placed.is_some_and(|placed| placed.is_changing)
             }
-            // The command may just have exited; the next pass decides.
+            // The command may just have exited; the next pass finds out.
             Err(AttachError::Target(_) | AttachError::Look(_)) => false,
             Err(error) => {
                 self.print(&error);
@@ -130,7 +130,8 @@ impl Queues {
         is_changing
     }
 
-    /// The command has exited. Processes that it left keep the mode until they exit; the keeper undoes it then.
+    /// Ends the settings after the command has exited. Its remaining processes keep the mode until they exit; then the
+    /// keeper undoes it.
     pub(super) fn end(mut self) {
         let Some(mut attachment) = self.attachment.take() else { return };
         self.print_all(placement_lines::unverified(&self.placement));
@@ -150,7 +151,7 @@ impl Queues {
         self.restore(attachment);
     }
 
-    /// The command was not started.
+    /// Undoes the settings because the command was not started.
     pub(super) fn undo(mut self) {
         if let Some(attachment) = self.attachment.take() {
             self.restore(attachment);

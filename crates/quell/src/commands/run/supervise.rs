@@ -1,4 +1,5 @@
-//! Supervises the command until it exits: forwards signals, keeps its mode up to date, and exits as it did.
+//! Supervises the command until it exits: forwards signals, keeps its mode up to date, and exits with its exit code or
+//! signal.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
@@ -14,14 +15,15 @@ use super::queues::Queues;
 use super::verify::Verifier;
 use crate::exit::{Exit, Failure};
 
-/// Forwarded signals. Job control signals (SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT) are not caught: the command gets them as
-/// a member of the process group, and this program has to stop too, or a shell takes the job for running.
+/// Forwarded signals. Job control signals (SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT) are not caught. The command receives
+/// them as a member of the process group, and this program must stop too, or the shell would consider the job to be
+/// running.
 pub(super) const FORWARDED: [Signal; 8] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH];
 
 const SIGNALLED: u64 = 0;
 const ENDED: u64 = 1;
-/// Base of the exit code after death by a signal, as in shells.
+/// Base of the exit code after death by a signal, as in shells (128 + signal number).
 const BY_SIGNAL: u8 = 128;
 
 /// Waits until the command exits, undoes its settings, and returns its exit code.
@@ -59,7 +61,7 @@ pub(super) fn until_exit(
     Ok(end_as(status))
 }
 
-/// Looks at the command. Returns whether to do so again soon.
+/// Runs a pass over the command. Returns whether the next pass should follow soon.
 fn look(command: Pid, queues: &mut Queues, verifier: &mut Verifier) -> bool {
     if queues.has_attachment() {
         return queues.keep_up(verifier);
@@ -71,15 +73,16 @@ fn look(command: Pid, queues: &mut Queues, verifier: &mut Verifier) -> bool {
 fn forward(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
     while let Some(arrived) = signals.take()? {
         if is_for_this_program_alone(&arrived, command.pid(), leads_its_session()) {
-            // Fails if the command has just exited.
+            // This fails if the command has just exited.
             let _ = command.pidfd().signal(arrived.signal);
         }
     }
     Ok(())
 }
 
-/// Whether to forward a signal. Signals of terminal keys reach the whole process group, thus the command as well; a
-/// hang-up reaches only the session leader. Signals that the command sent to its group or parent are not sent back.
+/// Whether to forward a signal. The command receives signals of terminal keys directly, because they go to the whole
+/// process group. A hang-up reaches only the session leader. A signal from the command to its group or parent is not
+/// sent back.
 fn is_for_this_program_alone(arrived: &Arrived, command: Pid, leads_session: bool) -> bool {
     match arrived.from {
         Sender::Kernel => arrived.signal == Signal::HUP && leads_session,
@@ -95,12 +98,12 @@ fn end_as(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-/// Pace of the passes over the command: frequent after its start, then rare, and at most a twentieth of a CPU. Frequent
-/// again, for a limited time, while something changes.
+/// Pace of the passes over the command: frequent after its start, then rare, with at most a twentieth of a CPU. Passes
+/// become frequent again, for a limited time, when something changes.
 struct Pace {
     interval: Duration,
     due: Instant,
-    /// Number of consecutive passes that asked for another one soon.
+    /// Number of consecutive passes that requested an early next one.
     hurried: u32,
 }
 
@@ -124,7 +127,7 @@ impl Pace {
         Instant::now() >= self.due
     }
 
-    /// Runs a pass, which returns whether to run another one soon.
+    /// Runs a pass, which returns whether the next one should follow soon.
     fn spend(&mut self, look: impl FnOnce() -> bool) {
         let begin = Instant::now();
         self.hurried = if look() { self.hurried.saturating_add(1) } else { 0 };
@@ -158,11 +161,11 @@ mod tests {
         pace.spend(|| true);
         assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
         (0..40).for_each(|_| pace.spend(|| true));
-        assert_eq!(pace.interval, Pace::LONGEST, "permanent change does not keep the pace high");
+        assert_eq!(pace.interval, Pace::LONGEST, "a program that always changes does not keep the pace high");
     }
 
     #[test]
-    fn a_hang_up_is_forwarded_by_the_session_leader_and_keys_never() {
+    fn only_a_session_leader_forwards_a_hang_up_and_keys_are_never_forwarded() {
         let command = Pid::of_this_process();
         let forwarded = |signal, from, leads| is_for_this_program_alone(&Arrived { signal, from }, command, leads);
         assert!(forwarded(Signal::HUP, Sender::Kernel, true));
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_ends_by_itself_gives_its_code() {
+    fn the_exit_code_is_that_of_the_command() {
         // wait(2) puts the exit code into the second byte.
         assert_eq!(end_as(ExitStatus::from_raw(0)), ExitCode::SUCCESS);
         assert_eq!(end_as(ExitStatus::from_raw(7 << 8)), ExitCode::from(7));

@@ -1,4 +1,4 @@
-//! Whether the mode has reached the command: looked at while it runs, and said once it is known, process by process.
+//! Checks whether the mode has reached the command, process by process, and prints each conclusive result once.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,8 +17,8 @@ use quell_mode::DeliveryMode;
 use crate::output;
 use crate::render::launch as render;
 
-/// Why a mode has no effect in any of the processes `pids` of a snapshot, which run `command`. `None` if it has in one, or if
-/// that is unknown.
+/// Reason why a mode has no effect on any of the processes `pids` of a snapshot, which run `command`. `None` if it has an
+/// effect on at least one, or if that is unknown.
 pub(crate) fn why_without_effect(
     mode: &DeliveryMode,
     command: &str,
@@ -42,19 +42,20 @@ pub(crate) fn why_without_effect(
     looked.first().map(|reached| render::reached(mode, &settings, reached, None))
 }
 
-/// What is known of the command's processes.
+/// Results for the processes of the command.
 pub(super) struct Verifier {
     mode: DeliveryMode,
     settings: PreloadSettings,
     needs: Needs,
     proc: ProcRoot,
-    /// The command and what it has started, where nobody else looks for them.
+    /// The command and its descendants; absent if the attachment finds them.
     targets: Option<Targets>,
     tracker: ReachTracker,
 }
 
 impl Verifier {
-    /// For a command that `wanted` settings of the preload library are to reach, if its file can be reached like that.
+    /// Prepares the check of a command whose preload library should get the settings `wanted`. `reach` tells whether
+    /// the library can be preloaded into it.
     pub(super) fn new(mode: DeliveryMode, wanted: PreloadSettings, reach: &Reach) -> Self {
         Self {
             mode,
@@ -66,12 +67,12 @@ impl Verifier {
         }
     }
 
-    /// Whether the mode needs anything of the command's processes.
+    /// Whether the mode needs any setting in the processes of the command.
     pub(super) fn is_needed(&self) -> bool {
         !self.needs.is_nothing()
     }
 
-    /// Looks at the command and what it has started. A process that ends meanwhile is looked at the next time, or never.
+    /// Checks the command and its descendants. A process that exits during the check may remain unchecked.
     pub(super) fn look_at(&mut self, command: Pid) {
         if self.targets.is_none() {
             self.targets = Targets::find(Selection::Processes(vec![command])).ok();
@@ -89,7 +90,8 @@ impl Verifier {
         }
     }
 
-    /// Judges processes of a snapshot. Their libraries are asked after it was taken: a wait that it shows has been reported.
+    /// Judges processes of a snapshot. Reads the reports of their libraries after the snapshot, so that a report covers
+    /// every call in it.
     pub(super) fn look(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
         if !self.is_needed() {
             return;
@@ -107,11 +109,13 @@ impl Verifier {
         }
     }
 
-    /// The command has ended.
+    /// Reports processes without a result after the command has exited.
     pub(super) fn end(&self) {
         if self.is_needed() && self.tracker.is_empty() {
             let mode = &self.mode;
-            output::say(&format!("quell: whether {mode} reached the command is unknown: it was not seen with sockets"));
+            output::say(&format!(
+                "quell: whether {mode} reached the command is unknown: no sockets of it were observed"
+            ));
         }
     }
 

@@ -95,7 +95,7 @@ pub(crate) struct Report {
     pub(crate) training_modes: Vec<DeliveryMode>,
     /// Number of training cells.
     pub(crate) training_cells: usize,
-    /// Sum of squared errors in tolerances, before and after.
+    /// Sum of squared errors in units of the tolerance, before and after.
     pub(crate) objective: (f64, f64),
     /// All fitted constants.
     pub(crate) constants: Vec<FittedConstant>,

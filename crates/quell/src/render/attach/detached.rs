@@ -26,7 +26,7 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     text
 }
 
-/// Settings that were not restored, with the reason, one per line.
+/// Lists the settings that were not restored, with the reasons.
 pub(crate) fn left(
     in_part: &[(RecordedChange, String)],
     left_alone: &[(RecordedChange, String)],

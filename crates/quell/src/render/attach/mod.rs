@@ -217,7 +217,7 @@ fn in_words(limitation: &Limitation) -> String {
         ),
         Limitation::WatchedByEpoll { pid, sockets } => format!(
             "limited: {} of process {pid} {} watched by epoll, which does not busy poll in this mode; only blocking \
-             receives do (poll and select would need sysctl net.core.busy_poll, which is not changed)",
+             receives do (poll and select would need sysctl net.core.busy_poll, which stays unchanged)",
             counted(*sockets, "socket"),
             if *sockets == 1 { "is" } else { "are" }
         ),

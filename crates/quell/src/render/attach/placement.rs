@@ -7,8 +7,8 @@ use quell_host::steer::{Pin, SteerQueue, SteerVerdict, Steering, Verification};
 use quell_linux::CpuList;
 use serde_json::{Value, json};
 
-const REPLACES: &str = "a filter that the server attached itself is replaced and not restored by `quell detach`: the \
-                        kernel does not expose it";
+const REPLACES: &str = "a filter of the server itself is replaced, and `quell detach` cannot restore it, because the \
+                        kernel does not report it";
 
 /// Planned filters by reuseport group.
 pub(crate) fn groups(groups: &Groups) -> String {

@@ -1,4 +1,4 @@
-//! Epolls without a known queue, listed at the end of a plan: attaching to an idle server does not give it the mode.
+//! Epolls without a known queue, listed at the end of a plan. Attaching to an idle server does not set its epolls.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use quell_host::attach::unassigned_epolls::{QuietEpoll, QuietWith};
 
 use super::counted;
 
-/// Empty if every epoll has a queue. `follows`: later passes find their queues.
+/// Lists the epolls without a known queue; empty if there are none. `follows`: later passes find their queues.
 pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     if plan.quiet.is_empty() {
         return String::new();
