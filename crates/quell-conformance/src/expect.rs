@@ -41,7 +41,7 @@ pub struct Expectation {
 /// Subject of an expectation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Subject {
-    /// All messages of a packet row are read a given time after they were sent.
+    /// Every message of a packet row is read a given time after it was sent.
     SeenAfter {
         /// Index of the packet row.
         packet: usize,
@@ -296,7 +296,8 @@ impl Judge<'_> {
     }
 }
 
-/// A value that the arm cannot count fails the expectation. The scenario must name the arms that it applies to.
+/// Checks a count. A value that the backend cannot count fails the expectation, so a scenario must name the backends
+/// that it applies to.
 fn counted(subject: String, observed: Option<u64>, expected: Count) -> ExpectationResult {
     ExpectationResult {
         holds: observed.is_some_and(|observed| expected.admits(observed)),

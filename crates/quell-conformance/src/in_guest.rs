@@ -1,5 +1,5 @@
-//! Runs scenarios in a guest of the vm lab, started from the host. This program runs in the guest, uses NICs with
-//! interrupts, and reports the result of each scenario as it finishes.
+//! Runs scenarios in a guest of the vm lab, started from the host. In the guest, this program uses NICs with interrupts
+//! and prints each result as soon as it is available.
 
 use std::ops::ControlFlow;
 
@@ -12,17 +12,17 @@ use crate::scenario::Scenario;
 /// [`ScenarioResult`] as JSON per line.
 pub const GUEST_COMMAND: &str = "vm-conformance";
 
-/// Why a guest has no report.
+/// Reason why a guest has no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InGuestError {
-    /// The guest failed before it ended.
+    /// The guest failed before the command exited.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The command failed in the guest.
-    #[error("the scenarios in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
+    #[error("the command in the guest exited with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
     Command {
-        /// Exit code. Absent if a signal ended the command.
+        /// Exit code; absent if a signal killed the command.
         code: Option<i32>,
         /// Output of the command.
         said: String,

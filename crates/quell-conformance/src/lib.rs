@@ -1,14 +1,14 @@
-//! Conformance of the model with the kernel. A scenario is a file that states settings, packets with their times, steps
-//! of applications, and required observations. The same scenario runs on the model in virtual time and on a real
-//! kernel. Every difference must be explained. Nothing here prints.
+//! Conformance of the model with the kernel. A scenario is a file with settings, packets and their times, steps of
+//! applications, and required observations. The same scenario runs on the model in virtual time and on a real kernel.
+//! Every difference must be explained. Nothing here prints.
 //!
-//! | module | what for |
+//! | module | contents |
 //! | --- | --- |
 //! | [`suite`] | the scenarios that ship with the project |
-//! | [`run`] | playing scenarios on arms, as often as they say, and what came of it |
-//! | [`parse`], [`scenario`] | the file and what it means; `conformance/README.md` is the language's reference |
-//! | [`expect`], [`observe`] | what must be observed, as a pure function of what was |
-//! | [`model`], [`kernel`] | the arms; the third is the kernel's in a guest, which [`in_guest`] starts |
+//! | [`run`] | runs scenarios on backends and reports their outcomes |
+//! | [`parse`], [`scenario`] | the file format and its resolved form; `conformance/README.md` is the reference |
+//! | [`expect`], [`observe`] | observations, and the pure function that judges them |
+//! | [`model`], [`kernel`] | the backends; [`in_guest`] runs the kernel backend in a guest |
 //!
 //! ```
 //! use quell_conformance::{expect::Backend, expect::judge, model, suite};

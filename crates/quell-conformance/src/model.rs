@@ -1,5 +1,5 @@
-//! The model's arm: [`quell_sim::scenario`] runs the scenario on a host with minimal costs. Only timers take time, so
-//! all times are exact.
+//! Runs a scenario on the model: [`quell_sim::scenario`] with a host of minimal costs. Only timers take time, so all
+//! times are exact.
 
 use quell_mode::Threaded;
 use quell_sim::scenario::{self as sim, Input};
@@ -12,12 +12,12 @@ use crate::scenario::{
     ApplicationStep, ChangeKind, Descriptor, DescriptorKind, Scenario, ScenarioChange, ScenarioPacket, ScenarioSocket,
 };
 
-/// `VETH_RING_SIZE` from `drivers/net/veth.c`, so that both arms have the same ring size.
+/// `VETH_RING_SIZE` from `drivers/net/veth.c`, so that both backends have the same ring size.
 const RING_SIZE: usize = 256;
-/// Length of one µs of busy polling in the kernel (`busy_loop_current_time`), ns.
+/// Length in ns of one µs of busy polling in the kernel (`busy_loop_current_time`).
 const BUSY_POLL_USEC_NS: u64 = 1024;
 
-/// Why the model cannot run a scenario.
+/// Reason why the model cannot run a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioModelError {
@@ -37,7 +37,7 @@ pub fn play(scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     play_on(host()?, scenario)
 }
 
-/// Runs a scenario on another host profile than the one with minimal costs.
+/// Runs a scenario on a given host profile.
 pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn host() -> Result<HostProfile, HostProfileError> {
     Ok(HostProfile { name: "conformance".into(), constants, coalescing, idle_states, ring_size: RING_SIZE, ..template })
 }
 
-/// Every message. Messages of one row are 1 ns apart, so each has a distinct time.
+/// Lists every message. Messages of one row are 1 ns apart, so each has a distinct time.
 fn sent(scenario: &Scenario) -> Vec<SentMessage> {
     let row = |(packet, row): (usize, &ScenarioPacket)| {
         let at_ns = row.at.0;
@@ -111,7 +111,7 @@ fn descriptor(from: &Descriptor, past_napi: bool) -> sim::SimDescriptor {
     }
 }
 
-/// Each application has a CPU that no queue interrupts.
+/// Creates the applications, each on a CPU that no queue interrupts.
 fn applications(scenario: &Scenario) -> Vec<sim::ScriptedApplication> {
     let first_cpu = scenario.queues.len();
     let application = |(index, from): (usize, &crate::scenario::Application)| sim::ScriptedApplication {
@@ -174,12 +174,12 @@ fn observations(scenario: &Scenario, mut messages: Vec<SentMessage>, observed: &
 
 fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> ScenarioQueueCounters {
     let busy_polls = observed.busy_polls - observed.final_polls;
-    // All other polls come from the queue's thread if it has one, else from softirq.
+    // The remaining polls come from the queue's thread, or from softirq if it has none.
     let rest = observed.polls - observed.busy_polls;
     let (busy_polls, thread_polls, softirq_polls) = match threaded {
         Threaded::Off => (busy_polls, 0, rest),
         Threaded::Thread => (busy_polls, rest, 0),
-        // The thread never releases the queue, so no busy polls of applications are among these.
+        // The thread never releases the queue, so applications make no busy polls.
         Threaded::BusyPoll => (0, busy_polls + rest, 0),
     };
     ScenarioQueueCounters {

@@ -1,4 +1,5 @@
-//! Observations of a scenario, with the same structure for every arm. Values that an arm cannot observe are absent.
+//! Observations of a scenario, with the same structure for every backend. A value that a backend cannot observe is
+//! absent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ pub struct Observations {
     pub queues: Vec<ScenarioQueueCounters>,
     /// `TcpExt BusyPollRxPackets` of the application's namespace.
     pub busy_poll_rx_packets: Option<u64>,
-    /// Queue that belongs to `SO_INCOMING_NAPI_ID` of each descriptor at the end.
+    /// Queue that corresponds to the `SO_INCOMING_NAPI_ID` of each descriptor at the end.
     pub incoming_napi: Vec<Option<usize>>,
 }
 
@@ -31,7 +32,7 @@ pub struct ObservedWait {
     pub called_ns: u64,
     /// Time of the return.
     pub returned_ns: u64,
-    /// Number of returned events.
+    /// Number of events that it returned.
     pub events: usize,
 }
 
@@ -45,7 +46,7 @@ pub struct SentMessage {
     pub index: usize,
     /// Send time.
     pub sent_ns: u64,
-    /// Time at which an application read it. Absent if it was not read before the end.
+    /// Time at which an application read it; absent if it was not read before the end.
     pub read_ns: Option<u64>,
 }
 
@@ -55,14 +56,14 @@ pub struct SentMessage {
 pub struct ScenarioQueueCounters {
     /// Polls by any poller.
     pub polls: Option<u64>,
-    /// Polls that received nothing.
+    /// Polls that received no packets.
     pub empty_polls: Option<u64>,
     /// Polls in a busy loop, without the final poll.
     pub busy_polls: Option<u64>,
     /// Polls by the queue's NAPI thread.
     pub thread_polls: Option<u64>,
-    /// Polls in softirq. A kernel distinguishes them from the final polls of busy loops only if no busy poll has the
-    /// budget of a softirq poll, 64.
+    /// Polls in softirq. A kernel distinguishes them from the final polls of busy loops only if no busy poll has a
+    /// budget of 64, that of a softirq poll.
     pub softirq_polls: Option<u64>,
     /// Remaining polls: softirq, and the final polls of busy loops.
     pub other_polls: Option<u64>,
@@ -70,14 +71,14 @@ pub struct ScenarioQueueCounters {
     pub interrupts: Option<u64>,
     /// Expirations of the queue's timer.
     pub timer_interrupts: Option<u64>,
-    /// Timer expirations that were lost because the poll was owned.
+    /// Timer expirations without effect, because another context owned the poll.
     pub lost_timers: Option<u64>,
     /// Number of times that `epoll_wait` postponed the timer.
     pub suspensions: Option<u64>,
 }
 
 impl ScenarioQueueCounters {
-    /// Every counter with its name, in field order. Absent if this arm cannot count it.
+    /// Every counter with its name, in field order. The value is absent if the backend cannot count it.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> {
         Counter::ALL.into_iter().map(|counter| (counter.name(), counter.of(self)))
     }

@@ -1,9 +1,9 @@
-//! A position in a scenario file, printed as compilers do: file, line, column, the line itself and a caret below the
+//! A position in a scenario file, printed as by compilers: file, line, column, the line itself and a caret below the
 //! error.
 
 use std::ops::Range;
 
-/// Why a scenario file is invalid.
+/// Reason why a scenario file is invalid, with the position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}\n{margin} |\n{line} | {text}\n{margin} | {caret}", margin = " ".repeat(line.to_string().len()))]
 pub struct FileError {
@@ -13,7 +13,7 @@ pub struct FileError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Description of the error, with the remedy.
+    /// Description of the error, and how to fix it.
     pub message: String,
     /// Content of the line.
     pub text: String,

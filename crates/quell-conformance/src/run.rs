@@ -1,5 +1,5 @@
-//! Runs scenarios on the arms. The model is exact and runs once. A kernel runs as often as the scenario requires. The
-//! result is plain data.
+//! Runs scenarios on the backends. The model is exact, so it runs a scenario once. A kernel runs it as often as the
+//! scenario requires. The result is plain data.
 
 use std::ops::ControlFlow;
 
@@ -31,7 +31,7 @@ pub struct ConformanceReport {
     pub results: Vec<ScenarioResult>,
 }
 
-/// Result of one scenario on one arm.
+/// Result of one scenario on one backend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScenarioResult {
@@ -41,7 +41,7 @@ pub struct ScenarioResult {
     pub statement: String,
     /// Backend that ran the scenario.
     pub arm: Backend,
-    /// Outcome on this arm.
+    /// Outcome on this backend.
     pub outcome: ScenarioOutcome,
 }
 
@@ -70,12 +70,12 @@ pub enum ScenarioOutcome {
         /// All observations of the last run.
         observations: Box<Observations>,
     },
-    /// The arm lacks a requirement of the scenario.
+    /// The backend lacks a requirement of the scenario.
     NotPossible {
         /// Missing requirement.
         reason: String,
     },
-    /// The scenario could not be run: permissions are missing, or an operation failed.
+    /// The scenario could not be run because permissions are missing or an operation failed.
     NotPlayed {
         /// Cause.
         reason: String,
@@ -91,24 +91,24 @@ impl ConformanceReport {
 }
 
 impl ScenarioOutcome {
-    /// Whether the outcome counts against the arm: an expectation failed.
+    /// Whether an expectation failed.
     #[must_use]
     pub fn is_difference(&self) -> bool {
         matches!(self, Self::DidNotHold { .. })
     }
 }
 
-/// Capabilities that this process lacks for the kernel's arm. Empty if it can run scenarios.
+/// Capabilities that this process lacks for running scenarios on the kernel; empty if it can run them.
 ///
 /// # Errors
-/// When the process's capabilities cannot be read.
+/// When the capabilities of the process cannot be read.
 pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::ProcError> {
     const NEEDED: [Capability; 4] = [Capability::NetAdmin, Capability::SysAdmin, Capability::SysNice, Capability::Bpf];
     let effective = capability::effective(&ProcRoot::default())?;
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// Place to run a scenario, with its resources.
+/// A backend with its resources.
 #[derive(Debug, Clone, Copy)]
 pub enum BackendContext<'a> {
     /// The model.
@@ -120,7 +120,7 @@ pub enum BackendContext<'a> {
 }
 
 impl BackendContext<'_> {
-    /// Backend of this place.
+    /// The kind of this backend.
     #[must_use]
     pub fn arm(self) -> Backend {
         match self {
@@ -141,7 +141,7 @@ impl BackendContext<'_> {
     }
 }
 
-/// Runs scenarios in places. Passes each result to `watch`, which may end the run.
+/// Runs scenarios on several backends. Passes each result to `watch`, which may end the run.
 pub fn run<'a>(
     scenarios: impl IntoIterator<Item = &'a Scenario>,
     places: &[BackendContext<'_>],
@@ -189,31 +189,32 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> ScenarioOutcome
     plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| {
         let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
         let played = kernel::play(&raised.site, stretched);
-        // Steps that could not be undone stay in the journal, where the next run finds them.
+        // Changes that could not be undone stay in the journal, where the next run finds them.
         let _ = raised.take_down();
         Ok::<_, SitePlayError>(played?)
     })
 }
 
-/// Each application needs its own CPU: one that works would keep another from running.
+/// Each application needs its own CPU, because a working application would block another one on the same CPU.
 fn too_few_cpus(scenario: &Scenario) -> Option<String> {
     let cpus = sched::affinity(Pid::of_this_thread()).ok()?.iter().count();
     let applications = scenario.applications.len();
-    (cpus < applications).then(|| format!("{applications} applications need a CPU each, and there are {cpus}"))
+    (cpus < applications)
+        .then(|| format!("{applications} applications need one CPU each, but only {cpus} are available"))
 }
 
-/// NAPI threads must be pinned, so their thread IDs must be visible in this PID namespace.
+/// NAPI threads must be pinned, so this PID namespace must contain them.
 fn no_kernel_threads(scenario: &Scenario) -> Option<String> {
     let takes_one = scenario.queues.iter().any(|queue| queue.threaded != Threaded::Off);
     let out_of_sight = || !quell_linux::kernel::threads_are_in_sight(&ProcRoot::default());
-    (takes_one && out_of_sight()).then(|| "the kernel's threads are not in this PID namespace".to_owned())
+    (takes_one && out_of_sight()).then(|| "kernel threads are not visible in this PID namespace".to_owned())
 }
 
-/// Factor for all times in a guest. Under emulation a datagram takes 0.1 ms, and the host may let a virtual CPU wait
+/// Factor for all times in a guest. Under emulation, a datagram takes 0.1 ms, and a virtual CPU may wait for the host
 /// for several ms.
 const GUEST_STRETCH: u32 = 4;
 
-/// Runs a scenario on the NICs of the guest that this program runs in, with all times scaled.
+/// Runs a scenario on the NICs of the guest that this program runs in. All times are scaled.
 #[must_use]
 pub fn in_this_guest(scenario: &Scenario, site: &Site) -> ScenarioOutcome {
     if let Some(reason) = lacking(scenario, site) {
@@ -222,25 +223,25 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> ScenarioOutcome {
     plays(scenario, Backend::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
-/// Requirement of the scenario that the guest's device or kernel lacks.
+/// Requirement of the scenario that the device or kernel of the guest does not meet.
 fn lacking(scenario: &Scenario, site: &Site) -> Option<String> {
     if let Some(need) = scenario.needs.iter().find(|need| !site.has.contains(need)) {
         return Some(lacks("this device", *need));
     }
     if scenario.past_napi {
-        return Some("every packet of this device goes through NAPI".to_owned());
+        return Some("packets of this device cannot bypass NAPI".to_owned());
     }
     if scenario.queues.len() != 1 {
-        return Some(format!("this device has one queue, and the scenario {}", scenario.queues.len()));
+        return Some(format!("this device has one queue, but the scenario needs {}", scenario.queues.len()));
     }
     if site.control != Control::EachByNetlink && scenario.takes_netlink() {
-        return Some("this kernel has neither IRQ suspension nor threads of single queues".to_owned());
+        return Some("this kernel supports neither IRQ suspension nor threads for single queues".to_owned());
     }
     if site.spare_cpu.is_none() && scenario.queues.iter().any(|queue| queue.threaded == Threaded::BusyPoll) {
-        return Some("a busy-polling NAPI thread needs a CPU of its own, and none is free".to_owned());
+        return Some("a busy-polling NAPI thread needs a CPU of its own, but none is available".to_owned());
     }
     if !site.epoll_parameters && scenario.takes_epoll_parameters() {
-        return Some("this kernel has no busy-poll parameters of an epoll".to_owned());
+        return Some("this kernel does not support busy-poll parameters of epolls".to_owned());
     }
     too_few_cpus(scenario)
 }
@@ -248,7 +249,7 @@ fn lacking(scenario: &Scenario, site: &Site) -> Option<String> {
 fn lacks(device: &str, need: Need) -> String {
     match need {
         Need::Interrupt => {
-            format!("{device} has no interrupt that could be counted: the sender's CPU tests a flag in its place")
+            format!("{device} has no interrupt to count: the sender's CPU tests a flag instead")
         }
     }
 }
@@ -261,8 +262,8 @@ enum SitePlayError {
     Play(#[from] PlayError),
 }
 
-/// Runs a scenario until it holds as often as the rule requires, or no longer can. All times start at `stretch` times
-/// the file's and double after each miss. A late host is late by a fixed number of ms, so longer times separate the
+/// Repeats a scenario until it has held as often as required, or no longer can. The first run multiplies all times by
+/// `stretch`; each miss doubles the factor. A slow host is late by a fixed number of ms, so longer times separate the
 /// decisive events.
 fn plays<E: std::error::Error>(
     scenario: &Scenario,
@@ -304,7 +305,7 @@ mod tests {
     use crate::model::ScenarioModelError;
     use crate::suite;
 
-    /// Outcome on a kernel on which every timer is `timer_ns` late and every thread gets its CPU `wake_ns` late.
+    /// Outcome on a kernel that fires every timer `timer_ns` late and gives every thread its CPU `wake_ns` late.
     fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> ScenarioOutcome {
         plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ScenarioModelError> {
             let mut host = model::host()?;
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scenario_that_misses_even_when_scaled_by_8_does_not_hold() {
+    fn a_scenario_that_fails_even_when_scaled_by_8_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
         assert!(matches!(outcome, ScenarioOutcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");

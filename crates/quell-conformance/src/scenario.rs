@@ -17,15 +17,15 @@ pub struct Scenario {
     pub source: String,
     /// Duration of the scenario.
     pub lasts: Nanos,
-    /// Required features of a kernel arm's device.
+    /// Features that a kernel's device must have.
     pub needs: Vec<Need>,
-    /// Whether packets bypass NAPI, as on a veth with TSO on at the peer.
+    /// Whether packets bypass NAPI, as on a veth whose peer has TSO on.
     pub past_napi: bool,
     /// NAPI settings of each queue at the start.
     pub queues: Vec<NapiSettings>,
     /// The epolls.
     pub epolls: Vec<ScenarioEpoll>,
-    /// Sockets, and events that stay ready once they are raised.
+    /// Sockets, and events that stay ready after they are raised.
     pub descriptors: Vec<Descriptor>,
     /// The applications.
     pub applications: Vec<Application>,
@@ -33,7 +33,7 @@ pub struct Scenario {
     pub packets: Vec<ScenarioPacket>,
     /// External changes, in file order.
     pub changes: Vec<ScenarioChange>,
-    /// Rule for judging a real kernel.
+    /// Repetitions and tolerance on a real kernel.
     pub kernel: KernelRule,
     /// Required observations.
     pub expect: Expectations,
@@ -57,7 +57,7 @@ pub struct ScenarioEpoll {
     pub name: String,
     /// Busy-poll parameters.
     pub settings: EpollParams,
-    /// Whether the parameters were set before the sockets were added. Only then does the epoll learn a NAPI ID.
+    /// Whether the parameters were set before the sockets were added. The kernel records a NAPI ID only in that case.
     pub napi_known: bool,
     /// Index of the outer epoll, which is smaller than its own.
     pub inside: Option<usize>,
@@ -68,7 +68,7 @@ pub struct ScenarioEpoll {
 pub struct Descriptor {
     /// Name in the file. Sockets of a row are called `NAME.0`, `NAME.1` and so on.
     pub name: String,
-    /// Index of the epoll that contains it. Absent: an application receives from it directly.
+    /// Index of the epoll that contains it; absent if an application receives from it directly.
     pub epoll: Option<usize>,
     /// Type of the descriptor.
     pub kind: DescriptorKind,
@@ -86,7 +86,7 @@ pub enum DescriptorKind {
 /// Properties of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioSocket {
-    /// Index of the queue that its packets arrive by.
+    /// Index of the queue on which its packets arrive.
     pub queue: usize,
     /// `EPOLLET`.
     pub edge_triggered: bool,
@@ -116,10 +116,10 @@ pub struct Application {
 pub enum ApplicationStep {
     /// `epoll_wait`.
     Wait {
-        /// Timeout. Absent: no timeout.
+        /// Timeout; absent if the call waits without a limit.
         timeout: Option<Nanos>,
     },
-    /// Reads all data of the sockets that the last wait reported.
+    /// Reads all data of the sockets that the last `epoll_wait` returned.
     Read,
     /// Reads one message from a socket with a blocking `recv`.
     Receive(usize),
@@ -127,7 +127,7 @@ pub enum ApplicationStep {
     Work(Nanos),
     /// Reads the sockets of its epoll repeatedly for this time, without `epoll_wait`.
     Watch(Nanos),
-    /// `EPIOCSPARAMS`.
+    /// Sets the parameters of its epoll (`EPIOCSPARAMS`).
     SetEpoll(EpollParams),
     /// Adds a duplicate of a socket with an empty interest mask.
     AddWithoutInterest(usize),
@@ -160,14 +160,14 @@ pub struct ScenarioChange {
 /// Type of an external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// `napi-set`: replaces the settings of a queue.
+    /// Replaces the settings of a queue (`napi-set`).
     Napi {
         /// Index of the queue.
         queue: usize,
         /// New settings.
         settings: NapiSettings,
     },
-    /// `EPIOCSPARAMS` by another process.
+    /// Sets parameters of an epoll from another process (`EPIOCSPARAMS`).
     Epoll {
         /// Index of the epoll.
         epoll: usize,
@@ -190,7 +190,7 @@ pub struct KernelRule {
 }
 
 impl Scenario {
-    /// Whether a queue needs settings, at any time, that sysfs cannot set.
+    /// Whether a queue needs, at any time, settings that sysfs does not support.
     pub(crate) fn takes_netlink(&self) -> bool {
         let changed = self.changes.iter().filter_map(|change| match &change.what {
             ChangeKind::Napi { settings, .. } => Some(settings),
@@ -200,7 +200,7 @@ impl Scenario {
         self.queues.iter().chain(changed).any(more)
     }
 
-    /// Whether an epoll needs other parameters than the default, at any time.
+    /// Whether an epoll needs, at any time, parameters other than the default.
     pub(crate) fn takes_epoll_parameters(&self) -> bool {
         let default = EpollParams::default();
         let changed = self.changes.iter().any(|change| matches!(change.what, ChangeKind::Epoll { .. }));
@@ -209,8 +209,8 @@ impl Scenario {
         changed || set || self.epolls.iter().any(|epoll| epoll.settings != default)
     }
 
-    /// Whether an epoll busy polls with this budget, at any time. Sockets always use another budget
-    /// (`BUSY_POLL_BUDGET`, `include/net/busy_poll.h`).
+    /// Whether an epoll busy polls with this budget at any time. Sockets never use the budget of softirq polls
+    /// (`BUSY_POLL_BUDGET` in `include/net/busy_poll.h`).
     pub(crate) fn busy_polls_with_budget(&self, budget: u16) -> bool {
         let changed = self.changes.iter().filter_map(|change| match &change.what {
             ChangeKind::Epoll { settings, .. } => Some(settings),

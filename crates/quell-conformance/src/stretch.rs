@@ -1,5 +1,5 @@
-//! Scales all times of a scenario by a factor, for machines on which everything is slower, such as emulation on a busy
-//! host. The outcome depends on the order of events. The tolerance bounds the deviation of times and is scaled too.
+//! Scales all times of a scenario by a factor, for machines on which everything is slow, such as emulation on a busy
+//! host. The outcome depends on the order of events, which scaling preserves. The tolerance is scaled too.
 
 use quell_mode::{EpollParams, NapiSettings};
 
@@ -8,8 +8,8 @@ use crate::expect::{Expectations, Subject};
 use crate::scenario::{ApplicationStep, ChangeKind, DescriptorKind, Scenario};
 
 impl Scenario {
-    /// The scenario with all times multiplied by `factor`: event times, durations, timeouts, busy-poll times and the
-    /// tolerance. Counts do not change.
+    /// Returns the scenario with all times multiplied by `factor`: event times, durations, timeouts, busy-poll times
+    /// and the tolerance. Counts do not change.
     #[must_use]
     pub fn stretched(mut self, factor: u32) -> Self {
         let by = Stretch(factor);

@@ -66,7 +66,7 @@ files![
     "without-deferral-every-lone-packet-interrupts",
 ];
 
-/// Why a requested scenario is not available.
+/// Reason why a requested scenario is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
@@ -94,7 +94,7 @@ pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     Ok(parse::scenario(name, content)?)
 }
 
-/// Minimum Jaro-Winkler similarity at which an existing name is suggested.
+/// Minimum Jaro-Winkler similarity of a suggested name.
 const SIMILAR: f64 = 0.8;
 
 fn nearest(name: &str) -> Option<&'static str> {

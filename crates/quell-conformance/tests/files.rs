@@ -1,4 +1,4 @@
-//! The scenario files: all of them ship, the table in `conformance/README.md` matches them, and an invalid file is
+//! The scenario files: all of them ship, the table in `conformance/README.md` lists them, and an invalid file is
 //! rejected with the position.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
@@ -46,7 +46,7 @@ fn row(scenario: &Scenario) -> String {
 
 /// `CONFORMANCE_TABLE=overwrite` updates the table.
 #[test]
-fn the_readme_lists_every_scenario_with_statement_and_source() {
+fn the_readme_lists_every_scenario_with_its_statement() {
     let path = directory().join("README.md");
     let text = fs::read_to_string(&path).unwrap();
     let rows: String = suite::all().unwrap().iter().map(row).collect();
@@ -56,14 +56,14 @@ fn the_readme_lists_every_scenario_with_statement_and_source() {
         fs::write(&path, format!("{}{rows}{}", &text[..begin], &text[end..])).unwrap();
         return;
     }
-    assert_eq!(&text[begin..end], rows, "write it again with CONFORMANCE_TABLE=overwrite");
+    assert_eq!(&text[begin..end], rows, "update it with CONFORMANCE_TABLE=overwrite");
 }
 
 fn shipped(name: &str) -> &'static str {
     suite::FILES.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// A shipped file with one replacement that must be rejected.
+/// Parses a shipped file with one replacement, which must be rejected.
 fn refused(from: &str, to: &str) -> FileError {
     let content = shipped("deferral-counts-down");
     assert!(content.contains(from), "{from}");
@@ -71,10 +71,10 @@ fn refused(from: &str, to: &str) -> FileError {
 }
 
 #[test]
-fn a_name_that_refers_to_nothing_is_refused_with_line_and_caret() {
+fn an_undefined_name_is_refused_with_line_and_caret() {
     let error = refused("to = \"socket\"", "to = \"sockets\"");
     let text = error.to_string();
-    assert!(text.contains("unknown socket `sockets`; there are: `socket`"), "{text}");
+    assert!(text.contains("unknown socket `sockets`; defined: `socket`"), "{text}");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[2].ends_with("to = \"sockets\"") && lines[3].ends_with("|      ^^^^^^^^^"), "{text}");
 }
@@ -85,23 +85,23 @@ fn an_invalid_scenario_is_refused() {
         ("defer-hard-irqs = 3", "defer-hard-irq = 3", "unknown field `defer-hard-irq`"),
         ("gro-flush-timeout = \"10ms\"", "gro-flush-timeout = \"10\"", "invalid duration `10`"),
         ("queue = 0\nepoll", "queue = 1\nepoll", "there is no queue 1"),
-        ("holds = 2, of = 5", "holds = 6, of = 5", "has to hold at least once"),
-        ("at = \"50ms\"", "at = \"5ms\"", "another packet goes to the same socket"),
-        ("at = \"50ms\"", "at = \"50s\"", "over by then"),
-        ("name = \"first\"\nat", "name = \"after the interrupt is back\"\nat", "the name of two things"),
-        ("seen-after = \"0\"", "", "seen-after, or with unseen"),
+        ("holds = 2, of = 5", "holds = 6, of = 5", "holds must be at least 1"),
+        ("at = \"50ms\"", "at = \"5ms\"", "another packet to the same socket"),
+        ("at = \"50ms\"", "at = \"50s\"", "ends before this time"),
+        ("name = \"first\"\nat", "name = \"after the interrupt is back\"\nat", "is used twice"),
+        ("seen-after = \"0\"", "", "seen-after or unseen"),
         ("{ wait = \"forever\" }", "{ wait = \"ever\" }", "or forever"),
         ("polls = 7", "polls = { at-last = 7 }", "Count"),
     ] {
         let error = refused(from, to);
         assert!(error.message.contains(message), "{to}: {error}");
-        assert!(error.line > 1 || message.contains("two things"), "{error}");
+        assert!(error.line > 1 || message.contains("used twice"), "{error}");
     }
 }
 
 proptest! {
     #[test]
-    fn a_file_with_a_lost_or_doubled_line_never_causes_a_panic(
+    fn a_file_with_a_missing_or_duplicate_line_never_causes_a_panic(
         file in 0..suite::FILES.len(), line in 0usize..80, doubled: bool,
     ) {
         let (name, content) = suite::FILES[file];

@@ -1,4 +1,4 @@
-//! Judging is a pure function of the observations. A late, missing or unobserved value fails its expectation.
+//! Judging is a pure function of the observations. An expectation fails if its value is late, missing or not observed.
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 
@@ -18,7 +18,7 @@ fn wrong(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<
 }
 
 #[test]
-fn a_message_that_is_30_us_late_does_not_hold_on_the_model_and_does_on_a_kernel() {
+fn a_delay_of_30_us_fails_on_the_model_and_passes_on_a_kernel() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
     assert!(wrong(&scenario, &observations, Backend::Model).is_empty());
     observations.messages[1].read_ns = observations.messages[1].read_ns.map(|at_ns| at_ns + 30_000);
@@ -27,7 +27,7 @@ fn a_message_that_is_30_us_late_does_not_hold_on_the_model_and_does_on_a_kernel(
 }
 
 #[test]
-fn a_message_that_is_late_by_more_than_the_tolerance_does_not_hold_on_a_kernel() {
+fn a_delay_above_the_tolerance_fails_on_a_kernel() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
     observations.messages[1].read_ns = observations.messages[1].read_ns.map(|at_ns| at_ns + 5_000_000);
     let wrong = wrong(&scenario, &observations, Backend::Kernel);
@@ -35,7 +35,7 @@ fn a_message_that_is_late_by_more_than_the_tolerance_does_not_hold_on_a_kernel()
 }
 
 #[test]
-fn a_message_that_is_never_read_does_not_hold() {
+fn a_message_that_is_never_read_fails_its_expectation() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
     observations.messages[1].read_ns = None;
     assert_eq!(wrong(&scenario, &observations, Backend::Kernel)[0].observed, "never");
@@ -57,7 +57,7 @@ fn an_unobserved_value_fails_its_expectation() {
 }
 
 #[test]
-fn an_expectation_for_one_arm_is_not_checked_on_another() {
+fn an_expectation_for_one_backend_is_not_checked_on_another() {
     let (scenario, mut observations) = played("suspension-holds-packets-while-the-application-works");
     observations.queues[0].suspensions = None;
     assert!(wrong(&scenario, &observations, Backend::Kernel).is_empty());

@@ -9,20 +9,20 @@ use quell_conformance::run::{BackendContext, ConformanceReport, ScenarioOutcome,
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 
-/// `CONFORMANCE_SCHEMA=overwrite` publishes the current schema.
+/// Set `CONFORMANCE_SCHEMA=overwrite` to publish the current schema.
 #[test]
-fn the_published_schema_is_the_one_of_this_version() {
+fn the_published_schema_matches_this_version() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-conformance.schema.json");
     let current = serde_json::to_value(ConformanceReport::json_schema()).unwrap();
     if std::env::var_os("CONFORMANCE_SCHEMA").is_some_and(|value| value == "overwrite") {
         std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&current).unwrap())).unwrap();
     }
     let published: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert!(published == current, "publish it again with CONFORMANCE_SCHEMA=overwrite");
+    assert!(published == current, "publish it with CONFORMANCE_SCHEMA=overwrite");
 }
 
 #[test]
-fn a_report_survives_a_round_trip_and_each_result_is_passed_on_immediately() {
+fn a_report_survives_a_round_trip() {
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
     let mut reported = 0;
     let report = run(&scenarios, &[BackendContext::Model], &mut |_| {
@@ -45,7 +45,7 @@ fn the_observer_may_end_the_run() {
 #[test]
 fn a_scenario_that_needs_an_interrupt_is_not_possible_on_a_veth_pair() {
     let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
-    let nowhere = Journal::in_dir("unused: nothing is raised");
+    let nowhere = Journal::in_dir("unused: no site is set up");
     let report = run([&scenario], &[BackendContext::Kernel(&nowhere)], &mut |_| ControlFlow::Continue(()));
     let ScenarioOutcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
     assert!(reason.contains("no interrupt"), "{reason}");

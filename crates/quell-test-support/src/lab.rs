@@ -1,4 +1,4 @@
-//! A veth lab of two namespaces whose server side has NAPI instances, and a program in it whose queue can be suspended
+//! A veth lab of two namespaces whose server side has NAPI instances. A test program in it can keep its queue suspended
 //! for as long as a test needs.
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -25,29 +25,29 @@ use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
 
 use crate::{Lacks, skip};
 
-/// Long enough that nothing in a test ends by it.
+/// Suspension timeout that is longer than any test.
 pub const SUSPENDED_FOR: Duration = Duration::from_secs(120);
-/// How long a packet may take that is not held up; none does, but for a machine that stands still.
+/// Time limit for a packet that nothing delays. Only an overloaded machine comes near it.
 pub const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
-/// How long a stalled queue is watched.
+/// Duration for which a stalled queue is observed.
 pub const WATCHED: Duration = Duration::from_millis(200);
 
-/// Suspension that a test can hold: deferral does not run out while it looks, and the timer hardly ever polls just when
-/// the suspension begins, which would end it.
+/// Values for a suspension that lasts during a test. Deferral does not run out, and a timer poll, which would end the
+/// suspension, is unlikely when it begins.
 pub const SUSPENDING: PartialNapiSettings = PartialNapiSettings {
     defer_hard_irqs: Some(1_000_000),
     gro_flush_timeout_ns: Some(20_000_000),
     irq_suspend_timeout_ns: Some(SUSPENDED_FOR.as_nanos() as u64),
     threaded: None,
 };
-/// `prefer_busy_poll`, and nothing else that differs from a new epoll but the budget.
+/// `prefer_busy_poll`, with otherwise default parameters except the budget.
 pub const PREFER: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: NAPI_POLL_WEIGHT, prefer_busy_poll: true };
 
 /// Address of the server's device.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-/// Address of the server's second device, where there is one.
+/// Address of the server's second device, if the lab has one.
 pub const SECOND_SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const SECOND_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const TSO: [(&str, bool); 4] = [
@@ -57,7 +57,7 @@ const TSO: [(&str, bool); 4] = [
     ("tx-tcp6-segmentation", false),
 ];
 
-/// Whether a lab cannot be raised for lack of rights; the test is recorded as skipped then.
+/// Whether privileges for a lab are missing. If so, records the test as skipped.
 pub fn skipped() -> bool {
     let needed = [Capability::NetAdmin, Capability::SysAdmin];
     let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
@@ -68,8 +68,8 @@ pub fn skipped() -> bool {
     lacking
 }
 
-/// Whether every process's network namespace may be opened. Where it may not, nothing is known to be gone: in a
-/// container whose first process has more capabilities than the test.
+/// Whether the network namespaces of all processes can be opened. In a container whose first process has more
+/// capabilities than the test, they cannot, and no object is known to be gone.
 pub fn every_namespace_is_in_sight() -> bool {
     let proc = ProcRoot::default();
     let pids = proc.pids().unwrap();
@@ -79,30 +79,30 @@ pub fn every_namespace_is_in_sight() -> bool {
     })
 }
 
-/// Looks on at changes, and stops none.
+/// A change observer that never stops.
 pub fn go_on(_: usize, _: ChangeStage) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// For tests in which nobody dies: this process, which undoes everything itself.
+/// For tests without crashes: names this process as keeper, which undoes everything itself.
 pub fn no_keeper(_: &Path) -> Result<Keeper, String> {
     this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
-/// A name that no other test has.
+/// A name that no other test uses.
 pub fn id(test: &str) -> String {
     format!("qt-{test}-{}", std::process::id())
 }
 
-/// Labs of one test file are raised one after the other: undoing frees every queue of the program, which in all of them
-/// is the tests' own process.
+/// Serializes the labs of one test file. An undo frees every queue of the program, and the program of all these labs is
+/// the test process itself.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A lab that goes when it is dropped.
+/// A lab that is removed on drop.
 pub struct TestLab {
-    /// Where the program runs.
+    /// Namespace of the program.
     pub server: Namespace,
-    /// Where its packets come from.
+    /// Namespace of the program's clients.
     pub client: Namespace,
     /// Device of the server's side.
     pub server_index: Ifindex,
@@ -116,8 +116,8 @@ pub struct TestLab {
 }
 
 impl TestLab {
-    /// A pair with as many queues at each end; `None`, and the test recorded as skipped, where the kernel has no
-    /// suspension.
+    /// Creates a lab with this number of queues at each end. Returns `None`, and records the test as skipped, if the
+    /// kernel does not support suspension.
     pub fn raise(test: &str, queues: u32) -> Option<Self> {
         if skipped() {
             return None;
@@ -135,7 +135,7 @@ impl TestLab {
         keep_flows_on_their_queues(&client);
         let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
         if napis.iter().any(|napi| napi.settings.irq_suspend_timeout_ns.is_none()) {
-            skip(Lacks::KernelFeature, "this kernel does not suspend interrupts (Linux 6.13 and newer do)");
+            skip(Lacks::KernelFeature, "this kernel does not support IRQ suspension (Linux 6.13)");
             return None;
         }
         let napis = napis.iter().map(|napi| napi.id).collect();
@@ -152,7 +152,7 @@ impl TestLab {
         })
     }
 
-    /// A second pair beside the first; returns the server's end.
+    /// Adds a second veth pair and returns the server's end.
     pub fn add_device(&mut self, queues: u32) -> Ifindex {
         let (name, ends) = (NamespaceName::new(self.server_name.clone()).unwrap(), [&self.server, &self.client]);
         let pair = create_pair(&mut self.transaction, &name, ends, 1, queues);
@@ -171,18 +171,18 @@ impl TestLab {
         Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()
     }
 
-    /// Changes settings of the first instance behind every journal's back, in whatever order.
+    /// Changes settings of the first instance without a journal.
     pub fn set_napi(&self, change: &PartialNapiSettings) {
         Netdev::open_in(&self.server).unwrap().set_napi(self.napis[0], change).unwrap();
     }
 
-    /// A transaction of its own with a journal in `dir`.
+    /// Begins a transaction with its own journal in `dir`.
     pub fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
         Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
     }
 }
 
-/// A pair `server…`, `client…` with as many queues at each end, ready for NAPI.
+/// Creates a pair `server…`, `client…` with this number of queues at each end, with NAPI enabled.
 fn create_pair(
     transaction: &mut Transaction,
     server_name: &NamespaceName,
@@ -202,13 +202,13 @@ fn create_pair(
     pair
 }
 
-/// As on a NIC. TCP that sends again chooses another hash, and with it another queue of a veth, unless told not to.
+/// As on a NIC. Otherwise, a TCP retransmission selects another hash, and with it another queue of a veth.
 fn keep_flows_on_their_queues(sender: &Namespace) {
     let name = "net.core.txrehash".parse().unwrap();
     sender.run(|| ProcRoot::default().set_sysctl(&name, "0")).unwrap().unwrap();
 }
 
-/// Gives both ends their addresses and sets them up.
+/// Assigns addresses to both ends and sets them up.
 fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, right]: [Ipv4Addr; 2]) {
     for (namespace, index, address) in [(server, pair.left, left), (client, pair.right, right)] {
         let address = InterfaceAddress::new(address.into(), 24).unwrap();
@@ -217,19 +217,19 @@ fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, rig
     }
 }
 
-/// A program with one datagram socket in one epoll, and somebody who sends to it.
+/// A program with one datagram socket in one epoll, and a sender.
 pub struct UdpProgram {
     /// Its socket.
     pub socket: UdpSocket,
     /// The epoll that watches the socket.
     pub epoll: Epoll,
     trigger: Trigger,
-    /// Sends to the socket from the client's side.
+    /// Socket on the client's side that sends to it.
     pub sender: UdpSocket,
 }
 
 impl UdpProgram {
-    /// A program that has heard from the sender once and knows its NAPI.
+    /// Starts a program that has received one datagram, so that its NAPI ID is known.
     pub fn start(lab: &TestLab, trigger: Trigger) -> Self {
         let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
         let socket = lab.server.run(bind(SERVER)).unwrap();
@@ -245,25 +245,25 @@ impl UdpProgram {
         Self { epoll, ..program }
     }
 
-    /// Who this is: the tests' own process, looked into as another would be.
+    /// Identity of the test process, which other processes would inspect.
     pub fn process() -> ProcessIdentity {
         ProcessIdentity::of(&ProcRoot::default(), Pid::of_this_process()).unwrap()
     }
 
-    /// The number of its epoll.
+    /// File descriptor of its epoll.
     pub fn epoll_fd(&self) -> i32 {
         std::os::fd::AsFd::as_fd(&self.epoll).as_raw_fd()
     }
 
-    /// Sends a datagram that says `word`.
+    /// Sends a datagram with the content `word`.
     pub fn send(&self, word: u8) {
-        // A notification of the kernel's, of an io_uring's work for one, interrupts it too.
+        // A notification from the kernel, for example about work of an io_uring, also interrupts the call.
         while let Err(error) = self.sender.send(&[word]) {
             assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}");
         }
     }
 
-    /// What the socket receives, whatever the epoll says.
+    /// Receives from the socket directly, whatever the epoll reports.
     pub fn receives_within(&self, within: Duration) -> Option<u8> {
         self.socket.set_read_timeout(Some(within)).unwrap();
         let mut word = [0];
@@ -278,12 +278,12 @@ impl UdpProgram {
         }
     }
 
-    /// Takes events of datagram 1 and does not come back, so that the queue is suspended; datagram 2 arrives then. The
-    /// epoll's and the queue's settings are there already.
+    /// Takes the events of datagram 1 and does not call epoll_wait again, so the queue is suspended. Then datagram 2
+    /// arrives. The settings of the epoll and the queue must be in place.
     pub fn hold(&mut self) {
         self.send(1);
         self.epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
-        assert_eq!(self.epoll.len(), 1, "the event by which the queue is suspended");
+        assert_eq!(self.epoll.len(), 1, "the event that suspends the queue");
         assert_eq!(self.receives_within(ARRIVES_WITHIN), Some(1));
         if self.trigger == Trigger::OneShot {
             self.epoll.rearm(&self.socket, 1, self.trigger).unwrap();
@@ -291,13 +291,13 @@ impl UdpProgram {
         self.send(2);
     }
 
-    /// Whether the epoll reports something.
+    /// Whether the epoll returns an event within this time.
     pub fn has_event_within(&mut self, within: Duration) -> bool {
         self.epoll.wait(Some(within)).unwrap();
         !self.epoll.is_empty()
     }
 
-    /// Sets the epoll's parameters behind every journal's back.
+    /// Sets the parameters of the epoll without a journal.
     pub fn set_epoll(&self, params: EpollParams) {
         epoll_params::set(&self.epoll, params).unwrap();
     }

@@ -1,9 +1,9 @@
-//! What the tests of all crates share. A crate depends on this one for its tests only (`[dev-dependencies]`).
+//! Helpers for the tests of all crates, which may depend on this crate only in `[dev-dependencies]`.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "helpers of tests fail by panicking and say when they skip"
+    reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
 #[cfg(feature = "lab")]

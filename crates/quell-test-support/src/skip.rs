@@ -1,5 +1,6 @@
-//! Tests that cannot run on this machine. libtest counts them as passed and captures what they print, so each skip is also
-//! a line in the file that `QUELL_SKIPS` names; `tools/count-tests` sums them up. `QUELL_REQUIRE` makes them failures.
+//! Skips tests that cannot run on this machine. libtest counts them as passed and captures their output. For this
+//! reason, each skip is also a line in the file named by `QUELL_SKIPS`, which `tools/count-tests` summarizes.
+//! `QUELL_REQUIRE` turns skips into failures.
 
 use std::env;
 use std::fmt::Display;
@@ -8,7 +9,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// What a test needs and this machine lacks.
+/// Requirement of a test that this machine does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacks<'a> {
     /// Capabilities, mostly those of root. Required by `kernel`.
@@ -17,18 +18,18 @@ pub enum Lacks<'a> {
     KernelFeature,
     /// A server program. Required by `servers`.
     Server(&'a str),
-    /// Another program that a package installs. Required by `tools`.
+    /// Another program from a package. Required by `tools`.
     Tool(&'a str),
     /// QEMU, or a kernel to boot in it. Required by `guests`.
     Guest,
-    /// A property of the machine that no package installs: CPUs, IPv6, a file system's abilities, time to run. Never
+    /// A property of the machine that no package provides: CPUs, IPv6, features of the file system, time. Never
     /// required.
     Machine,
-    /// Time: another target of the Makefile does it. Never required.
+    /// The test takes long and belongs to another Makefile target. Never required.
     LeftTo(&'a str),
 }
 
-/// The words of `QUELL_REQUIRE`.
+/// Groups that `QUELL_REQUIRE` accepts.
 const GROUPS: [&str; 4] = ["kernel", "servers", "tools", "guests"];
 
 impl Lacks<'_> {
@@ -42,7 +43,7 @@ impl Lacks<'_> {
         }
     }
 
-    /// What the last line of `make test` counts.
+    /// Label in the last line of `make test`.
     fn label(self) -> String {
         match self {
             Self::Root => "no root".to_owned(),
@@ -55,16 +56,16 @@ impl Lacks<'_> {
     }
 }
 
-/// Records that the current test does not run, and why. The test returns after it.
+/// Records that the current test is skipped, with the reason. The test must return afterwards.
 ///
 /// # Panics
-/// When `QUELL_REQUIRE` names the group of what is lacking, or a group that does not exist; when the file that
-/// `QUELL_SKIPS` names cannot be written.
+/// When `QUELL_REQUIRE` contains the group of the missing requirement, or an unknown group; when the file named by
+/// `QUELL_SKIPS` cannot be written.
 pub fn skip(lacks: Lacks<'_>, reason: impl Display) {
     record(lacks, "whole", &reason.to_string());
 }
 
-/// Records that the current test leaves a part out, and why.
+/// Records that the current test skips a part, with the reason.
 ///
 /// # Panics
 /// As [`skip`].
@@ -72,7 +73,8 @@ pub fn skip_part(lacks: Lacks<'_>, reason: impl Display) {
     record(lacks, "part", &reason.to_string());
 }
 
-/// Records that the current test does not run for want of a lab: of what, as `quell_bench::requirements` words it.
+/// Records that the current test is skipped because no lab is possible. `missing` contains texts of
+/// `quell_bench::requirements`.
 ///
 /// # Panics
 /// As [`skip`].
@@ -81,7 +83,8 @@ pub fn skip_missing<'a>(missing: impl IntoIterator<Item = &'a str>) {
     skip(lacks_of(&missing), missing.join("; "));
 }
 
-/// The first of them that cannot be installed counts: privileges before the kernel, the kernel before the server.
+/// Selects the first requirement that cannot be installed: privileges before the kernel, and the kernel before the
+/// server.
 fn lacks_of(missing: &[&str]) -> Lacks<'static> {
     let any = |words: &str| missing.iter().any(|what| what.contains(words));
     match () {
@@ -92,12 +95,12 @@ fn lacks_of(missing: &[&str]) -> Lacks<'static> {
     }
 }
 
-/// Whether tests cannot name the kernel's threads, which a container hides; the test is recorded as skipped then.
+/// Whether kernel threads are invisible, as in a container. If so, records the test as skipped.
 #[must_use]
 pub fn kernel_threads_are_out_of_sight() -> bool {
     let out_of_sight = !std::fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n");
     if out_of_sight {
-        skip(Lacks::Machine, "the kernel's threads are not in this PID namespace");
+        skip(Lacks::Machine, "kernel threads are not visible in this PID namespace");
     }
     out_of_sight
 }
@@ -112,7 +115,7 @@ fn record(lacks: Lacks<'_>, extent: &str, reason: &str) {
         let program = env::current_exe().unwrap();
         let thread = thread::current();
         let line = line(lacks, extent, &program, thread.name().unwrap_or("?"), reason);
-        // One write, which no other test's comes between.
+        // A single write, so that lines of concurrent tests do not mix.
         OpenOptions::new().create(true).append(true).open(file).unwrap().write_all(line.as_bytes()).unwrap();
     }
 }
@@ -141,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_required_may_not_be_skipped() {
+    fn a_required_test_may_not_be_skipped() {
         let required = |lacks, required| is_required(lacks, required).unwrap();
         assert!(required(Lacks::Root, "kernel") && required(Lacks::KernelFeature, "servers, kernel"));
         assert!(required(Lacks::Server("memcached"), "servers") && required(Lacks::Tool("ip"), "tools"));
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lab_lacks_first_of_all_counts() {
+    fn the_first_missing_requirement_of_a_lab_counts() {
         let (root, server) = ("privileges: CAP_NET_ADMIN to make the veth pair", "the server program memcached");
         assert_eq!(lacks_of(&[root, server]), Lacks::Root);
         assert_eq!(lacks_of(&[server]), Lacks::Server("memcached"));

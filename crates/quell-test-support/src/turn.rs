@@ -1,9 +1,9 @@
-//! A turn on the machine: tests that raise labs take one after the other, also those of other processes, for two labs
-//! on two CPUs are slow enough to look broken.
+//! A machine-wide lock for tests that create labs, including tests in other processes. Two labs on two CPUs would be
+//! too slow for the time limits.
 
 use std::fs::File;
 
-/// Until it is dropped, no other test of this machine that asks for a turn has one.
+/// A held turn. Other tests on this machine wait for their turn until it is dropped.
 #[derive(Debug)]
 pub struct LabTurn {
     _lock: File,
@@ -13,7 +13,7 @@ impl LabTurn {
     /// Waits for a turn.
     ///
     /// # Panics
-    /// When the lock file cannot be made in the directory of temporary files.
+    /// When the lock file cannot be created in the directory for temporary files.
     #[must_use]
     pub fn wait() -> Self {
         let lock = File::create(std::env::temp_dir().join("quell-lab-tests.lock")).unwrap();

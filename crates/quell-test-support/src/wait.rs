@@ -1,15 +1,15 @@
-//! Waiting for what a test expects of another process or of the kernel.
+//! Waits for an expected state of another process or of the kernel.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what takes milliseconds on an idle machine. A machine that is busy with other things takes
-/// seconds; only what never comes takes this long.
+/// Time limit for an event that takes milliseconds on an idle machine and seconds on a busy one. Only a missing event
+/// reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Tries until it succeeds.
+/// Repeats `attempt` until it succeeds.
 ///
 /// # Panics
 /// With the last reason, when it has not succeeded within [`PATIENCE`].

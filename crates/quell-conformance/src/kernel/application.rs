@@ -1,5 +1,5 @@
-//! An application of a scenario on the kernel's arm: one thread that executes its steps with real system calls and
-//! records when they return.
+//! An application of a scenario on the kernel: one thread that executes its steps with real system calls and records
+//! their return times.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) struct Player<'a> {
     scenario: &'a Scenario,
     index: usize,
     sockets: &'a Sockets,
-    /// The application's reference to its epoll, until it closes it.
+    /// The application's reference to its epoll; absent once it is closed.
     epoll: Option<Epoll>,
     /// The nested epolls. They live as long as the application.
     _inner: Vec<Epoll>,
@@ -50,7 +50,7 @@ impl<'a> Player<'a> {
         epoll: Epoll,
         inner: Vec<Epoll>,
     ) -> Self {
-        // Allocates now, so that nothing is allocated while a scenario runs.
+        // Allocate now, because nothing may be allocated while a scenario runs.
         let (waits, reads) = (Vec::with_capacity(1 << 16), Vec::with_capacity(scenario.messages()));
         Self { scenario, index, sockets, epoll: Some(epoll), _inner: inner, begins_ns: 0, waits, reads }
     }
@@ -95,9 +95,7 @@ impl<'a> Player<'a> {
             }
             ApplicationStep::AddWithoutInterest(descriptor) => {
                 if let (Some(epoll), Some(receiver)) = (&self.epoll, self.sockets.receiver(descriptor)) {
-                    epoll
-                        .add(receiver, descriptor as u64, Trigger::Unrequested)
-                        .map_err(failed("adding to an epoll"))?;
+                    epoll.add(receiver, descriptor as u64, Trigger::Unrequested).map_err(failed("add to an epoll"))?;
                 }
             }
             ApplicationStep::CloseEpoll => self.epoll = None,
@@ -131,7 +129,7 @@ impl<'a> Player<'a> {
         result
     }
 
-    /// Reads all data of a socket. An event stays ready.
+    /// Reads all data of a socket. An event is not read and stays ready.
     fn drain(&mut self, descriptor: usize) -> Result<(), PlayError> {
         while self.read_one(descriptor)? {}
         Ok(())
@@ -147,7 +145,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Reads one message. False if there is none.
+    /// Reads one message. Returns false if there is none.
     fn read_one(&mut self, descriptor: usize) -> Result<bool, PlayError> {
         let Some(receiver) = self.sockets.receiver(descriptor) else { return Ok(false) };
         let mut number = [0; 4];

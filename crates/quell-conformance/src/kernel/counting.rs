@@ -1,5 +1,5 @@
-//! Kernel counters during a scenario: polls by type of poller, interrupts, packets received by busy polling. Values
-//! that the kernel does not count are absent.
+//! Kernel counters during a scenario: polls by type of poller, interrupts, and packets received by busy polling. Absent
+//! if the kernel does not count them.
 
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::proc::{Interrupts, Netstat, ProcRoot};
@@ -29,7 +29,7 @@ impl Counting {
         let napis = queues.ids();
         let polls = (!napis.is_empty()).then(|| NapiPollCounter::attach(kernel::sysfs(), napis)).transpose()?;
         let napis = napis.iter().copied().zip(irqs).collect();
-        // Drivers keep the default weight.
+        // Drivers use the default weight for softirq polls.
         let budgets_differ = !scenario.busy_polls_with_budget(NAPI_POLL_WEIGHT);
         Ok(Self {
             napis,

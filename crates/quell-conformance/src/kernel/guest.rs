@@ -1,5 +1,5 @@
-//! A scenario site made of the two NICs of a vm lab guest: one queue with a real interrupt, on any kernel. The kernel
-//! is probed for missing features. Scenarios that need them are reported as not possible.
+//! A site made of the two NICs of a vm lab guest: one queue with a real interrupt, on any kernel. Missing kernel
+//! features are detected, and scenarios that need them are reported as not possible.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::scenario::Need;
 const APPLICATION_CPU: u32 = 0;
 /// CPU of the sender and of its NIC's interrupts.
 const PEER_CPU: u32 = 1;
-/// Number of virtual CPUs of the guest. One of them is free for a NAPI thread that polls continuously.
+/// Number of virtual CPUs of the guest. One of them is reserved for a NAPI thread that polls continuously.
 pub const CPUS: u32 = 3;
 /// Time limit for the first datagram, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
-/// Why the NICs of a guest could not be made a site.
+/// Reason why the NICs of a guest cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestSiteError {
@@ -47,10 +47,10 @@ pub enum GuestSiteError {
 pub struct GuestSite {
     /// Site to run scenarios on.
     pub site: Site,
-    /// Keeps the tracepoint enabled, so the kernel patches neither its branch nor its call while polls execute it. Two
-    /// readers are needed: the call is direct for one reader and goes through a list for several. Under QEMU's
-    /// emulation, a CPU can hit the breakpoint of such a patch (`text_poke_bp`) after the kernel has forgotten it. The
-    /// guest then panics.
+    /// Keeps the tracepoint enabled, so that the kernel does not patch its branch or its call while polls execute them.
+    /// One reader is not enough: the kernel switches from a direct call to a list when a second reader appears. Under
+    /// QEMU's emulation, a CPU can hit the breakpoint of such a patch (`text_poke_bp`) after the kernel has removed it,
+    /// which causes a panic in the guest.
     _tracepoint_stays_on: [NapiPollCounter; 2],
 }
 
@@ -82,7 +82,7 @@ fn side(nic: GuestNic) -> Side {
     Side { namespace: Arc::new(nic.namespace), ifindex: nic.ifindex, address: nic.address }
 }
 
-/// Netlink if the kernel reports per-NAPI settings, else sysfs.
+/// Selects netlink if the kernel reports per-NAPI settings, and sysfs otherwise.
 fn control(application: &Side, napi: NapiId) -> Control {
     let napi_info = Netdev::open_in(&application.namespace).and_then(|mut netdev| netdev.napi(napi));
     if napi_info.is_ok_and(|napi| napi.settings.irq_suspend_timeout_ns.is_some()) {
@@ -93,14 +93,14 @@ fn control(application: &Side, napi: NapiId) -> Control {
     Control::DeviceBySysfs { device, napi }
 }
 
-/// NAPI instance that a datagram arrives by.
+/// NAPI instance on which a datagram arrives.
 fn napi_of_the_queue(application: &Side, peer: &Side) -> Result<Option<NapiId>, PlayError> {
     let address = SocketAddr::new(application.address, 0);
     let receiver = application.namespace.run(|| UdpSocket::bind(address, false, Blocking::Yes))?;
-    let receiver = receiver.map_err(failed("making a socket"))?;
+    let receiver = receiver.map_err(failed("creating a socket"))?;
     receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("setting a timeout"))?;
-    let address = receiver.local_address().map_err(failed("asking for a socket's port"))?;
-    let sender = peer.namespace.run(|| UdpSocket::connect(address))?.map_err(failed("making a socket"))?;
+    let address = receiver.local_address().map_err(failed("reading a socket's port"))?;
+    let sender = peer.namespace.run(|| UdpSocket::connect(address))?.map_err(failed("creating a socket"))?;
     let began = Instant::now();
     while began.elapsed() < WAY_MAX {
         sender.send(b"way").map_err(failed("sending a datagram"))?;

@@ -1,4 +1,4 @@
-//! The kernel's arm: threads run a scenario on real sockets between two network namespaces, and the kernel's behaviour
+//! Runs a scenario on the kernel: threads use real sockets between two network namespaces while the kernel's behaviour
 //! is observed. The caller provides the device ([`veth`] and [`guest`] set up sites) and judges the observations.
 
 mod application;
@@ -45,9 +45,9 @@ pub struct Site {
     pub application: Side,
     /// Side that sends the packets.
     pub peer: Side,
-    /// CPUs. Applications are pinned from the first CPU on, the sender to the last.
+    /// CPUs of the site. Applications are pinned to the first ones, the sender to the last one.
     pub cpus: Vec<u32>,
-    /// A CPU for a NAPI thread that polls continuously, if one is free.
+    /// A CPU for a NAPI thread that polls continuously, if one is available.
     pub spare_cpu: Option<u32>,
     /// Features of the device.
     pub has: Vec<Need>,
@@ -70,7 +70,7 @@ pub struct Side {
     pub address: IpAddr,
 }
 
-/// Why a scenario could not be run to its end.
+/// Reason why a scenario could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
@@ -82,13 +82,13 @@ pub enum PlayError {
         /// Number of queues in the scenario.
         expected: usize,
     },
-    /// The kernel reports the queue as threaded but reports no thread.
+    /// The kernel reports the queue as threaded, but reports no thread.
     #[error("NAPI {0} is threaded, but its thread is not visible in this PID namespace")]
     NoThread(NapiId),
-    /// A queue needs a thread that polls continuously, and no CPU is free for it.
-    #[error("a busy-polling NAPI thread needs a CPU of its own, and none is free")]
+    /// A queue needs a thread that polls continuously, but no CPU is available for it.
+    #[error("a busy-polling NAPI thread needs a CPU of its own, but none is available")]
     NoSpareCpu,
-    /// No tried flow arrives by the required queue.
+    /// No tried flow uses the required queue.
     #[error("none of {tries} flows to `{socket}` arrived on queue {queue}")]
     NoFlow {
         /// Name of the socket.
@@ -98,7 +98,7 @@ pub enum PlayError {
         /// Number of flows tried.
         tries: u32,
     },
-    /// A datagram that tests a flow did not arrive.
+    /// The test datagram of a flow did not arrive.
     #[error("a datagram to `{socket}` did not arrive within {waited:?}: is the device up?")]
     NoWay {
         /// Name of the socket.
@@ -140,35 +140,35 @@ pub enum PlayError {
     Proc(#[from] ProcError),
 }
 
-/// For `map_err`: adds the attempted action to the error of a system call.
+/// For `map_err`: adds the attempted action to the error returned by a system call.
 fn failed(action: &'static str) -> impl FnOnce(io::Error) -> PlayError {
     move |source| PlayError::System { action, source }
 }
 
-/// Priorities: NAPI threads above the sender, the sender above the applications, all above the rest of the machine.
-/// Other programs can therefore not delay them for long.
+/// Priorities: NAPI threads run above the sender, and the sender runs above the applications. All run above the other
+/// programs on the machine, which therefore cannot delay them for long.
 const NAPI_THREAD_PRIORITY: u32 = 50;
 const SENDER_PRIORITY: u32 = 45;
 const APPLICATION_PRIORITY: u32 = 40;
 
-/// Runs a scenario.
+/// Runs a scenario. The device keeps the last settings.
 ///
 /// # Errors
-/// See [`PlayError`]. The device keeps the last settings.
+/// See [`PlayError`].
 pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
     let mut queues = Queues::of(site)?;
     let napis = queues.ids().to_vec();
     if napis.len() != scenario.queues.len() && !scenario.past_napi {
         return Err(PlayError::Queues { found: napis.len(), expected: scenario.queues.len() });
     }
-    // After an earlier run the device may still be deferred or suspended. Without settings, the pending timer is the
-    // last one. The datagrams that test the flows come after it, and the interrupt is enabled then.
+    // After an earlier run, the device may still be deferred or suspended. Without settings, the timer that is pending
+    // now is the last one. The test datagrams of the flows arrive after it, and the interrupt is enabled then.
     (0..napis.len()).try_for_each(|queue| queues.set(queue, &NapiSettings::default()))?;
     let sockets = Sockets::open(site, scenario, &napis)?;
     for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
         set_queue(&mut queues, index, settings, site)?;
     }
-    let stop = WakeEvent::new().map_err(failed("making an eventfd"))?;
+    let stop = WakeEvent::new().map_err(failed("creating an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
     let counting = Counting::begin(site, &mut queues, scenario)?;
     let outside = Outside::new(scenario, &sockets, &epolls, queues)?;
@@ -178,7 +178,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
             wait_until(begins_ns + scenario.lasts.0);
             Ok((sent, counting.end(site)?))
         });
-        // Stops all threads even after an error, so that none waits forever.
+        // Stops all threads even after an error, so that no thread waits forever.
         stop.raise().map_err(failed("raising an eventfd"))?;
         end
     })?;
@@ -199,8 +199,7 @@ fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &
     match settings.threaded {
         Threaded::Off => Ok(()),
         Threaded::Thread => pin(thread()?, site.cpus[queue % site.cpus.len()], NAPI_THREAD_PRIORITY),
-        // The thread has its own CPU and needs no real-time priority. With one, it would starve kernel work on that
-        // CPU.
+        // The thread has its own CPU and needs no real-time priority, which would starve kernel work on that CPU.
         Threaded::BusyPoll => {
             let cpu = site.spare_cpu.ok_or(PlayError::NoSpareCpu)?;
             Ok(sched::set_affinity(thread()?, &[cpu].into_iter().collect::<CpuList>())?)
@@ -208,22 +207,22 @@ fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &
     }
 }
 
-/// Pins a thread and puts it under `SCHED_FIFO`.
+/// Pins a thread and gives it the class `SCHED_FIFO`.
 fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
     sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
     sched::set_scheduling(thread, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
     Ok(())
 }
 
-/// Creates the epolls with their descriptors. Each also has an event that ends the scenario.
+/// Creates the epolls with their descriptors. Each also contains an event that ends the scenario.
 fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Vec<Epoll>, PlayError> {
     let mut epolls: Vec<Epoll> = Vec::new();
     for (index, of) in scenario.epolls.iter().enumerate() {
         let users = scenario.applications.iter().filter(|application| application.epoll == index);
         let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
-        let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
+        let epoll = Epoll::new(max_events).map_err(failed("creating an epoll"))?;
         epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
-        // A new epoll has these values already, and an older kernel supports no others.
+        // A new epoll already has the default parameters, and an older kernel supports no others.
         let has_parameters = of.settings != EpollParams::default();
         if of.napi_known && has_parameters {
             epoll_params::set(&epoll, of.settings)?;
@@ -241,7 +240,7 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Ve
     Ok(epolls)
 }
 
-/// Creates one player per application. Each has its own reference to its epoll and the nested epolls; no other
+/// Creates one player per application. Each has its own reference to its epoll and to the nested epolls. No other
 /// references remain.
 fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
     let player = |(index, application): (usize, &'a crate::scenario::Application)| {

@@ -1,4 +1,4 @@
-//! External events on the kernel's arm, in time order: datagrams from the peer, changed settings, raised events.
+//! External events on the kernel, in time order: datagrams from the peer, changed settings, and raised events.
 
 use quell_linux::event::{Epoll, WakeEvent};
 use quell_linux::udp::UdpSocket;
@@ -64,7 +64,8 @@ impl<'a> Outside<'a> {
                     by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
                 }
                 Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
-                // Drops this reference to the epoll at once, so that an application can still close the last one.
+                // Drop this reference to the epoll at once. An application may be about to close what must be the last
+                // one.
                 Action::Epoll { epoll, settings } => epoll_params::set(&epoll, settings)?,
                 Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
             }

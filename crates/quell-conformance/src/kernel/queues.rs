@@ -1,5 +1,5 @@
-//! The queues of a site and their NAPI settings. Newer kernels set each queue by netlink. Older kernels set all queues
-//! of a device at once by sysfs.
+//! The queues of a site and their NAPI settings. Newer kernels set each queue by netlink. On older kernels, sysfs sets
+//! all queues of a device at once.
 
 use quell_linux::netdev::Netdev;
 use quell_linux::sysfs::Sysfs;
@@ -8,18 +8,17 @@ use quell_mode::NapiSettings;
 
 use super::{PlayError, Site};
 
-/// How NAPI settings are applied.
+/// Interface for NAPI settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Control {
-    /// To each queue separately, by netlink (`napi-set`, Linux 6.13).
+    /// Each queue separately, by netlink (`napi-set`, Linux 6.13).
     EachByNetlink,
-    /// To the only queue, through the sysfs attributes of its device. Suspension and threaded NAPI cannot be set this
-    /// way.
+    /// The only queue, through the sysfs attributes of its device, which support neither suspension nor threaded NAPI.
     DeviceBySysfs {
         /// Name of the device.
         device: InterfaceName,
-        /// NAPI ID of the queue as its sockets report it. Not every such kernel lists NAPI instances.
+        /// NAPI ID of the queue, as reported by its sockets. Some of these kernels do not list NAPI instances.
         napi: NapiId,
     },
 }
@@ -55,7 +54,7 @@ impl Queues {
         &self.ids
     }
 
-    /// Interrupt of each queue, if the device has one and it is known.
+    /// Interrupt of each queue; absent if it has none or if it is unknown.
     pub(super) fn irqs(&mut self, site: &Site) -> Result<Vec<Option<u32>>, PlayError> {
         match &mut self.access {
             SettingsAccess::Netlink(netdev) => {
@@ -78,7 +77,7 @@ impl Queues {
         }
     }
 
-    /// NAPI thread of a queue. Absent if the queue has none.
+    /// NAPI thread of a queue, if it has one.
     pub(super) fn thread(&mut self, queue: usize) -> Result<Option<Pid>, PlayError> {
         match &mut self.access {
             SettingsAccess::Netlink(netdev) => Ok(netdev.napi(self.ids[queue])?.pid),

@@ -1,5 +1,5 @@
-//! The sockets and events of a scenario on the kernel's arm. Each socket has a flow from the peer that arrives by its
-//! queue. A hash selects the queue of a flow, so flows are tried until one matches.
+//! The sockets and events of a scenario on the kernel. Each socket has a flow from the peer that uses the required
+//! queue. A hash selects the queue of a flow, so several flows are tried until one matches.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use quell_linux::udp::UdpSocket;
 use super::{PlayError, Site, failed};
 use crate::scenario::{Descriptor, DescriptorKind, Scenario, ScenarioSocket};
 
-/// Maximum number of flows tried per socket. With two queues, all of them miss once in 2^32 times.
+/// Maximum number of flows tried per socket. With two queues, all of them miss with a probability of 2^-32.
 const FLOWS_MAX: u32 = 32;
 /// Time limit for the first datagram of a flow, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(2);
 
-/// All descriptors that applications of a scenario wait for.
+/// All descriptors that the applications of a scenario wait for.
 #[derive(Debug)]
 pub(super) struct Sockets(Vec<Opened>);
 
@@ -42,12 +42,12 @@ impl Sockets {
                 configure(&opened.0, socket)?;
                 Ok(Opened::Socket { receiver: opened.0, sender: opened.1 })
             }
-            DescriptorKind::Event => Ok(Opened::Event(WakeEvent::new().map_err(failed("making an eventfd"))?)),
+            DescriptorKind::Event => Ok(Opened::Event(WakeEvent::new().map_err(failed("creating an eventfd"))?)),
         };
         scenario.descriptors.iter().map(open).collect::<Result<_, PlayError>>().map(Self)
     }
 
-    /// Adds the descriptors of an epoll to it, in file order. The token is the descriptor's number.
+    /// Adds the descriptors of an epoll to it, in file order. A descriptor's index is its token.
     pub(super) fn add_to(&self, epoll: &Epoll, index: usize, scenario: &Scenario) -> Result<(), PlayError> {
         for (token, (descriptor, opened)) in scenario.descriptors.iter().zip(&self.0).enumerate() {
             if descriptor.epoll != Some(index) {
@@ -64,7 +64,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// The application's socket. `None` for an event.
+    /// The application's socket; `None` for an event.
     pub(super) fn receiver(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { receiver, .. } => Some(receiver),
@@ -72,7 +72,7 @@ impl Sockets {
         }
     }
 
-    /// The peer's socket. `None` for an event.
+    /// The peer's socket; `None` for an event.
     pub(super) fn sender(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { sender, .. } => Some(sender),
@@ -80,7 +80,7 @@ impl Sockets {
         }
     }
 
-    /// The event. `None` for a socket.
+    /// The event; `None` for a socket.
     pub(super) fn event(&self, descriptor: usize) -> Option<&WakeEvent> {
         match &self.0[descriptor] {
             Opened::Event(event) => Some(event),
@@ -88,7 +88,7 @@ impl Sockets {
         }
     }
 
-    /// Queue that belongs to the `SO_INCOMING_NAPI_ID` of each descriptor.
+    /// Queue that corresponds to the `SO_INCOMING_NAPI_ID` of each descriptor.
     pub(super) fn incoming_napi(&self, napis: &[NapiId]) -> Result<Vec<Option<usize>>, PlayError> {
         let of = |opened: &Opened| match opened {
             Opened::Socket { receiver, .. } => {
@@ -114,7 +114,7 @@ fn configure(receiver: &UdpSocket, socket: ScenarioSocket) -> Result<(), PlayErr
     Ok(())
 }
 
-/// Creates a socket and a flow to it that arrives by the required NAPI instance, or without NAPI.
+/// Creates a socket and a flow to it that uses the required NAPI instance, or bypasses NAPI.
 fn flow_by(
     site: &Site,
     descriptor: &Descriptor,
@@ -122,14 +122,14 @@ fn flow_by(
     wanted: Option<NapiId>,
 ) -> Result<(UdpSocket, UdpSocket), PlayError> {
     for _ in 0..FLOWS_MAX {
-        // A socket in an epoll is read until it is empty. Reads of other sockets wait for one message.
+        // A socket in an epoll is read until it is empty. A read from any other socket waits for one message.
         let blocking = if descriptor.epoll.is_some() { Blocking::No } else { Blocking::Yes };
         let address = SocketAddr::new(site.application.address, 0);
         let receiver = site.application.namespace.run(|| UdpSocket::bind(address, false, blocking))?;
-        let receiver = receiver.map_err(failed("making the application's socket"))?;
-        let address = receiver.local_address().map_err(failed("asking for a socket's port"))?;
+        let receiver = receiver.map_err(failed("creating the application's socket"))?;
+        let address = receiver.local_address().map_err(failed("reading a socket's port"))?;
         let sender = site.peer.namespace.run(|| UdpSocket::connect(address))?;
-        let sender = sender.map_err(failed("making the peer's socket"))?;
+        let sender = sender.map_err(failed("creating the peer's socket"))?;
         find_the_way(&descriptor.name, &sender, &receiver)?;
         if socket_options::incoming_napi_id(&receiver)? == wanted {
             return Ok((receiver, sender));

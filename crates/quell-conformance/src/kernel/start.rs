@@ -1,16 +1,15 @@
-//! Common start of the threads of a run. Each thread is pinned and has its scheduling class before any thread starts.
-//! One of these threads then sets the start time.
+//! Common start of the threads of a run. Every thread is pinned and has its scheduling class before the start. One of
+//! the threads sets the start time.
 
 use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 
 use quell_linux::clock;
 
-/// Time from the readiness of all threads to the start of the scenario. The threads sleep until shortly before the
-/// start.
+/// Time from the readiness of all threads to the start of the scenario. The threads sleep for most of it.
 const RUN_UP: Duration = Duration::from_millis(5);
 
-/// A common start.
+/// A start shared by several threads.
 pub(super) struct Start {
     ready: Barrier,
     begins_ns: OnceLock<u64>,
@@ -21,7 +20,7 @@ impl Start {
         Self { ready: Barrier::new(threads), begins_ns: OnceLock::new() }
     }
 
-    /// Waits for all threads and returns the start time of the scenario on the monotonic clock, ns. Every thread must
+    /// Waits for all threads and returns the start time of the scenario in ns on the monotonic clock. Every thread must
     /// call this, even after an error.
     pub(super) fn together(&self) -> u64 {
         if self.ready.wait().is_leader() {

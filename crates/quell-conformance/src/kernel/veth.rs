@@ -1,5 +1,5 @@
-//! A scenario site made of a veth pair in two private namespaces. It is journalled and undone like every change to the
-//! host. A veth has no interrupt: the sender's CPU tests a flag, then runs the softirq or wakes the queue's thread.
+//! A site made of a veth pair in two private namespaces. The journal records it, and it is undone like every change to
+//! the host. A veth has no interrupt: the sender's CPU tests a flag, then runs the softirq or wakes the queue's thread.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const APPLICATION_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const PEER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_BITS: u8 = 24;
 
-/// With any of these features on, a packet bypasses the NAPI of the other end (`veth_skb_is_eligible_for_napi`).
+/// If any of these features is on, packets bypass the NAPI instance of the other end (`veth_skb_is_eligible_for_napi`).
 const TSO: [&str; 4] =
     ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-/// A running site and its undo information.
+/// A running site, with its undo information.
 #[derive(Debug)]
 pub struct VethSite {
     /// Site to run scenarios on.
@@ -35,7 +35,7 @@ pub struct VethSite {
     transaction: Transaction,
 }
 
-/// Why a site could not be set up. The changes made so far have been undone.
+/// Reason why a site could not be set up. The changes made so far were undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
@@ -45,7 +45,7 @@ pub enum SiteError {
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// IPv6 could not be disabled in a namespace. Its own packets would be counted.
+    /// IPv6 could not be disabled in a namespace. It would send packets of its own, which would be counted.
     #[error(transparent)]
     Ipv6(#[from] ProcWriteError),
     /// A link or address could not be configured.
@@ -60,7 +60,7 @@ pub enum SiteError {
 }
 
 impl VethSite {
-    /// Sets up a site with `queues` queues. With `peer_tso`, packets bypass its NAPI.
+    /// Sets up a site with `queues` queues. With `peer_tso`, packets bypass NAPI.
     ///
     /// # Errors
     /// See [`SiteError`].
@@ -92,18 +92,18 @@ impl VethSite {
     /// Removes the site.
     ///
     /// # Errors
-    /// When the journal cannot be removed. Steps that could not be undone are in [`Reverted::failed`].
+    /// When the journal cannot be removed. Changes that could not be undone are in [`Reverted::failed`].
     pub fn take_down(self) -> Result<Reverted, JournalError> {
         drop(self.site);
         self.transaction.revert()
     }
 }
 
-/// Prevents packets that no program sends. A kernel without IPv6 has nothing to disable.
+/// Prevents packets that no program sends. A kernel without IPv6 needs no change.
 fn disable_ipv6(namespace: &Namespace) -> Result<(), SiteError> {
     let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
         .parse()
-        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("a name that this file gives: {error}"));
+        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("a valid constant: {error}"));
     match namespace.run(|| ProcRoot::default().set_sysctl(&name, "1"))? {
         Err(error) if error.is_absent() => Ok(()),
         written => Ok(written?),
@@ -125,10 +125,10 @@ fn configure(
 }
 
 fn device(name: &'static str) -> InterfaceName {
-    InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
+    InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a valid constant: {error}"))
 }
 
-/// Unique name: process IDs are unique among living processes, and times since boot within a process.
+/// A unique name: PIDs are unique among running processes, and times since boot are unique within a process.
 fn unique_name() -> String {
     format!("quell-conf-{:x}-{:06x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xff_ffff)
 }

@@ -99,7 +99,7 @@ pub(super) struct Epoll {
     pub(super) inside: Option<Name>,
 }
 
-/// [`EpollParams`] as a scenario writes them: what is left out is the kernel's default.
+/// [`EpollParams`] in a scenario file. An omitted value is the kernel's default.
 #[derive(Deserialize)]
 #[serde(remote = "EpollParams", rename_all = "kebab-case", deny_unknown_fields)]
 struct EpollRow {
@@ -266,7 +266,7 @@ pub(super) struct ExpectSocket {
     #[serde(default)]
     pub(super) on: Vec<Backend>,
     pub(super) name: Name,
-    /// Queue of the socket's `SO_INCOMING_NAPI_ID`. Absent: the value is 0.
+    /// Queue that corresponds to the socket's `SO_INCOMING_NAPI_ID`; absent if the value must be 0.
     pub(super) napi_of_queue: Option<Spanned<usize>>,
 }
 

@@ -15,9 +15,9 @@ use crate::scenario::{
     ScenarioEpoll, ScenarioPacket, ScenarioSocket,
 };
 
-/// Default of `maxevents`, more than the number of sockets in any scenario.
+/// Default of `maxevents`. It exceeds the number of sockets of every scenario.
 const MAX_EVENTS: usize = 1024;
-/// Maximum number of sockets per row and of packets per row: enough to fill a ring several times.
+/// Maximum number of sockets or packets per row, enough to fill a ring several times.
 const ROW_MAX: usize = 1024;
 
 /// An error and its position.
@@ -69,7 +69,7 @@ pub(super) fn scenario(name: &str, file: File) -> Result<Scenario> {
 fn kernel_rule(kernel: &file::Kernel) -> Result<KernelRule> {
     let of = *kernel.of.get_ref();
     if kernel.holds == 0 || kernel.holds > of || of > 9 {
-        return refuse(kernel.of.span(), "it has to hold at least once, of at most 9 times");
+        return refuse(kernel.of.span(), "holds must be at least 1, and of at most 9");
     }
     Ok(KernelRule { tolerance: kernel.tolerance, holds: kernel.holds, of })
 }
@@ -106,7 +106,7 @@ impl Names {
         ] {
             let mut seen = BTreeSet::new();
             if let Some(twice) = names.into_iter().find(|name| !seen.insert(*name)) {
-                return refuse(0..0, format!("`{twice}` is the name of two things"));
+                return refuse(0..0, format!("the name `{twice}` is used twice"));
             }
         }
         Ok(())
@@ -137,7 +137,10 @@ impl Names {
     fn socket(&self, name: &Name) -> Result<usize> {
         match self.socket_row(name)? {
             (first, 1) => Ok(first),
-            _ => refuse(name.span(), format!("`{}` is a row of sockets, and one is wanted here", name.get_ref())),
+            _ => refuse(
+                name.span(),
+                format!("`{}` is a row of sockets, but a single socket is required here", name.get_ref()),
+            ),
         }
     }
 
@@ -156,7 +159,7 @@ fn find<'a>(what: &str, name: &Name, mut known: impl Iterator<Item = &'a String>
         Some(index) => Ok(index),
         None => {
             let all = all.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-            let all = if all.is_empty() { "there is none".to_owned() } else { format!("there are: {all}") };
+            let all = if all.is_empty() { "none is defined".to_owned() } else { format!("defined: {all}") };
             refuse(name.span(), format!("unknown {what} `{}`; {all}", name.get_ref()))
         }
     }
@@ -166,7 +169,7 @@ fn row(count: Option<&Spanned<usize>>) -> Result<usize> {
     let Some(count) = count else { return Ok(1) };
     match *count.get_ref() {
         wanted @ 1..=ROW_MAX => Ok(wanted),
-        _ => refuse(count.span(), format!("1 to {ROW_MAX} are possible")),
+        _ => refuse(count.span(), format!("expected 1 to {ROW_MAX}")),
     }
 }
 
@@ -189,7 +192,7 @@ fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<ScenarioEpol
     if let (Some(name), Some(outer)) = (&from.inside, inside)
         && outer >= index
     {
-        return refuse(name.span(), "an epoll is inside one that stands before it in the file");
+        return refuse(name.span(), "the outer epoll must be defined earlier in the file");
     }
     let settings = EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
     Ok(ScenarioEpoll { name: from.name.clone(), settings, napi_known, inside })
@@ -241,7 +244,7 @@ fn step(step: &file::Step, names: &Names) -> Result<ApplicationStep> {
 
 fn max_events(given: Option<&Spanned<usize>>) -> Result<usize> {
     match given {
-        Some(given) if *given.get_ref() == 0 => refuse(given.span(), "maxevents is at least 1"),
+        Some(given) if *given.get_ref() == 0 => refuse(given.span(), "maxevents must be at least 1"),
         Some(given) => Ok((*given.get_ref()).min(MAX_EVENTS)),
         None => Ok(MAX_EVENTS),
     }
@@ -254,10 +257,10 @@ fn packets(rows: &[file::Packet], names: &Names, lasts: Nanos) -> Result<Vec<Sce
         let (first, sockets) = names.socket_row(&from.to)?;
         let at = *from.at.get_ref();
         if at >= lasts {
-            return refuse(from.at.span(), "the scenario is over by then");
+            return refuse(from.at.span(), "the scenario ends before this time");
         }
         if !moments.insert((at, first)) {
-            return refuse(from.at.span(), "another packet goes to the same socket at this moment; use count");
+            return refuse(from.at.span(), "another packet to the same socket has the same time; use count");
         }
         let to = (0..row(from.count.as_ref())?).map(|index| first + index % sockets).collect();
         packets.push(ScenarioPacket { name: from.name.clone(), at, to });
@@ -279,7 +282,7 @@ fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings
                 ChangeKind::Epoll { epoll: names.epoll(epoll)?, settings }
             }
             (None, None, None, None, Some(event)) => ChangeKind::Raise(names.event(event)?),
-            _ => return refuse(row.span(), "a change has queue and napi, or epoll and params, or raise"),
+            _ => return refuse(row.span(), "a change needs queue and napi, or epoll and params, or raise"),
         };
         Ok(ScenarioChange { at: from.at, what })
     };
@@ -301,13 +304,13 @@ fn expectations(expect: &file::Expect, names: &Names) -> Result<Expectations> {
         match (*seen_after, *unseen) {
             (Some(after), None) => add(on, Subject::SeenAfter { packet, after }),
             (None, Some(unseen)) => add(on, Subject::Unseen { packet, count: count(unseen) }),
-            _ => return refuse(name.span(), "a packet is expected with seen-after, or with unseen"),
+            _ => return refuse(name.span(), "an expectation of a packet needs seen-after or unseen"),
         }
     }
     for file::ExpectWait { on, application, number, events, took } in &expect.wait {
         let application = names.application(application)?;
         if *number.get_ref() == 0 || (events.is_none() && took.is_none()) {
-            return refuse(number.span(), "waits are counted from 1, and expected with events or took");
+            return refuse(number.span(), "an expectation of a wait needs a number from 1, and events or took");
         }
         let number = *number.get_ref();
         if let Some(events) = *events {
@@ -333,12 +336,12 @@ fn expectations(expect: &file::Expect, names: &Names) -> Result<Expectations> {
         add(on, Subject::IncomingNapi { descriptor: names.socket(name)?, queue });
     }
     if all.is_empty() {
-        return refuse(0..0, "nothing is expected: a scenario that cannot fail shows nothing");
+        return refuse(0..0, "the scenario has no expectations, so it cannot fail");
     }
     Ok(Expectations(all))
 }
 
-/// In the order of [`Counter::ALL`].
+/// Counts in the order of [`Counter::ALL`].
 fn counts(row: &file::ExpectQueue) -> [Option<file::Count>; 10] {
     [
         row.polls,
