@@ -1,4 +1,4 @@
-//! Builds the preload library. It is embedded in `quell`, so only one file must be installed. The README of the library
+//! Builds the preload library. It is embedded in `quell`, so only one file must be installed. The library's README
 //! explains why it is written in C.
 
 use std::env;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 const SOURCE: &str = "preload/preload.c";
 
-/// The library needs no other library and no symbol version, so it loads beside any glibc. Cancelling a thread can
-/// unwind through the library from any instruction.
+/// The library needs no other library and no symbol version, so any glibc can load it. When a thread is cancelled,
+/// unwinding through the library can start at any instruction.
 const OPTIONS: [&str; 9] = [
     "-std=gnu11",
     "-shared",

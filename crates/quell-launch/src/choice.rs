@@ -1,5 +1,5 @@
-//! Parameters of a launch, combined from several sources: the command line overrides the environment, which overrides
-//! the profile. Pure. Each value records its source, so that messages can name it.
+//! Launch parameters, combined from several sources. The command line overrides the environment, and the environment
+//! overrides the profile. Each value records its source for messages. The module has no side effects.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,20 +9,20 @@ use quell_mode::{DeliveryMode, ParseModeError};
 
 /// Environment variables that set launch parameters.
 pub mod variable {
-    /// The delivery mode.
+    /// Delivery mode.
     pub const MODE: &str = "QUELL_RUN_MODE";
-    /// The maximum number of events per wait.
+    /// Maximum number of events per wait.
     pub const MAX_EVENTS: &str = "QUELL_RUN_MAX_EVENTS";
-    /// The devices whose queues are set, separated by commas.
+    /// Devices whose queues are configured, separated by commas.
     pub const DEVICES: &str = "QUELL_RUN_DEVICES";
 }
 
 /// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen<T> {
-    /// The value.
+    /// Value of the parameter.
     pub value: T,
-    /// Source of the value.
+    /// Source from which the value comes.
     pub by: By,
 }
 
@@ -47,25 +47,26 @@ impl fmt::Display for By {
     }
 }
 
-/// Parameters from one source. `None` or empty means that the source does not set the value.
+/// Parameters from one source. A field is `None` or empty if the source does not set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
-    /// The delivery mode.
+    /// Delivery mode.
     pub mode: Option<DeliveryMode>,
     /// Maximum number of events per wait.
     pub max_events: Option<NonZeroU32>,
-    /// Devices whose queues are set.
+    /// Devices whose queues are configured.
     pub devices: Vec<String>,
 }
 
 /// Parameters of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchChoice {
-    /// The delivery mode.
+    /// Delivery mode.
     pub mode: Chosen<DeliveryMode>,
-    /// Maximum number of events per wait. Absent: the program's own limit applies.
+    /// Maximum number of events per wait. If it is absent, the program's own limit applies.
     pub max_events: Option<Chosen<NonZeroU32>>,
-    /// Devices whose queues are set. Absent: all devices in the program's network namespace.
+    /// Devices whose queues are configured. If they are absent, all devices in the program's network namespace are
+    /// used.
     pub devices: Option<Chosen<Vec<String>>>,
 }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_parsed_strictly_and_an_empty_variable_is_ignored() {
+    fn an_invalid_variable_is_refused_and_an_empty_one_is_ignored() {
         let read = |name: &'static str, text: &'static str| {
             Said::by_environment(move |asked| (asked == name).then(|| text.to_owned()))
         };

@@ -1,5 +1,5 @@
-//! The preload library: embedded in this program, and as a file for the dynamic linkers of launched programs. The file
-//! is written once, into a directory that nobody else can write to, and verified before each use.
+//! The preload library, embedded in this program and stored as a file for the dynamic linkers of launched programs. The
+//! file is written once, to a directory that only this user can write to. It is verified before each use.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, Write as _};
@@ -11,23 +11,23 @@ use quell_linux::visible;
 use tempfile::NamedTempFile;
 use tracing::info;
 
-/// Shared object built from `preload/preload.c`, for the architecture of this program.
+/// The shared object, built from `preload/preload.c` for the architecture of this program.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
 
 /// Prefix of the file name. The CRC-32 of the content follows, so another version does not replace a file that programs
 /// have mapped.
 pub(crate) const FILE_NAME: &str = "libquell-preload-";
 
-/// Directories for root. Programs that change their user, and programs that these execute, must be able to read the
-/// file.
+/// Directories for root. The file must be readable for programs that change their user, and for the programs that these
+/// execute.
 const OF_ROOT: [&str; 2] = ["/run/quell", "/var/cache/quell"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Why there is no library file.
+/// Why the library file could not be provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// No directory is suitable.
+    /// No directory is suitable for the file.
     #[error(
         "no directory for the preload library permits execution: {0}; set XDG_RUNTIME_DIR or \
          XDG_CACHE_HOME to one that is not mounted noexec"
@@ -36,27 +36,27 @@ pub enum PlaceError {
     /// An existing file or directory is not trustworthy.
     #[error("{path} is not a safe place for code that is loaded into programs: {why}; remove it")]
     NotOurs {
-        /// Path.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Reason.
+        /// Why it is not trustworthy.
         why: &'static str,
     },
-    /// The path contains a space or colon, which the dynamic linker treats as the end of a path.
+    /// The path contains a space or a colon, which separate paths in `LD_PRELOAD`.
     #[error("the path of the preload library, {0}, contains a space or colon, which LD_PRELOAD does not support")]
     Unspeakable(PathBuf),
     /// The file could not be read or written.
     #[error("{action} {path}: {source}")]
     File {
-        /// Attempted action.
+        /// Operation that failed.
         action: &'static str,
-        /// Path.
+        /// Path of the file.
         path: PathBuf,
         /// Error returned by the kernel.
         source: io::Error,
     },
 }
 
-/// Path of the library file, for programs that this user starts.
+/// Provides the library file for programs that this user starts, and returns its path.
 ///
 /// # Errors
 /// When no directory is suitable, an existing file is not trustworthy, or the file cannot be written.
@@ -66,7 +66,7 @@ pub fn place() -> Result<PathBuf, PlaceError> {
     for directory in directories {
         match prepare(&directory, mode) {
             Ok(true) => {
-                info!(directory = visible::path(&directory), "the preload library is placed here");
+                info!(directory = visible::path(&directory), "preload library provided");
                 return place_in(&directory);
             }
             Ok(false) => refused.push(format!("{} is mounted noexec", visible::path(&directory))),
@@ -76,10 +76,14 @@ pub fn place() -> Result<PathBuf, PlaceError> {
             Err(error) => return Err(error),
         }
     }
-    Err(PlaceError::NoDirectory(if refused.is_empty() { "none is known".to_owned() } else { refused.join("; ") }))
+    Err(PlaceError::NoDirectory(if refused.is_empty() {
+        "no directory is known".to_owned()
+    } else {
+        refused.join("; ")
+    }))
 }
 
-/// Candidate directories, best first, and the permissions of a new directory.
+/// Candidate directories in order of preference, and the permissions of a new directory.
 fn directories(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> (Vec<PathBuf>, u32) {
     if user == 0 {
         return (OF_ROOT.map(PathBuf::from).to_vec(), 0o755);
@@ -98,17 +102,17 @@ fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
             .recursive(true)
             .mode(mode)
             .create(parent)
-            .map_err(|error| failed("making the parent of", error))?;
+            .map_err(|error| failed("creating the parent directory of", error))?;
     }
     match DirBuilder::new().mode(mode).create(directory) {
-        // Sets the requested permissions regardless of the umask.
+        // Set the requested permissions regardless of the umask.
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(mode)).map_err(|e| failed("opening", e))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(failed("making", error)),
     }
-    let metadata = fs::symlink_metadata(directory).map_err(|error| failed("looking at", error))?;
+    let metadata = fs::symlink_metadata(directory).map_err(|error| failed("examining", error))?;
     refuse_what_is_not_ours(directory, &metadata, metadata.is_dir())?;
-    can_hold_code(directory).map_err(|error| failed("looking at", error))
+    can_hold_code(directory).map_err(|error| failed("examining", error))
 }
 
 /// Name of the library's file.
@@ -131,7 +135,7 @@ fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("looking at", error)),
+        Err(error) => return Err(failed("examining", error)),
     }
     write(directory, &path).map_err(|error| failed("writing", error))?;
     Ok(path)
@@ -148,11 +152,11 @@ fn write(directory: &Path, path: &Path) -> io::Result<()> {
 
 fn refuse_what_is_not_ours(path: &Path, metadata: &Metadata, is_of_kind: bool) -> Result<(), PlaceError> {
     let why = if !is_of_kind {
-        "it is something else than it should be"
+        "it has an unexpected file type"
     } else if metadata.uid() != effective_user() {
         "it belongs to another user"
     } else if metadata.mode() & WRITABLE_BY_OTHERS != 0 {
-        "others may write to it"
+        "other users may write to it"
     } else {
         return Ok(());
     };
@@ -168,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn the_file_holds_the_library_and_all_may_read_it() {
+    fn the_file_contains_the_library_and_is_readable_for_all() {
         let directory = directory();
         let path = place_in(directory.path()).unwrap();
         assert_eq!(fs::read(&path).unwrap(), LIBRARY);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left there");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the directory contains nothing else");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the preload library has been called for in a process: flags in its memory (`report` in `preload/preload.c`), which
-//! are read from outside. No file and no descriptor of the process is used for it.
+//! Reports which functions of the preload library a process has called. The library sets flags in its memory (`report`
+//! in `preload/preload.c`), and this module reads them from outside. It needs no file and no descriptor of the process.
 
 use std::ffi::OsStr;
 use std::sync::LazyLock;
@@ -13,30 +13,30 @@ use crate::library::{LIBRARY, file_name};
 
 const SYMBOL: &[u8] = b"quell_report";
 
-/// The preload library in a process.
+/// State of the preload library in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
-    /// It is not loaded.
+    /// The library is not loaded.
     Absent,
-    /// It is loaded, and was called for this.
+    /// The library is loaded, and the process has made these calls.
     Loaded(Calls),
-    /// It could not be read whether it is loaded, or what it was called for.
+    /// It is unknown whether the library is loaded, or its report could not be read.
     Unknown,
 }
 
-/// Which calls of a process have gone through the library since the process began.
+/// Calls that a process has made through the library since the process started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// A wait, of a library whose settings change waits.
+    /// Whether the process has called a wait function. The library records it only if its settings change waits.
     pub waited: bool,
-    /// The creation of an internet socket, of a library whose settings change sockets.
+    /// Whether the process has created an internet socket. The library records it only if its settings change sockets.
     pub made_socket: bool,
-    /// The kernel refused `SO_BUSY_POLL` to such a socket.
+    /// Whether the kernel refused `SO_BUSY_POLL` on such a socket.
     pub refused_socket: bool,
 }
 
 impl Library {
-    /// Reads what the library of a process reports.
+    /// Reads the report of the library in a process.
     #[must_use]
     pub fn of(process: &ProcDir) -> Self {
         static FILE: LazyLock<String> = LazyLock::new(file_name);
@@ -52,13 +52,13 @@ impl Library {
                 let [waited, made_socket, refused_socket] = calls.map(|flag| flag != 0);
                 Self::Loaded(Calls { waited, made_socket, refused_socket })
             }
-            // In the first case the flags may be those of the parent.
+            // In the first case, the flags may belong to the parent process.
             Some(Ok(_) | Err(_)) | None => Self::Unknown,
         }
     }
 }
 
-/// Distance of the report from the address at which the library is loaded.
+/// Offset of the report from the address at which the library is loaded.
 fn offset_of_report() -> Option<u64> {
     let header = FileHeader64::<Endianness>::parse(LIBRARY).ok()?;
     let endian = header.endian().ok()?;

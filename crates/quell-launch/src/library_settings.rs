@@ -1,4 +1,5 @@
-//! Translates a delivery mode to settings of the preload library and to the program's environment. Pure.
+//! Translates a delivery mode to settings of the preload library, and to the program's environment. The module has no
+//! side effects.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
@@ -12,7 +13,7 @@ use crate::preload_settings::{ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, 
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// A setting of a mode that the library does not support.
+/// Error for a setting of a mode that the library does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{mode}: {what}")]
 pub struct BeyondTheLibrary {
@@ -20,8 +21,8 @@ pub struct BeyondTheLibrary {
     what: &'static str,
 }
 
-/// Library settings for a mode, with an optional limit of events per wait. Equal to the default if the mode requires no
-/// changes in the program.
+/// Library settings for a mode, with an optional maximum number of events per wait. They equal the default if the mode
+/// requires no changes in the program.
 ///
 /// # Errors
 /// When a number is out of the library's range.
@@ -32,14 +33,16 @@ pub fn library_settings(
     let beyond = |what| move || BeyondTheLibrary { mode: *mode, what };
     let epoll = mode.epoll().filter(|epoll| *epoll != EpollParams::default());
     let suspends = mode.napi().irq_suspend_timeout_ns > 0 && epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
-    let events = |events: NonZeroU32| EventsMax::new(events.get()).ok_or_else(beyond("that many events no wait takes"));
+    let events = |events: NonZeroU32| {
+        EventsMax::new(events.get()).ok_or_else(beyond("the number of events per wait is too large"))
+    };
     Ok(PreloadSettings {
         epoll,
-        // Same options as for sockets of a running program, except for the budget: set from outside, it could not be
-        // restored.
+        // Use the options that are set on the sockets of a running program, and also a budget. A budget that is set
+        // from outside cannot be restored.
         sockets: mode.socket_busy_poll(),
         timed_zero_waits: suspends,
-        wait: wait(mode.program_wait()).ok_or_else(beyond("its waits are too long"))?,
+        wait: wait(mode.program_wait()).ok_or_else(beyond("the length of its waits is out of range"))?,
         events_max: max_events.map(events).transpose()?,
     })
 }
@@ -53,13 +56,13 @@ fn wait(wait: ProgramWait) -> Option<WaitChange> {
         ProgramWait::SpinBeforeSleep(spin) => {
             u32::try_from(spin.as_micros()).ok().and_then(SpinMicros::new).map(WaitChange::SpinBeforeSleep)
         }
-        // Modes that are unknown here are rejected, not applied in part.
+        // Reject unknown modes instead of applying them in part.
         _ => None,
     }
 }
 
-/// Additions to the program's environment: the library, before other preloaded libraries, and its settings. A preload
-/// library of an earlier launch is left out, if one started this program.
+/// Additions to the program's environment: the library, before other preloaded libraries, and its settings. If an
+/// earlier launch started this program, its preload library is removed.
 #[must_use]
 pub fn environment(
     library: &Path,
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_on_events_applies_to_every_mode() {
+    fn a_maximum_number_of_events_applies_to_every_mode() {
         assert_eq!(text("base", 64), "1,events-max=64");
         assert_eq!(text("suspend20", 8), "1,epoll=0/64/1,zero-waits=timed,events-max=8");
         assert!(library_settings(&DeliveryMode::default(), NonZeroU32::new(u32::MAX)).is_err());

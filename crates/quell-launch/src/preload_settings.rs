@@ -1,5 +1,5 @@
-//! Settings of the preload library. The types exclude invalid values. One line of text carries the settings in the
-//! environment; `parse` in `preload/preload.c` reads it.
+//! Settings of the preload library. The types exclude invalid values. An environment variable contains the settings as
+//! one line of text, which `parse` in `preload/preload.c` reads.
 //!
 //! ```
 //! use quell_launch::preload_settings::PreloadSettings;
@@ -17,13 +17,13 @@ use std::fmt;
 
 use quell_mode::{EpollParams, NAPI_POLL_WEIGHT, PollUsecs};
 
-/// Environment variable that carries the settings.
+/// Environment variable that contains the settings.
 pub const ENVIRONMENT_VARIABLE: &str = "QUELL_PRELOAD_SETTINGS";
 
-/// Version prefix of the text. A library that does not know the version does nothing.
+/// Version prefix of the text. A library that does not support the version changes nothing.
 pub const VERSION: &str = "1";
 
-/// Changes that the library makes to the behaviour of a program. The default changes nothing.
+/// Changes that the library makes in a program. The default changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PreloadSettings {
     /// Busy-poll parameters that every new epoll gets (`EPIOCSPARAMS`). The library ignores all settings if
@@ -32,9 +32,9 @@ pub struct PreloadSettings {
     /// `SO_BUSY_POLL` of every new internet socket, with `SO_PREFER_BUSY_POLL` and a `SO_BUSY_POLL_BUDGET` of
     /// [`NAPI_POLL_WEIGHT`].
     pub sockets: Option<PollUsecs>,
-    /// Whether waits with timeout zero become waits of 1 ns. In a wait with timeout zero, the kernel neither polls nor
-    /// resumes interrupts (`ep_poll` in `fs/eventpoll.c`). Under suspension, a program that spins would otherwise
-    /// depend on the suspend timeout.
+    /// Whether waits with timeout zero become waits of 1 ns. With timeout zero, the kernel neither polls the queue nor
+    /// resumes interrupts (`ep_poll` in `fs/eventpoll.c`). Under IRQ suspension, a program that spins would get packets
+    /// only after the suspend timeout.
     pub timed_zero_waits: bool,
     /// Change to waits that may sleep.
     pub wait: WaitChange,
@@ -48,7 +48,7 @@ pub enum WaitChange {
     /// Waits are not changed.
     #[default]
     AsWritten,
-    /// Waits are split into waits of at most this length. The program does not notice.
+    /// Waits are split into waits of at most this length. This is invisible to the program.
     AtMost(WaitMillis),
     /// Waits spin for this time with timeout zero before they sleep.
     SpinBeforeSleep(SpinMicros),
@@ -59,7 +59,7 @@ pub enum WaitChange {
 pub struct Ranged<const MIN: u32, const MAX: u32>(u32);
 
 impl<const MIN: u32, const MAX: u32> Ranged<MIN, MAX> {
-    /// Creates the number. `None` if it is out of range.
+    /// Creates the number. Returns `None` if it is out of range.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         (MIN..=MAX).contains(&number).then_some(Self(number))
@@ -72,16 +72,16 @@ impl<const MIN: u32, const MAX: u32> Ranged<MIN, MAX> {
     }
 }
 
-/// Maximum length of one part of a split wait, ms. `epoll_wait` takes its timeout in ms.
+/// Maximum length of one part of a split wait, in ms, which is the unit of `epoll_wait`.
 pub type WaitMillis = Ranged<1, 1_000>;
 
-/// Spin time before sleeping, µs.
+/// Time for which a wait spins before it sleeps, in µs.
 pub type SpinMicros = Ranged<1, { i32::MAX as u32 }>;
 
-/// Events per wait: at least one, at most the kernel's limit (`EP_MAX_EVENTS` in `fs/eventpoll.c`, with 12 bytes each).
+/// Number of events per wait. The maximum is `EP_MAX_EVENTS` in `fs/eventpoll.c`, for events of 12 bytes.
 pub type EventsMax = Ranged<1, { i32::MAX as u32 / 12 }>;
 
-/// The version, then all settings that differ from the default, separated by commas, in a fixed order.
+/// Writes the version and then all settings that differ from the default, separated by commas, in a fixed order.
 impl fmt::Display for PreloadSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(VERSION)?;

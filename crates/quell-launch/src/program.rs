@@ -1,5 +1,5 @@
-//! The program to start: its file, and whether the preload library can reach it. Decided from the file alone, before
-//! the start. Programs that it executes later are unknown.
+//! The program to start: its file, and whether the preload library can reach it. The check uses only the file, before
+//! the start. It does not cover programs that this program executes later.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,7 +20,7 @@ use crate::library::LIBRARY;
 
 /// Maximum depth of nested interpreters, as in the kernel (`exec_binprm` in `fs/exec.c`).
 const INTERPRETERS_MAX: usize = 5;
-/// Maximum length of a script's first line (`BINPRM_BUF_SIZE`).
+/// Maximum length of a script's first line in bytes (`BINPRM_BUF_SIZE`).
 const SCRIPT_LINE_MAX: u64 = 256;
 /// Prefix of the file name of glibc's dynamic linker.
 const GLIBC_LINKER: &str = "ld-linux";
@@ -39,9 +39,9 @@ pub struct LaunchProgram {
 /// How Quell reaches a program's epolls and sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// Through the preload library.
+    /// Through the preload library in the program.
     Preload,
-    /// Only from outside, through duplicates of its file descriptors, while it runs.
+    /// Only from outside, through duplicates of the running program's file descriptors.
     FromOutside(NotPreloaded),
 }
 
@@ -55,10 +55,10 @@ pub enum NotPreloaded {
     /// The program makes its system calls without the C library.
     #[error("it is a Go program, which does not use libc for system calls")]
     Go,
-    /// The program uses another dynamic linker.
+    /// The program uses a dynamic linker other than glibc's.
     #[error("its dynamic linker is {0}, not glibc's")]
     OtherLinker(String),
-    /// The program is for another architecture, or 32-bit.
+    /// The program is built for another architecture, or is a 32-bit program.
     #[error("it is built for another architecture")]
     OtherMachine,
     /// Executing the program changes its privileges.
@@ -69,14 +69,14 @@ pub enum NotPreloaded {
     Privileged,
 }
 
-/// Why there is no program to start.
+/// Why the program could not be found or examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchProgramError {
-    /// No directory in `PATH` contains it.
+    /// No directory in `PATH` contains the program.
     #[error("`{0}` not found in PATH")]
     NotFound(String),
-    /// The file cannot be read. A file that is executable but not readable cannot be checked.
+    /// The file cannot be read. Quell cannot check a file that is executable but not readable.
     #[error("reading {path}: {source}")]
     Unreadable {
         /// Path of the file.
@@ -87,7 +87,7 @@ pub enum LaunchProgramError {
 }
 
 impl LaunchProgram {
-    /// Resolves `name`: a path, or a name to search in the directories of `search`, the value of `PATH`.
+    /// Finds a program by its path, or by its name in the directories of `search` (the value of `PATH`).
     ///
     /// # Errors
     /// When the program does not exist or cannot be read.
@@ -100,7 +100,7 @@ impl LaunchProgram {
     }
 }
 
-/// Searches like `execvp(3)`.
+/// Searches for a program as `execvp(3)` does.
 fn look_up(name: &OsStr, search: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(name.into());
@@ -129,7 +129,7 @@ fn reach(path: &Path, search: &OsStr) -> Result<Reach, LaunchProgramError> {
     Ok(Reach::FromOutside(NotPreloaded::OtherMachine))
 }
 
-/// Interpreter of a script, from its first line. With `env`, the program that `env` runs.
+/// Interpreter from the first line of a script. If that is `env`, the program that `env` executes.
 fn interpreter_of_script(file: &mut File, search: &OsStr) -> io::Result<Option<PathBuf>> {
     let mut begin = Vec::new();
     file.take(SCRIPT_LINE_MAX).read_to_end(&mut begin)?;
@@ -196,7 +196,7 @@ mod tests {
         path
     }
 
-    /// A compiled C program. `None` without a compiler, or if the compiler does not support the options.
+    /// Compiles a C program. Returns `None` if there is no compiler, or it does not support the options.
     fn compiled(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
         let (source, program) =
             (file(directory, "main.c", b"int main(void) { return 0; }"), directory.path().join("main"));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_distribution_is_reached_and_so_is_a_script_that_it_runs() {
+    fn a_program_of_the_distribution_and_a_script_for_it_are_reached() {
         assert_eq!(found("ls"), Reach::Preload);
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(found(file(&directory, "script", b"#!/bin/sh -e\nls\n")), Reach::Preload);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_go_program_is_not_reached_also_when_it_is_linked_dynamically() {
+    fn a_go_program_is_not_reached_even_if_it_is_linked_dynamically() {
         let directory = tempfile::tempdir().unwrap();
         let source = b"package main\nimport \"C\"\nimport \"net\"\nfunc main() { net.Listen(\"tcp\", \":0\") }\n";
         let (source, program) = (file(&directory, "main.go", source), directory.path().join("go"));

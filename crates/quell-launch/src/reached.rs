@@ -1,6 +1,6 @@
-//! Whether a mode has reached the processes of a launched command: decided from snapshots, in which epolls and sockets
-//! were asked through duplicates, and from what the preload library reports. Pure. Nothing is taken for reached because
-//! it was attempted.
+//! Checks whether a mode takes effect in the processes of a launched command. The check uses snapshots, which read
+//! epolls and sockets through duplicated descriptors, and the report of the preload library. A setting counts only if
+//! it was read back. The module has no side effects.
 
 use std::collections::BTreeMap;
 
@@ -11,69 +11,69 @@ use quell_mode::{EpollParams, PollUsecs};
 use crate::library_report::Library;
 use crate::preload_settings::{PreloadSettings, WaitChange};
 
-/// What a mode needs of a process.
+/// Settings that a mode requires in a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Parameters of every epoll with sockets.
+    /// Parameters that every epoll with sockets must have.
     pub epoll: Option<EpollParams>,
-    /// Time for which every socket busy polls (`SO_BUSY_POLL`), µs.
+    /// Time for which every socket must busy poll (`SO_BUSY_POLL`), in µs.
     pub sockets: Option<u32>,
-    /// Waits that go through the preload library.
+    /// Whether waits must go through the preload library.
     pub waits: bool,
 }
 
-/// What was found of one need.
+/// Result of checking one kind of object in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachedObjects {
-    /// The mode does not need it, or the kernel did not say.
+    /// The mode does not require a setting, or the kernel did not report it.
     Unknown,
-    /// The process has no such object.
+    /// The process has no object of this kind.
     Nothing,
-    /// Every object has the values.
+    /// Every object has the required values.
     Everywhere,
-    /// Some objects lack the values.
+    /// Some objects lack the required values.
     Lacking {
-        /// Objects without the values.
+        /// Number of objects without the required values.
         without: usize,
-        /// All objects.
+        /// Number of all objects.
         of: usize,
     },
 }
 
-/// How a process waits.
+/// How a process waits for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// The mode does not need its waits, or it is unknown.
+    /// The mode does not depend on the waits, or they are unknown.
     Unknown,
-    /// No wait of it was seen.
+    /// The process has not called a wait function yet.
     NotSeen,
-    /// Through the preload library.
+    /// The process waits through the preload library.
     ThroughLibrary,
-    /// By system calls that do not go through the preload library.
+    /// The process waits with system calls that bypass the preload library.
     AroundLibrary,
 }
 
-/// What a mode has reached in one process.
+/// Effect of a mode in one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reached {
-    /// Process ID.
+    /// PID of the process.
     pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Name of the process.
     pub name: String,
-    /// Its epolls.
+    /// Result for the epolls of the process.
     pub epolls: ReachedObjects,
-    /// Its sockets.
+    /// Result for the sockets of the process.
     pub sockets: ReachedObjects,
-    /// Its waits.
+    /// How the process waits.
     pub waits: Waits,
-    /// The library in it.
+    /// State of the preload library in the process.
     pub library: Library,
 }
 
-/// The processes of a command over time. A finding counts when it was made in several looks in a row: a program that has
-/// just begun has made its sockets and not its epolls yet.
+/// Tracks the processes of a command over time. A result counts if it is the same in several consecutive checks,
+/// because a program that has just started may have created its sockets, but not its epolls.
 #[derive(Debug, Default)]
 pub struct ReachTracker {
     tracks: BTreeMap<(Pid, u64), Track>,
@@ -86,13 +86,14 @@ struct Track {
     reported: Option<Reached>,
 }
 
-/// Looks in a row after which a finding counts.
+/// Number of consecutive checks after which a result counts.
 const LOOKS: u32 = 2;
-/// The same, where something is not there yet.
+/// Number of consecutive checks after which a result counts if an object is still missing.
 const LOOKS_FOR_NOTHING: u32 = 5;
 
 impl Needs {
-    /// What the settings of the preload library are meant to reach. Without the library only epolls can be reached.
+    /// Effects that the settings of the preload library should have. Without the library, only epolls can be
+    /// configured.
     #[must_use]
     pub fn of(settings: &PreloadSettings, by_library: bool) -> Self {
         let changes_waits =
@@ -104,13 +105,13 @@ impl Needs {
         }
     }
 
-    /// Whether nothing is needed of a process.
+    /// Whether the mode requires nothing in a process.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What was reached in a process; `None` if it has no network sockets, or may not be looked into.
+    /// Checks a process. Returns `None` if the process has no network sockets, or its files cannot be read.
     #[must_use]
     pub fn look(&self, snapshot: &Snapshot, process: &Process, library: Library) -> Option<Reached> {
         let files = process.files.known()?;
@@ -169,7 +170,8 @@ fn watches_sockets(epoll: &SnapshotEpoll) -> bool {
     epoll.targets.known_elements().any(|target| matches!(target.file, WatchedFile::Socket { .. }))
 }
 
-/// `has`: whether an object has the values, absent where that could not be read.
+/// Summarizes objects. An item of `has` tells whether an object has the required values; it is `None` if they could not
+/// be read.
 fn found(has: impl Iterator<Item = Option<bool>>) -> ReachedObjects {
     let (mut with, mut without) = (0, 0);
     for has in has.flatten() {
@@ -197,12 +199,12 @@ impl Reached {
         lacks_all(self.epolls) || lacks_all(self.sockets) || lacks_waits
     }
 
-    /// Whether something is not there that may yet come.
+    /// Whether an object is missing that the process may still create.
     fn waits_for_something(&self) -> bool {
         self.epolls == ReachedObjects::Nothing || self.waits == Waits::NotSeen
     }
 
-    /// Whether both say the same, apart from numbers.
+    /// Whether both results are the same, apart from numbers.
     fn says_the_same(&self, other: &Self) -> bool {
         let kind = |found| match found {
             ReachedObjects::Lacking { without, of } => (3, without == of),
@@ -216,7 +218,7 @@ impl Reached {
 }
 
 impl ReachTracker {
-    /// Takes the findings of one look, and returns those that have become certain, or have changed.
+    /// Adds the results of one check. Returns the results that are now certain, or have changed.
     pub fn certain(&mut self, looked: Vec<Reached>) -> Vec<Reached> {
         looked.into_iter().filter_map(|reached| self.track(reached)).collect()
     }
@@ -235,7 +237,7 @@ impl ReachTracker {
         track.reported.clone()
     }
 
-    /// Whether nothing has been certain of any process.
+    /// Whether no result is certain yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tracks.values().all(|track| track.reported.is_none())
@@ -254,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_could_not_be_read_prove_nothing() {
+    fn an_unreadable_object_gives_no_result() {
         assert_eq!(found([None, None].into_iter()), ReachedObjects::Unknown);
         assert_eq!(found([Some(true), None].into_iter()), ReachedObjects::Everywhere);
         assert_eq!(found([Some(true), Some(false), None].into_iter()), ReachedObjects::Lacking { without: 1, of: 2 });
     }
 
     #[test]
-    fn a_finding_is_certain_at_the_second_look_and_is_said_once() {
+    fn a_result_counts_at_the_second_check_and_is_reported_once() {
         let mut tracker = ReachTracker::default();
         let mut look = |epolls, waits| tracker.certain(vec![reached(epolls, waits)]).len();
         let lacking = |without| ReachedObjects::Lacking { without, of: 4 };
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_yet_is_said_later() {
+    fn a_missing_object_is_reported_later() {
         let mut tracker = ReachTracker::default();
         let mut look = |epolls| tracker.certain(vec![reached(epolls, Waits::Unknown)]).len();
         assert_eq!([0; 6].map(|_| look(ReachedObjects::Nothing)), [0, 0, 0, 0, 1, 0]);
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_the_library_only_epolls_are_needed() {
+    fn without_the_library_only_epolls_are_required() {
         let epoll = Some(EpollParams { prefer_busy_poll: true, ..EpollParams::default() });
         let settings = PreloadSettings { epoll, timed_zero_waits: true, ..PreloadSettings::default() };
         assert!(Needs::of(&settings, true).waits && !Needs::of(&settings, false).waits);

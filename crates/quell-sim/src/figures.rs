@@ -17,9 +17,9 @@ pub struct Figures {
     pub p95_us: f64,
     /// 99th percentile of latency in µs.
     pub p99_us: f64,
-    /// Accounted CPU use in percent.
+    /// CPU use as accounted by the kernel, in percent.
     pub cpu_pct: f64,
-    /// Share of CPU time in softirqs, hard interrupts included, in percent.
+    /// Share of CPU time in softirqs and hard interrupts, in percent.
     pub softirq_pct: f64,
     /// Unhalted cycles per request.
     pub cycles_per_query: f64,
@@ -31,29 +31,29 @@ pub struct Figures {
     pub polls_per_s: f64,
     /// Share of empty polls, in percent.
     pub empty_polls_pct: f64,
-    /// Events per `epoll_wait` call that returned events.
+    /// Number of events per `epoll_wait` call, counting only calls that returned events.
     pub epoll_events: f64,
 }
 
-/// A column of the table.
+/// A column of the metrics table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Column {
     /// Responses per second.
     Qps,
-    /// Mean latency.
+    /// Mean latency in µs.
     Mean,
-    /// Median latency.
+    /// Median latency in µs.
     P50,
-    /// 95th percentile.
+    /// 95th percentile of latency in µs.
     P95,
-    /// 99th percentile.
+    /// 99th percentile of latency in µs.
     P99,
-    /// Accounted CPU use.
+    /// CPU use as accounted by the kernel, in percent.
     Cpu,
-    /// CPU time in softirqs.
+    /// Share of CPU time in softirqs, in percent.
     Softirq,
-    /// Cycles per request.
+    /// Unhalted cycles per request.
     Cycles,
     /// Device interrupts per second.
     Irqs,
@@ -61,12 +61,12 @@ pub enum Column {
     PollWork,
     /// NAPI polls per second and queue.
     Polls,
-    /// Events per `epoll_wait`.
+    /// Number of events per `epoll_wait` call.
     EpollEvents,
 }
 
 impl Column {
-    /// All columns, in the order of a table.
+    /// All columns, in the order in which tables show them.
     pub const ALL: [Self; 12] = [
         Self::Qps,
         Self::Mean,
@@ -82,7 +82,7 @@ impl Column {
         Self::EpollEvents,
     ];
 
-    /// Heading with unit.
+    /// Heading of the column, including its unit.
     #[must_use]
     pub fn heading(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ impl Column {
         }
     }
 
-    /// Value of this column.
+    /// Value of this column for a run's metrics.
     #[must_use]
     pub fn of(self, figures: &Figures) -> f64 {
         match self {
@@ -122,8 +122,8 @@ impl Column {
 }
 
 impl RunResult {
-    /// Metrics of the run, scaled from its queues to the `host_queues` of the whole host. Polls are those
-    /// that the published counter would have counted.
+    /// Metrics of the run, scaled from its queues to the `host_queues` of the whole host. The number of polls includes
+    /// those that only the published counter would have counted.
     #[must_use]
     pub fn figures(&self, host_queues: usize) -> Figures {
         let scale = host_queues as f64 / self.queues as f64;

@@ -1,7 +1,6 @@
-//! A deterministic model of the kernel's packet delivery in virtual time: interrupts, NAPI, deferral,
-//! timers, busy polling, suspension, threads and epoll, with the kernel's states and names, on CPUs whose
-//! costs are physical constants of a host. A run uses no I/O, no wall clock and no threads, so it gives
-//! the same result, bit for bit, on every machine.
+//! A deterministic model of the kernel's packet delivery in virtual time. It covers interrupts, NAPI, deferral, timers,
+//! busy polling, suspension, threads and epoll, with the kernel's states and names. The costs of its CPUs are physical
+//! constants of a host. A run uses no I/O, no wall clock and no threads, so its result is identical on every machine.
 //!
 //! | item | what it simulates |
 //! | --- | --- |

@@ -1,7 +1,7 @@
-//! NAPI polls that the published counter includes beside those of the load. It counted the tracepoint
-//! `napi:napi_poll` system-wide, from before the load until after it, so it includes polls of other
-//! interfaces, and of the same queues while they were almost idle. These are computed from the rules of
-//! deferral, not simulated, and affect no other metric.
+//! NAPI polls that the published counter includes in addition to those of the load. It counted the tracepoint
+//! `napi:napi_poll` for the whole system, from before the load until after it. The counter therefore includes polls of
+//! other interfaces, and polls of the same queues while they were almost idle. This module computes them from the rules
+//! of deferral without simulation. They affect no other metric.
 
 use quell_mode::NapiSettings;
 
@@ -11,7 +11,7 @@ use crate::host::Constants;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct UnrelatedPolls {
     pub(crate) polls_per_s: f64,
-    /// Of these, empty polls.
+    /// Additional empty polls per second.
     pub(crate) empty_polls_per_s: f64,
     pub(crate) packets_per_s: f64,
 }
@@ -38,8 +38,8 @@ struct SparsePolls {
 }
 
 impl SparsePolls {
-    /// After a poll with packets, up to `defer-hard-irqs` timer polls are empty; then the interrupt is
-    /// enabled again and announces the next packet.
+    /// Computes the polls. After a poll with packets, up to `defer-hard-irqs` timer polls are empty. Then the interrupt
+    /// is enabled again, and the next packet raises it.
     fn new(packets_per_s: f64, napi: &NapiSettings) -> Self {
         if !napi.defers() {
             return Self { useful_per_s: packets_per_s, empty_per_s: 0.0 };
@@ -62,7 +62,7 @@ mod tests {
         mode.parse::<quell_mode::DeliveryMode>().expect("a mode").napi()
     }
 
-    /// Simulates the rules packet by packet.
+    /// Applies the rules packet by packet, for comparison.
     fn simulated(packets_per_s: f64, napi: &NapiSettings) -> SparsePolls {
         let mut random = RandomStream::new(1, Purpose::Arrivals);
         let timeout_s = napi.gro_flush_timeout_ns as f64 / 1e9;
@@ -72,7 +72,7 @@ mod tests {
             useful += 1.0;
             let timers = (next_s / timeout_s).floor().min(napi.defer_hard_irqs.into());
             empty += timers;
-            // Within the deferral the next timer finds the packet, after it the interrupt brings it.
+            // During deferral, the next timer poll finds the packet. After it, the packet raises an interrupt.
             now_s += if timers < napi.defer_hard_irqs.into() { (timers + 1.0) * timeout_s } else { next_s };
         }
         SparsePolls { useful_per_s: useful / now_s, empty_per_s: empty / now_s }

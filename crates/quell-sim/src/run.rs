@@ -1,4 +1,4 @@
-//! A run: a server on a host, under a delivery mode and a load, and its result.
+//! A run of a server on a host, with a delivery mode and a load, and the run's result.
 
 use quell_mode::DeliveryMode;
 
@@ -13,19 +13,19 @@ use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind,
 /// A run of a server on a host, under a load.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Delivery mode.
+    /// Delivery mode of the run.
     pub mode: DeliveryMode,
-    /// Host.
+    /// Profile of the simulated host.
     pub host: HostProfile,
     /// Behaviour that differs between kernel versions.
     pub rules: KernelRules,
-    /// Requests of the clients.
+    /// Pattern of the clients' requests.
     pub traffic: TrafficKind,
-    /// Connections, over all queues.
+    /// Number of connections over all queues.
     pub connections: usize,
-    /// RX queues. Each interrupts its own CPU.
+    /// Number of RX queues. Each queue interrupts a different CPU.
     pub queues: usize,
-    /// Server.
+    /// Kind of server.
     pub server: ServerKind,
     /// Whether the server's threads may run on any CPU.
     pub floating: bool,
@@ -36,11 +36,11 @@ pub struct Run {
     pub xps: bool,
     /// Distribution of connections over the queues.
     pub spread: ConnectionSpread,
-    /// Size of requests and responses; `None` for the size that the host's constants imply.
+    /// Size of requests and responses. `None` selects the size that the host's constants imply.
     pub message: Option<MessageSize>,
-    /// Virtual time before anything is counted, in ns.
+    /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
-    /// Virtual time that is counted, in ns.
+    /// Virtual time during which events are counted, in ns.
     pub measured_ns: Ns,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -49,11 +49,11 @@ pub struct Run {
 /// Distribution of connections over queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionSpread {
-    /// As evenly as possible.
+    /// Connections are distributed as evenly as possible.
     Even,
-    /// Independently at random, like a hash of the addresses (RSS).
+    /// Each connection has an independent random queue, as with a hash of the addresses (RSS).
     Hashed,
-    /// By random weights of the queues.
+    /// The queues have random weights.
     Imbalanced {
         /// Largest deviation of a weight from the mean, in percent; below 100.
         percent: u8,
@@ -65,7 +65,7 @@ pub enum ConnectionSpread {
 pub struct MessageSize {
     /// Size of a request and of a response, in bytes.
     pub bytes: u32,
-    /// Segment size (MSS), in bytes. Each segment of a larger request makes the socket readable.
+    /// Maximum segment size (MSS) in bytes. Each segment of a larger request makes the socket readable.
     pub segment_bytes: u32,
 }
 
@@ -80,7 +80,7 @@ impl MessageSize {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// Invalid setting of the run.
+    /// A setting of the run is invalid.
     #[error("the run cannot be simulated: {0}")]
     Setting(&'static str),
     /// The event queue overflowed.
@@ -98,26 +98,26 @@ pub struct RunResult {
     pub qps: f64,
     /// Latency as the client measures it, from the time of sending.
     pub latency: quell_stats::LatencyHistogram,
-    /// Latency from the time at which the request was due; empty without a schedule.
+    /// Latency from the time at which the request was due. It is empty if the traffic has no schedule.
     pub latency_from_due: quell_stats::LatencyHistogram,
-    /// Requests that were due while their connection waited for a response.
+    /// Number of requests that were due while their connection waited for a response.
     pub waited_for_connection: u64,
-    /// Requests that were due but not sent until the end of the run.
+    /// Number of requests that were due but not sent until the end of the run.
     pub never_sent: u64,
     /// Exact mean latency, in µs.
     pub mean_us: f64,
-    /// CPU time, over all CPUs.
+    /// CPU time summed over all CPUs.
     pub cpu: CpuTime,
     /// Executed cycles per request.
     pub cycles_per_query: f64,
     /// Accounted CPU use, in percent.
     pub cpu_pct: f64,
-    /// Counters, over all queues.
+    /// Counters summed over all queues.
     pub counters: Counters,
     pub(crate) unrelated_polls: UnrelatedPolls,
     /// Measured time, in s.
     pub measured_s: f64,
-    /// RX queues.
+    /// Number of RX queues.
     pub queues: usize,
     /// Number of simulated events.
     pub events: u64,
@@ -126,7 +126,7 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// Packets dropped because a ring was full.
+    /// Number of packets that were dropped because a ring was full.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.counters.drops
@@ -134,8 +134,8 @@ impl RunResult {
 }
 
 impl Run {
-    /// A run with one pinned event-loop worker and one connection per queue, 10 ms of warm-up and 100 ms of
-    /// counted time.
+    /// Creates a run with one pinned event-loop worker and one connection per queue. It has a warm-up of 10 ms and
+    /// counts for 100 ms.
     #[must_use]
     pub fn new(mode: DeliveryMode, host: HostProfile, traffic: TrafficKind, queues: usize) -> Self {
         Self {
@@ -166,11 +166,11 @@ impl Run {
         self.play(None).map(|(result, _)| result)
     }
 
-    /// Simulates the run and records everything after the warm-up. The result is the same.
+    /// Simulates the run and records everything after the warm-up. The result equals that of [`Run::simulate`].
     ///
     /// # Errors
     ///
-    /// As [`Run::simulate`].
+    /// The same errors as [`Run::simulate`].
     pub fn simulate_recorded(&self) -> Result<(RunResult, Trace), RunError> {
         let (result, trace) = self.play(Some(Box::default()))?;
         Ok((result, trace.map_or_else(Trace::default, |trace| *trace)))
@@ -223,25 +223,25 @@ impl Run {
     fn check(&self) -> Result<(), RunError> {
         let refused = |why| Err(RunError::Setting(why));
         if self.queues == 0 || self.connections == 0 {
-            return refused("it needs a queue and a connection");
+            return refused("it needs at least one queue and one connection");
         }
         let threads = self.server.threads(self.connections);
         if threads == 0 || threads > usize::from(u16::MAX) / 2 {
-            return refused("its server needs a thread, and at most 32,767 of them");
+            return refused("its server needs 1 to 32,767 threads");
         }
         if self.mode.socket_busy_poll().is_some() && matches!(self.server, ServerKind::EventLoop { .. }) {
             return refused(
                 "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
-                 does not look at it",
+                 ignores the option",
             );
         }
         if let ConnectionSpread::Imbalanced { percent } = self.spread
             && (percent >= 100 || self.connections < self.queues)
         {
-            return refused("an imbalance is below 100 % and leaves every queue a connection");
+            return refused("an imbalance must be below 100 % and leave every queue a connection");
         }
         if self.message.is_some_and(|message| message.segment_bytes == 0) {
-            return refused("a segment needs a byte");
+            return refused("a segment needs at least one byte");
         }
         self.traffic.check().map_err(RunError::Setting)
     }
@@ -270,7 +270,7 @@ impl Run {
             TrafficKind::Closed => 1.0,
             TrafficKind::Listed(_) | TrafficKind::Mirrored => 0.0,
         };
-        // The profile's rates are those of the whole host.
+        // The profile gives rates for the whole host.
         let rate_mqps = rate_mqps * self.host.cpus as f64 / self.queues as f64;
         let saturated = matches!(self.traffic, TrafficKind::Closed);
         Client {
@@ -318,7 +318,7 @@ impl Run {
     }
 }
 
-/// Queue of each connection: every queue has a share by weight, and at least one connection.
+/// Queue of each connection. Every queue gets a share of the connections by its weight, and at least one connection.
 fn shares(weights: &[f64], connections: usize) -> Vec<u16> {
     let total: f64 = weights.iter().sum();
     let spare = connections - weights.len();

@@ -1,5 +1,5 @@
-//! Scenarios: given settings, packets at given times, and applications that take given steps. Everything
-//! is observed. Used by the conformance suite as its model backend, and by the tests of the rules.
+//! Scenarios: settings, packets at given times, and applications with given steps. All effects are recorded. The
+//! conformance suite uses scenarios as its model backend, and the tests of the rules use them too.
 
 use quell_mode::{EpollParams, NapiSettings};
 
@@ -12,26 +12,26 @@ use crate::world::{
     TrafficKind, WaitObserved, World, WorldShape,
 };
 
-/// A scenario. Every queue interrupts its own CPU.
+/// A scenario. Every queue interrupts a different CPU.
 #[derive(Debug, Clone)]
 pub struct SimScenario {
-    /// Host.
+    /// Profile of the simulated host.
     pub host: HostProfile,
     /// Behaviour that differs between kernel versions.
     pub rules: KernelRules,
     /// Initial NAPI settings of each queue.
     pub queues: Vec<NapiSettings>,
-    /// Coalescing of all queues.
+    /// Coalescing settings of all queues.
     pub coalescing: SimCoalescing,
-    /// Epolls.
+    /// Epoll contexts and their initial state.
     pub epolls: Vec<EpollContext>,
     /// Descriptors that epolls and applications wait for.
     pub descriptors: Vec<SimDescriptor>,
     /// Applications.
     pub applications: Vec<ScriptedApplication>,
-    /// `SCHED_FIFO` priority of NAPI threads; `None` for fair scheduling.
+    /// `SCHED_FIFO` priority of NAPI threads. `None` selects fair scheduling.
     pub napi_thread_priority: Option<u8>,
-    /// Inputs from outside, with their time.
+    /// External inputs, each with its time.
     pub inputs: Vec<(Ns, Input)>,
     /// End of the scenario, in ns.
     pub until_ns: Ns,
@@ -42,83 +42,83 @@ pub struct SimScenario {
 pub struct EpollContext {
     /// Busy-poll parameters (`EPIOCSPARAMS`).
     pub settings: EpollParams,
-    /// Whether it has learned the NAPI ID of its last socket.
+    /// Whether the epoll has already learned the NAPI ID of its last socket.
     pub napi_known: bool,
-    /// Epoll that contains this one; it must come earlier in the list.
+    /// Epoll that contains this epoll. It must precede this epoll in the list.
     pub inside: Option<usize>,
 }
 
 /// A file that an application can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SimDescriptor {
-    /// Queue of its packets; `None` for files without NAPI: eventfd, pipe, timerfd, Unix socket, or a socket
-    /// of a device without NAPI.
+    /// Queue from which the descriptor gets packets. `None` for files without NAPI: an eventfd, pipe, timerfd, Unix
+    /// socket, or a socket of a device without NAPI.
     pub queue: Option<usize>,
-    /// Epoll that contains it; `None` if an application receives from it directly.
+    /// Epoll that contains the descriptor. `None` if an application receives from it directly.
     pub epoll: Option<usize>,
-    /// `EPOLLET`.
+    /// Whether the descriptor is registered with `EPOLLET`.
     pub edge_triggered: bool,
 }
 
 impl SimDescriptor {
-    /// A socket on `queue` in the first epoll.
+    /// Creates a socket on `queue` in the first epoll.
     #[must_use]
     pub fn on_queue(queue: usize) -> Self {
         Self { queue: Some(queue), epoll: Some(0), edge_triggered: false }
     }
 
-    /// A file without NAPI in the first epoll.
+    /// Creates a file without NAPI in the first epoll.
     #[must_use]
     pub fn without_napi() -> Self {
         Self { queue: None, epoll: Some(0), edge_triggered: false }
     }
 }
 
-/// An application. It holds its own reference to its epoll.
+/// An application. It has its own reference to its epoll.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedApplication {
     /// Epoll that its steps use.
     pub epoll: usize,
-    /// CPU that it runs on.
+    /// CPU on which the application runs.
     pub cpu: usize,
-    /// `SCHED_FIFO` priority; `None` for fair scheduling.
+    /// `SCHED_FIFO` priority. `None` selects fair scheduling.
     pub priority: Option<u8>,
-    /// Steps.
+    /// Steps of the application, in order.
     pub steps: Vec<ScriptStep>,
 }
 
-/// An input from outside.
+/// An external input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// A packet reaches the NIC, for a descriptor with a queue.
     Packet {
-        /// The descriptor.
+        /// Index of the descriptor that receives the packet.
         descriptor: u32,
         /// Kind of packet.
         kind: PacketKind,
     },
     /// A message reaches the socket of a descriptor without NAPI.
     PastNapi {
-        /// The descriptor.
+        /// Index of the descriptor that receives the message.
         descriptor: u32,
     },
-    /// `napi-set`.
+    /// Another process changes NAPI settings with `napi-set`.
     SetNapi {
-        /// The queue.
+        /// Index of the queue.
         queue: usize,
-        /// Its new settings.
+        /// New settings of the queue.
         settings: NapiSettings,
     },
-    /// `EPIOCSPARAMS` by another process.
+    /// Another process changes the parameters of an epoll with `EPIOCSPARAMS`.
     SetEpoll {
-        /// The epoll.
+        /// Index of the epoll.
         epoll: usize,
-        /// Its new settings.
+        /// New parameters of the epoll.
         settings: EpollParams,
     },
     /// A descriptor without a queue becomes ready, and stays ready.
     AlwaysReady {
-        /// The descriptor.
+        /// Index of the descriptor.
         descriptor: u32,
     },
 }
@@ -128,11 +128,11 @@ pub enum Input {
 #[non_exhaustive]
 pub enum ScenarioError {
     /// A descriptor's queue does not exist.
-    #[error("descriptor {descriptor} is on queue {queue}, and there are {queues} queues")]
+    #[error("descriptor {descriptor} is on queue {queue}, but the scenario has {queues} queues")]
     NoSuchQueue {
-        /// The descriptor.
+        /// Index of the descriptor.
         descriptor: usize,
-        /// Its queue.
+        /// Queue of the descriptor.
         queue: usize,
         /// Number of queues.
         queues: usize,
@@ -140,48 +140,48 @@ pub enum ScenarioError {
     /// A descriptor's or application's epoll, or a step's descriptor, does not exist.
     #[error("{what} {index} refers to an epoll or descriptor that does not exist")]
     NoSuchReference {
-        /// Descriptor, epoll or application.
+        /// Kind of object: descriptor, epoll or application.
         what: &'static str,
         /// Index in its list.
         index: usize,
     },
     /// The target of an input does not exist or does not accept it.
-    #[error("input {input} is for a descriptor, queue or epoll that does not exist or cannot take it")]
+    #[error("the target of input {input} does not exist or does not accept it")]
     BadInput {
-        /// Index in the list.
+        /// Index of the input in its list.
         input: usize,
     },
     /// The event queue overflowed.
-    #[error("the scenario does not settle: too many events were pending at once")]
+    #[error("too many events were pending at once")]
     TooManyEvents,
 }
 
 /// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueObserved {
-    /// Final state bits.
+    /// State bits of the NAPI instance at the end.
     pub state: NapiState,
     /// Whether the interrupt is enabled at the end.
     pub interrupt_enabled: bool,
-    /// Device interrupts.
+    /// Number of device interrupts.
     pub irqs: u64,
-    /// NAPI polls.
+    /// Number of NAPI polls.
     pub polls: u64,
-    /// Empty polls.
+    /// Number of empty NAPI polls.
     pub empty_polls: u64,
-    /// Polls of busy-poll loops, including final polls.
+    /// Number of polls in busy-poll loops, including final polls.
     pub busy_polls: u64,
-    /// Final polls of busy-poll loops.
+    /// Number of final polls of busy-poll loops.
     pub final_polls: u64,
-    /// `BusyPollRxPackets`: packets of busy-poll loops, without those of final polls.
+    /// `BusyPollRxPackets`: number of packets from busy-poll loops, excluding final polls.
     pub busy_poll_packets: u64,
-    /// Timer interrupts of the NAPI instance.
+    /// Number of timer interrupts of the NAPI instance.
     pub timer_irqs: u64,
-    /// Timer interrupts without effect, because the NAPI instance was owned.
+    /// Number of timer interrupts without effect, because the NAPI instance had an owner.
     pub lost_timers: u64,
     /// Number of suspensions by `epoll_wait`.
     pub suspensions: u64,
-    /// Packets dropped because the ring was full.
+    /// Number of packets dropped because the ring was full.
     pub drops: u64,
 }
 
@@ -194,17 +194,17 @@ pub struct Observed {
     pub reads: Vec<ReadObserved>,
     /// Final `SO_INCOMING_NAPI_ID` of each descriptor, as queue index.
     pub incoming_napi: Vec<Option<usize>>,
-    /// Queues.
+    /// Observations of each queue.
     pub queues: Vec<QueueObserved>,
-    /// Recording of everything.
+    /// Trace of the whole scenario.
     pub trace: Trace,
-    /// Digest of all events.
+    /// Digest of all events of the scenario.
     pub digest: u64,
 }
 
 impl SimScenario {
-    /// A scenario of 100 ms with one queue, default settings and no coalescing. Its socket is in the epoll of
-    /// an application without steps, which shares CPU 0 with the interrupt.
+    /// Creates a scenario of 100 ms with one queue, default settings and no coalescing. Its socket is in the epoll of
+    /// an application without steps. The application shares CPU 0 with the interrupt.
     #[must_use]
     pub fn new(host: HostProfile) -> Self {
         Self {
@@ -221,7 +221,7 @@ impl SimScenario {
         }
     }
 
-    /// Adds a request for `descriptor` that reaches the NIC at `at_ns`.
+    /// Adds a request for `descriptor`. It reaches the NIC at `at_ns`.
     #[must_use]
     pub fn request(mut self, at_ns: Ns, descriptor: u32) -> Self {
         self.inputs.push((at_ns, Input::Packet { descriptor, kind: PacketKind::Request }));

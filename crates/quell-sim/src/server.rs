@@ -1,5 +1,5 @@
-//! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads
-//! on CPUs. `world` simulates what the threads do.
+//! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads on CPUs.
+//! `world` simulates the threads.
 
 use std::collections::VecDeque;
 
@@ -10,55 +10,54 @@ use crate::mechanism::{Epoll, Socket};
 use crate::run::Run;
 use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
 
-/// Initial and largest `maxevents` of libevent.
+/// Initial and maximum `maxevents` of libevent.
 const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
-/// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for sockets that set none.
+/// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for sockets without a budget.
 const SOCKET_BUDGET: u32 = 8;
 
 /// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerKind {
-    /// Workers that call `epoll_wait`, handle every event and wait again, like memcached.
+    /// Workers that call `epoll_wait`, handle every event, and wait again, like memcached.
     EventLoop {
-        /// Number of threads. If there are more than queues, the workers of a queue share its connections;
-        /// if there are fewer, a worker serves several queues.
+        /// Number of worker threads. With more workers than queues, the workers of a queue share its connections. With
+        /// fewer workers, a worker serves several queues.
         workers: usize,
-        /// Epolls of the workers.
+        /// How the workers use epolls.
         epolls: Epolls,
         /// Assignment of connections to workers.
         assignment: Assignment,
     },
-    /// One thread per connection that blocks in `recv`, like netperf. `SO_BUSY_POLL` applies to it, but
-    /// not to epoll.
+    /// One thread per connection, which blocks in `recv`, like netperf. `SO_BUSY_POLL` applies to it, but not to epoll.
     BlockingReceive,
 }
 
 /// Epolls of the workers of an event loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epolls {
-    /// One per worker, level-triggered.
+    /// Each worker has its own level-triggered epoll.
     Own,
-    /// One for all workers, edge-triggered. It can busy poll a single queue only.
+    /// All workers share one edge-triggered epoll. It can busy poll only a single queue.
     Shared,
 }
 
 /// Assignment of connections to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
-    /// A worker of the connection's queue (by `SO_INCOMING_NAPI_ID` or steering).
+    /// A connection belongs to a worker of its queue (by `SO_INCOMING_NAPI_ID` or steering).
     ByQueue,
-    /// The next worker in turn, regardless of the queue.
+    /// Connections are assigned to workers in turn, regardless of the queue.
     InTurn,
 }
 
 impl ServerKind {
-    /// One event-loop worker per queue, which serves the connections of that queue.
+    /// Creates an event-loop server with one worker per queue, which serves the connections of that queue.
     #[must_use]
     pub fn one_worker_per_queue(queues: usize) -> Self {
         Self::EventLoop { workers: queues, epolls: Epolls::Own, assignment: Assignment::ByQueue }
     }
 
-    /// Threads that serve `connections`.
+    /// Number of threads that serve `connections` connections.
     pub(crate) fn threads(self, connections: usize) -> usize {
         match self {
             Self::EventLoop { workers, .. } => workers,
@@ -76,7 +75,7 @@ impl ServerKind {
     }
 }
 
-/// Worker of each connection.
+/// Index of each connection's worker.
 pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignment: Assignment) -> Vec<usize> {
     let mut seen = vec![0usize; queues];
     let of_queue = |(connection, &queue): (usize, &u16)| {
@@ -96,7 +95,7 @@ pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignm
 }
 
 impl Run {
-    /// CPUs of the server's threads.
+    /// Number of CPUs for the server's threads.
     pub(crate) fn server_cpus(&self) -> usize {
         match self.server {
             ServerKind::BlockingReceive => self.queues,
@@ -104,18 +103,18 @@ impl Run {
         }
     }
 
-    /// CPU of a queue's interrupt.
+    /// CPU that handles a queue's interrupt.
     pub(crate) fn irq_cpu(&self, queue: usize) -> usize {
         if self.irqs_apart { self.server_cpus() + queue } else { queue }
     }
 
-    /// All CPUs of the run.
+    /// Number of all CPUs in the run.
     pub(crate) fn cpus(&self) -> usize {
         self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
     }
 
-    /// Adds the NAPI thread of a queue if the mode has one, on the CPU of the queue's interrupt: a mode does
-    /// not add CPUs. With `threaded=2` the thread shares that CPU with other threads.
+    /// Adds the NAPI thread of a queue if the mode has one. The thread runs on the CPU of the queue's interrupt,
+    /// because a mode does not add CPUs. With `threaded=2`, it shares that CPU with other threads.
     pub(crate) fn add_napi_thread(&self, world: &mut World, queue: usize) -> Option<usize> {
         let threaded = self.mode.napi().threaded;
         if threaded == Threaded::Off {
@@ -129,7 +128,7 @@ impl Run {
         Some(thread)
     }
 
-    /// Adds sockets and server threads.
+    /// Adds the sockets and the server threads.
     pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
         match self.server {
             ServerKind::EventLoop { workers, epolls, assignment } => {

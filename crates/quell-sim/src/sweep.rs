@@ -1,5 +1,5 @@
-//! Sweeps over modes and loads: the rows of `quell sim run`, the syntax of ranges, and parallel runs. Each
-//! run is independent and single-threaded, so results do not depend on the number of threads.
+//! Sweeps over modes and loads: the rows of `quell sim run`, the syntax of ranges, and parallel runs. Each run is
+//! independent and single-threaded, so its result does not depend on the number of threads.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,29 +18,29 @@ use crate::workload::{InvalidLoad, Load, RunScale};
 
 /// Mean number of connections per queue in the published experiment.
 const CONNECTIONS_PER_QUEUE: usize = 560;
-/// Most modes or loads of a range.
+/// Maximum number of modes or loads in a range.
 const RANGE_MAX: usize = 200;
 
-/// Common part of all rows of a sweep: a host with memcached, see [`Run::memcached`].
+/// Common settings of all rows in a sweep: a host with memcached; see [`Run::memcached`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// Host.
+    /// Profile of the simulated host.
     pub host: HostProfile,
-    /// RX queues. There are as many workers, each with a CPU.
+    /// Number of RX queues. The number of workers is the same, and each worker has a CPU.
     pub queues: usize,
     /// Whether each queue has an additional CPU for its interrupt or NAPI thread. Otherwise these run on the
     /// CPUs of the workers.
     pub irqs_apart: bool,
-    /// Connections, over all queues.
+    /// Number of connections over all queues.
     pub connections: usize,
-    /// Virtual time before anything is counted, in ns.
+    /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
-    /// Virtual time that is counted, in ns.
+    /// Virtual time during which events are counted, in ns.
     pub measured_ns: Ns,
 }
 
 impl Setup {
-    /// memcached on all CPUs of a host, for the duration of [`RunScale::FULL`].
+    /// Creates the setup for memcached on all CPUs of a host, with the durations of [`RunScale::FULL`].
     #[must_use]
     pub fn new(host: HostProfile) -> Self {
         let RunScale { warm_up_ns, measured_ns, .. } = RunScale::FULL;
@@ -49,19 +49,19 @@ impl Setup {
         Self { host, queues, irqs_apart: false, connections, warm_up_ns, measured_ns }
     }
 
-    /// CPUs of every row, regardless of its mode. `cpu_pct` is relative to these.
+    /// Number of CPUs in every row, regardless of its mode. `cpu_pct` is relative to this number.
     #[must_use]
     pub fn cpus(&self) -> usize {
         if self.irqs_apart { 2 * self.queues } else { self.queues }
     }
 
-    /// Changes the number of queues, and with it of workers, CPUs and connections.
+    /// Changes the number of queues, and in proportion the number of workers, CPUs and connections.
     #[must_use]
     pub fn with_queues(self, queues: usize) -> Self {
         Self { queues, connections: CONNECTIONS_PER_QUEUE * queues, ..self }
     }
 
-    /// Run of one point.
+    /// Creates the run of one point.
     #[must_use]
     pub fn run(&self, point: &Point) -> Run {
         let scale =
@@ -116,9 +116,9 @@ impl Setup {
 /// One point of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// The delivery mode.
+    /// Delivery mode of the point.
     pub mode: DeliveryMode,
-    /// The offered load.
+    /// Offered load of the point.
     pub load: Load,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -127,30 +127,30 @@ pub struct Point {
 /// Result of one point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepRow {
-    /// The delivery mode.
+    /// Delivery mode of the row.
     pub mode: DeliveryMode,
-    /// The offered load.
+    /// Offered load of the row.
     pub load: Load,
     /// Name of the host.
     pub host: String,
-    /// RX queues and workers.
+    /// Number of RX queues and of workers.
     pub queues: usize,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: usize,
-    /// Connections, over all queues.
+    /// Number of connections over all queues.
     pub connections: usize,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Metrics.
+    /// Metrics of the run.
     pub figures: Figures,
-    /// Packets dropped because a ring was full.
+    /// Number of packets that were dropped because a ring was full.
     pub drops: u64,
-    /// Digest of the run, the same on every machine.
+    /// Digest of the run, which is the same on every machine.
     pub digest: String,
 }
 
-/// Runs `jobs` jobs on up to `threads` threads; results are in the order of the jobs. Calls `progress`
-/// with the number of finished jobs, from any thread.
+/// Runs `jobs` jobs on up to `threads` threads, and returns their results in the order of the jobs. Any thread may call
+/// `progress` with the number of finished jobs.
 pub fn in_parallel<T: Send>(
     jobs: usize,
     threads: usize,
@@ -186,7 +186,7 @@ pub fn in_parallel<T: Send>(
 ///
 /// # Errors
 ///
-/// The first failed run.
+/// The error of the first run that failed.
 pub fn sweep(
     setup: &Setup,
     points: &[Point],
@@ -222,12 +222,12 @@ pub enum ModesError {
     Range(#[from] RangeError),
 }
 
-/// Parses a list of modes with ranges over the number in a mode's name: `base,suspend10..200` is `base`,
-/// and `suspend` with 10, 20, 50, 100 and 200. Overrides after a range apply to all its modes.
+/// Parses a list of modes. A range covers the number in a mode's name: `base,suspend10..200` stands for `base`, and for
+/// `suspend` with 10, 20, 50, 100 and 200. Overrides after a range apply to all its modes.
 ///
 /// # Errors
 ///
-/// An invalid mode or range.
+/// When a mode or a range is invalid.
 pub fn modes(text: &str) -> Result<Vec<DeliveryMode>, ModesError> {
     if !text.contains("..") {
         return Ok(DeliveryMode::parse_list(text)?);
@@ -254,15 +254,15 @@ fn range_of_modes(item: &str, first: &str, last: &str) -> Result<Vec<String>, Ra
     let digits = first.find(|letter: char| letter.is_ascii_digit()).unwrap_or(first.len());
     let (word, from) = first.split_at(digits);
     let (Ok(from), Ok(to)) = (from.parse::<u64>(), last.parse::<u64>()) else {
-        return Err(RangeError::new(item, "write whole numbers of microseconds, as suspend10..200"));
+        return Err(RangeError::new(item, "use whole numbers of microseconds, as in suspend10..200"));
     };
     if from == 0 || from > to {
-        return Err(RangeError::new(item, "it begins above 0 and ends no lower than it begins, as suspend10..200"));
+        return Err(RangeError::new(item, "it must begin above 0 and must not decrease, as in suspend10..200"));
     }
     Ok(series(from, to).map(|number| format!("{word}{number}")).collect())
 }
 
-/// 1, 2, 5, 10, … between the bounds, and the bounds themselves.
+/// The series 1, 2, 5, 10, … between the bounds, and the bounds themselves.
 fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
     let decades = (0..19).flat_map(|decade| [1, 2, 5].map(|digit| digit * 10u64.pow(decade)));
     let between = decades.filter(move |&number| number > from && number < to);
@@ -273,10 +273,10 @@ fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadsError {
-    /// Neither a rate, nor a share, nor MAX.
+    /// The text is neither a rate, nor a percentage, nor `MAX`.
     #[error(transparent)]
     Load(#[from] InvalidLoad),
-    /// An invalid share.
+    /// A percentage is invalid.
     #[error("invalid percentage `{0}` of base's maximum: expected 0.1% to 200%")]
     Share(String),
     /// An invalid range.
@@ -284,23 +284,23 @@ pub enum LoadsError {
     Range(#[from] RangeError),
 }
 
-/// Loads of a sweep; shares are not resolved yet.
+/// Loads of a sweep. Percentages are not yet converted to rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loads(Vec<Asked>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Asked {
-    /// A load.
+    /// A load that is given directly.
     Given(Load),
-    /// Share of the throughput of `base` in a closed loop on the host, in percent.
+    /// Percentage of the throughput of `base` in a closed loop on the host.
     Percent(f64),
 }
 
 impl FromStr for Loads {
     type Err = LoadsError;
 
-    /// Parses a list of rates (`600K`), `MAX`, shares (`50%`) and ranges: `10%..100%` in steps of 10 %,
-    /// `200K..1M` in steps of the first rate.
+    /// Parses a list of rates (`600K`), `MAX`, percentages (`50%`) and ranges. `10%..100%` has steps of 10 %, and
+    /// `200K..1M` has steps of the first rate.
     fn from_str(text: &str) -> Result<Self, LoadsError> {
         let mut loads = Vec::new();
         for item in text.split(',') {
@@ -331,14 +331,14 @@ fn range_of_loads(item: &str, from: Asked, to: Asked) -> Result<Vec<Asked>, Rang
         (Asked::Given(Load::Qps(from)), Asked::Given(Load::Qps(to))) => {
             Ok(steps(item, from, to, from)?.into_iter().map(|qps| Asked::Given(Load::Qps(qps))).collect())
         }
-        _ => Err(RangeError::new(item, "both ends are rates, as 200K..1M, or shares, as 10%..100%")),
+        _ => Err(RangeError::new(item, "both ends must be rates, as in 200K..1M, or percentages, as in 10%..100%")),
     }
 }
 
-/// From the first to the last in steps, the last always there.
+/// Values from the first to the last in equal steps. The last value is always included.
 fn steps(item: &str, from: f64, to: f64, step: f64) -> Result<Vec<f64>, RangeError> {
     if from > to {
-        return Err(RangeError::new(item, "it ends no lower than it begins"));
+        return Err(RangeError::new(item, "its end is below its start"));
     }
     let whole = ((to - from) / step) as usize;
     if whole >= RANGE_MAX {
@@ -349,11 +349,11 @@ fn steps(item: &str, from: f64, to: f64, step: f64) -> Result<Vec<f64>, RangeErr
 }
 
 impl Loads {
-    /// The loads as rates; where some are shares, what `base` can do is simulated first.
+    /// Converts the loads to rates. If some are percentages, it first simulates the maximum throughput of `base`.
     ///
     /// # Errors
     ///
-    /// A run that is not possible.
+    /// When that run is not possible.
     pub fn resolve(&self, setup: &Setup, seed: u64) -> Result<Vec<Load>, RunError> {
         let mut reaches = None;
         let mut rate = |share: f64| -> Result<Load, RunError> {
@@ -383,19 +383,19 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_modes_goes_by_1_2_5() {
+    fn a_range_of_modes_has_steps_of_1_2_5() {
         assert_eq!(names("suspend10..200"), ["suspend10", "suspend20", "suspend50", "suspend100", "suspend200"]);
         assert_eq!(names("base,defer10..20,fullbusy"), ["base", "defer10", "defer20", "fullbusy"]);
     }
 
     #[test]
-    fn overrides_after_a_range_are_those_of_all_its_modes() {
+    fn overrides_after_a_range_apply_to_all_its_modes() {
         let both = names("suspend10..20,defer-hard-irqs=7,base");
         assert_eq!(both, ["suspend10,defer-hard-irqs=7", "suspend20,defer-hard-irqs=7", "base"]);
     }
 
     #[test]
-    fn what_is_no_range_is_refused_with_what_to_write() {
+    fn an_invalid_range_is_refused_with_an_example() {
         for text in ["suspend10..fast", "suspend200..10", "suspend0..10", "suspend..200"] {
             let error = modes(text).expect_err(text).to_string();
             assert!(error.contains(text) && error.contains("suspend10..200"), "{error}");
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_rates_shares_and_ranges_of_both() {
+    fn loads_are_rates_percentages_and_ranges_of_both() {
         let loads = |text: &str| text.parse::<Loads>().expect("loads").0;
         let rate = |qps| Asked::Given(Load::Qps(qps));
         assert_eq!(loads("200K,MAX"), [rate(200e3), Asked::Given(Load::Max)]);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_load_is_refused() {
+    fn an_invalid_load_is_refused() {
         for text in ["10%..fast", "0%", "100%..10%", "200K..50%", "MAX..1M", "1..1M", "", "200K,"] {
             assert!(text.parse::<Loads>().is_err(), "{text}");
         }

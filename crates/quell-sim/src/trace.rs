@@ -1,6 +1,6 @@
-//! Recording of a run: segments of every CPU and marks of every queue. It converts to JSON trace events
-//! for Perfetto, and to a timeline for the terminal. A recording has a fixed capacity; a longer run is
-//! truncated and marked as such.
+//! Trace of a run: segments of every CPU and events of every queue. It converts to JSON trace events for Perfetto, and
+//! to a timeline for the terminal. A trace has a fixed capacity. If a run is longer, its trace is truncated and marked
+//! as such.
 
 use std::collections::BTreeSet;
 
@@ -9,36 +9,36 @@ use serde::{Serialize, Serializer};
 use crate::engine::Ns;
 use crate::world::{Context, Program, Stage, Thread};
 
-/// Most segments, and most marks, of a recording.
+/// Maximum number of segments, and of events, in a trace.
 const BOUND: usize = 400_000;
 
 /// Time that a CPU spent on one activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Segment {
-    /// CPU.
+    /// Index of the CPU.
     pub cpu: usize,
-    /// Activity, with the kernel's name.
+    /// Name of the activity in the kernel's terms.
     pub what: &'static str,
-    /// Thread that ran, if any.
+    /// Thread that ran; `None` in interrupts, in softirqs, and while the CPU was idle.
     pub thread: Option<usize>,
-    /// Start, in ns.
+    /// Start of the activity, in ns.
     pub from_ns: Ns,
-    /// End, in ns.
+    /// End of the activity, in ns.
     pub to_ns: Ns,
 }
 
 /// An event of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mark {
-    /// Time, in ns.
+    /// Time of the event, in ns.
     pub at_ns: Ns,
-    /// Queue.
+    /// Index of the queue.
     pub queue: usize,
-    /// Event or activity, with the kernel's name.
+    /// Name of the event in the kernel's terms.
     pub what: &'static str,
 }
 
-/// CPU or queue of an entry.
+/// CPU or queue to which a timeline entry belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimelineSource {
     /// A CPU.
@@ -50,24 +50,24 @@ pub enum TimelineSource {
 /// One line of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimelineEntry {
-    /// Time, in ns.
+    /// Time of the entry, in ns.
     pub at_ns: Ns,
-    /// CPU or queue.
+    /// CPU or queue to which the entry belongs.
     pub place: TimelineSource,
-    /// Event or activity, with the kernel's name.
+    /// Name of the event or activity in the kernel's terms.
     pub what: &'static str,
-    /// Duration in ns; `None` for a mark.
+    /// Duration in ns; `None` for an event without a duration.
     pub lasts_ns: Option<Ns>,
 }
 
-/// A recording of a run.
+/// Trace of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Trace {
-    /// Activities of CPUs, in the order of their ends.
+    /// Activities of CPUs, in the order in which they ended.
     pub segments: Vec<Segment>,
-    /// Events of queues, in order.
+    /// Events of queues, in the order in which they occurred.
     pub marks: Vec<Mark>,
-    /// Whether the recording is truncated.
+    /// Whether the trace is truncated.
     pub cut_off: bool,
 }
 
@@ -121,13 +121,13 @@ impl Trace {
         self.segments.push(Segment { cpu, what, thread, from_ns, to_ns });
     }
 
-    /// Converts to the JSON trace event format: CPUs are the threads of process 1, queues those of process 2,
-    /// and each suspension is a span.
+    /// Converts to the JSON trace event format. CPUs are the threads of process 1, and queues are those of process 2.
+    /// Each suspension is a span.
     pub fn perfetto(&self) -> impl Serialize + '_ {
         Perfetto { display_time_unit: "ns", trace_events: Events(self) }
     }
 
-    /// Times of the first and the last entry, in ns; `None` when empty.
+    /// Times of the first and the last entry, in ns. `None` if the trace is empty.
     #[must_use]
     pub fn span_ns(&self) -> Option<(Ns, Ns)> {
         let began =
@@ -136,7 +136,7 @@ impl Trace {
         began.min().zip(ended)
     }
 
-    /// All suspensions: queue, start, end.
+    /// All suspensions, each with its queue, start and end.
     #[must_use]
     pub fn suspensions(&self) -> Vec<(usize, Ns, Ns)> {
         let queues = self.marks.iter().map(|mark| mark.queue + 1).max().unwrap_or(0);
@@ -156,7 +156,7 @@ impl Trace {
         spans
     }
 
-    /// Entries that start in `from_ns..to_ns`, ordered by their start.
+    /// Entries that start in `from_ns..to_ns`, in the order in which they start.
     #[must_use]
     pub fn moments(&self, from_ns: Ns, to_ns: Ns) -> Vec<TimelineEntry> {
         let of_cpus = self.segments.iter().map(|segment| TimelineEntry {
@@ -185,13 +185,13 @@ struct Perfetto<'a> {
     trace_events: Events<'a>,
 }
 
-/// Serialized one by one, because a recording is large.
+/// The trace events. They are serialized one by one, because a trace is large.
 struct Events<'a>(&'a Trace);
 
 const CPUS: u32 = 1;
 const QUEUES: u32 = 2;
 
-/// An event of the JSON trace event format; times in µs.
+/// An event in the JSON trace event format. Times are in µs.
 #[derive(Serialize)]
 struct Event {
     name: &'static str,
@@ -202,7 +202,7 @@ struct Event {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
-    /// Scope of an instant: its thread.
+    /// Scope of an instant event, which is its thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,5 @@
-//! The workload that the project measures and models: memcached, loaded by mutilate as in the published IRQ
-//! suspension experiment. A [`Load`] and a [`RunScale`] make a [`Run`] of it.
+//! The workload that Quell measures and models: memcached, loaded by mutilate as in the published IRQ suspension
+//! experiment. A [`Load`] and a [`RunScale`] determine a [`Run`] of this workload.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,20 +12,20 @@ use crate::host::HostProfile;
 use crate::run::{ConnectionSpread, Run};
 use crate::world::TrafficKind;
 
-/// Connections of the published experiment: 7 clients × 32 threads × 20.
+/// Number of connections in the published experiment: 7 clients × 32 threads × 20.
 const CONNECTIONS: usize = 4480;
-/// RX queues, workers and CPUs of the published experiment.
+/// Number of RX queues, of workers and of CPUs in the published experiment.
 const QUEUES: usize = 8;
-/// Shape of the generator's gaps between requests (mutilate's `fb_ia`).
+/// Shape of the distribution of gaps between the load generator's requests (mutilate's `fb_ia`).
 const GAP_SHAPE: f64 = 0.154_971;
 
 /// An offered load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Load {
-    /// Requests per second, over all connections.
+    /// Number of requests per second over all connections.
     Qps(f64),
-    /// Closed loop: every connection sends its next request as soon as it is answered.
+    /// Closed loop: every connection sends its next request as soon as it receives a response.
     Max,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Load {
     }
 }
 
-/// A text that is not a load.
+/// Error for a text that is not a load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid load `{0}`: expected requests per second such as 600000 or 600K, or MAX")]
 pub struct InvalidLoad(String);
@@ -75,29 +75,30 @@ impl TryFrom<String> for Load {
     }
 }
 
-/// How much of the published experiment is simulated. More takes longer and scatters less.
+/// Scale of the simulated experiment. A larger scale takes longer and has less variance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunScale {
-    /// RX queues, of the 8 of the published host. With fewer, load and connections are scaled down.
+    /// Number of RX queues, up to the 8 of the published host. With fewer queues, load and connections are reduced in
+    /// proportion.
     pub queues: usize,
-    /// Virtual time before anything is counted, in ns.
+    /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
-    /// Virtual time that is counted, in ns.
+    /// Virtual time during which events are counted, in ns.
     pub measured_ns: Ns,
-    /// Whether connections are spread over the queues by a hash, as a NIC does, or evenly.
+    /// Whether a hash distributes connections over the queues, as in a NIC. Otherwise they are distributed evenly.
     pub hashed: bool,
     /// Seed of all random numbers.
     pub seed: u64,
 }
 
 impl RunScale {
-    /// The whole host.
+    /// The scale of the whole published host.
     pub const FULL: Self =
         Self { queues: QUEUES, warm_up_ns: 150_000_000, measured_ns: 100_000_000, hashed: true, seed: 1 };
 }
 
 impl Run {
-    /// memcached with one floating worker per queue, loaded by mutilate.
+    /// Creates a run of memcached with one floating worker per queue, loaded by mutilate.
     #[must_use]
     pub fn memcached(mode: DeliveryMode, load: Load, host: &HostProfile, scale: RunScale) -> Self {
         let share = scale.queues as f64 / QUEUES as f64;

@@ -1,5 +1,5 @@
-//! `xsk_rr`, the round-trip benchmark of AF_XDP sockets: two hosts in one world, both simulated with all their CPUs.
-//! The client sends at a fixed rate and works on each reply; the server replies at once.
+//! `xsk_rr`, the round-trip benchmark for AF_XDP sockets. Two hosts are simulated in one world, with all their CPUs.
+//! The client sends at a fixed rate and processes each reply. The server replies at once.
 
 use quell_mode::{NapiSettings, Threaded};
 use quell_stats::LatencyHistogram;
@@ -13,44 +13,45 @@ use crate::world::{
     TrafficKind, World, WorldShape,
 };
 
-/// `chrt -f 50` of the benchmark's script, for all threads.
+/// Real-time priority of all threads, from `chrt -f 50` in the benchmark's script.
 const PRIORITY: u8 = 50;
-/// CPUs of both hosts.
+/// Number of CPUs of both hosts together.
 const CPUS: usize = 8;
 const EVENT_BOUND: usize = 1024;
 
-/// Which thread makes the system calls that poll a host's queue (`recvfrom` with `SO_BUSY_POLL`).
+/// Thread that polls a host's queue with system calls (`recvfrom` with `SO_BUSY_POLL`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XskPolling {
-    /// The application, each time that it finds its receive ring empty.
+    /// The application polls each time that its receive ring is empty.
     Application,
-    /// A thread that does nothing else, on a CPU of its own.
+    /// A separate thread on its own CPU polls permanently.
     SeparateThread,
-    /// No thread: packets arrive by interrupts or by the NAPI thread.
+    /// No thread polls with system calls. Packets arrive by interrupts or by the NAPI thread.
     NoCalls,
 }
 
-/// A run of `xsk_rr`. Both hosts have one queue, and the same settings.
+/// A run of `xsk_rr`. Both hosts have one queue and the same settings.
 #[derive(Debug, Clone)]
 pub struct XskRoundTrips {
-    /// Profile of both hosts.
+    /// Profile of each of the two hosts.
     pub host: HostProfile,
-    /// Settings of both queues.
+    /// NAPI settings of each of the two queues.
     pub napi: NapiSettings,
-    /// Who polls both queues.
+    /// Thread that polls each of the two queues.
     pub polling: XskPolling,
     /// Time between two packets of the client, in ns.
     pub period_ns: f64,
     /// CPU time that the client spends on each reply, in ns.
     pub delay_ns: Ns,
-    /// Virtual time before anything is counted, in ns.
+    /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
-    /// Virtual time that is counted, in ns.
+    /// Virtual time during which events are counted, in ns.
     pub measured_ns: Ns,
 }
 
 impl XskRoundTrips {
-    /// Simulates it: the latency of each packet from the moment at which it was due until the client takes the reply.
+    /// Simulates the run. The result is the latency of each packet, from the time at which it was due until the client
+    /// took the reply.
     ///
     /// # Errors
     ///
@@ -91,8 +92,8 @@ impl XskRoundTrips {
         world
     }
 
-    /// The queue's interrupt or NAPI thread is on the host's first CPU, the application on its second, the thread
-    /// that only polls on its last.
+    /// Adds a host. The queue's interrupt or NAPI thread runs on the host's first CPU, the application on its second,
+    /// and a separate polling thread on its last.
     fn add_host(&self, world: &mut World, side: Side, application: PollLoop) {
         let queue = usize::from(side.queue);
         let mut rx = RxQueue::new(self.napi, &self.host.coalescing, self.host.ring_size, side.first_cpu);

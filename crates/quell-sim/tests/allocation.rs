@@ -1,5 +1,5 @@
-//! A run allocates while it is set up, and not once per event: one that lasts longer allocates no
-//! more. What is counted are calls of the allocator on the run's own thread.
+//! A run allocates memory while it is set up, and not per event. A longer run therefore makes no additional
+//! allocations. The test counts calls of the allocator in the run's own thread.
 
 mod common;
 
@@ -8,7 +8,7 @@ use quell_sim::{Load, Run, RunScale};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 10 * MS, measured_ns: 10 * MS, hashed: true, seed: 3 };
 
-/// Allocations of a run, and events that happened in it.
+/// Number of allocations in a run, and number of its events.
 fn simulate(text: &str, load: Load, measured_ns: u64) -> (u64, u64) {
     let run = Run::memcached(mode(text), load, &host(), RunScale { measured_ns, ..SCALE });
     let mut events = 0;

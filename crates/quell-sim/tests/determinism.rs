@@ -1,5 +1,5 @@
-//! The same run, bit for bit, on every machine: golden digests. A change of the mechanism changes
-//! them on purpose, a change of anything else must not.
+//! A run is identical on every machine, which golden digests verify. Only intentional changes of the simulated
+//! mechanism may change a digest.
 
 mod common;
 
@@ -9,7 +9,7 @@ use quell_sim::{Load, Run, RunScale};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 2 * MS, measured_ns: 5 * MS, hashed: true, seed: 11 };
 
-/// Digests must not change with a new fit of the shipped profile: the costs are set here.
+/// A host with fixed costs, so that a new fit of the shipped profile does not change the digests.
 fn fixed_host() -> quell_sim::HostProfile {
     let mut host = host();
     host.constants = quell_sim::Constants::default();
@@ -39,7 +39,7 @@ const GOLDEN: [&str; 4] = [
 ];
 
 #[test]
-fn another_seed_is_another_run() {
+fn another_seed_gives_another_run() {
     let digest = |seed| {
         let run = Run::memcached(mode("base"), Load::Qps(600e3), &fixed_host(), RunScale { seed, ..SCALE });
         run.simulate().expect("it runs").digest

@@ -1,4 +1,4 @@
-//! The rules of one RX queue's life, each as a statement about a scenario.
+//! Tests of the rules of packet delivery on one RX queue. Each test checks one rule with a scenario.
 
 mod common;
 
@@ -8,7 +8,7 @@ use quell_sim::scenario::{Input, SimDescriptor, SimScenario};
 use quell_sim::{KernelRules, PacketKind, ScriptStep};
 
 #[test]
-fn without_deferral_every_lone_packet_interrupts_and_the_interrupt_comes_back() {
+fn without_deferral_every_single_packet_interrupts_and_the_interrupt_is_enabled_again() {
     let observed = play(&server("base", 0).request(MS, 0).request(5 * MS, 0).request(9 * MS, 0));
     assert_eq!(observed.queues[0].irqs, 3);
     assert!(observed.queues[0].interrupt_enabled && !observed.queues[0].state.sched);
@@ -16,8 +16,8 @@ fn without_deferral_every_lone_packet_interrupts_and_the_interrupt_comes_back() 
 }
 
 #[test]
-fn while_masked_packets_only_accumulate() {
-    // The first poll is deferred for 5 ms; what comes meanwhile waits for the timer.
+fn packets_accumulate_while_the_interrupt_is_masked() {
+    // The first poll is deferred for 5 ms. Packets that arrive during that time wait for the timer.
     let observed = play(&server("defer5000", 0).request(MS, 0).request(2 * MS, 0).request(3 * MS, 0));
     assert_eq!(observed.queues[0].irqs, 1);
     let delays = delays(&observed);
@@ -26,9 +26,9 @@ fn while_masked_packets_only_accumulate() {
 }
 
 #[test]
-fn deferral_counts_empty_polls_down_and_gives_the_interrupt_back() {
+fn deferral_counts_empty_polls_and_then_enables_the_interrupt() {
     let observed = play(&server("defer200,defer-hard-irqs=10", 0).request(MS, 0));
-    // The poll with the packet takes one of the ten; nine empty ones defer again, the tenth does not.
+    // The poll with the packet does not count. Nine empty polls defer the interrupt again, and the tenth does not.
     assert_eq!(observed.queues[0].empty_polls, 10);
     assert!(observed.queues[0].interrupt_enabled);
     let enabled = marks(&observed, "interrupt enabled");
@@ -57,7 +57,7 @@ fn both_deferral_values_are_needed() {
 }
 
 #[test]
-fn the_gro_flush_timeout_is_when_a_lone_packet_is_seen_under_deferral() {
+fn under_deferral_a_single_packet_waits_for_the_gro_flush_timeout() {
     for timeout_us in [50, 200, 1000] {
         let first = MS;
         let second = first + timeout_us * US / 2;
@@ -81,7 +81,7 @@ fn packets_held_in_gro_wait_for_the_timer_although_the_interrupt_is_enabled() {
 }
 
 #[test]
-fn a_poll_takes_at_most_64_packets_and_goes_on_in_another_round() {
+fn a_poll_takes_at_most_64_packets_and_continues_in_another_round() {
     let mut scenario = server("base", 0);
     for index in 0..200 {
         scenario = scenario.request(MS + index, 0);
@@ -92,7 +92,7 @@ fn a_poll_takes_at_most_64_packets_and_goes_on_in_another_round() {
 }
 
 #[test]
-fn what_a_softirq_cannot_do_in_its_bounds_is_left_to_ksoftirqd() {
+fn work_beyond_the_limits_of_a_softirq_is_left_to_ksoftirqd() {
     let mut scenario = server("base", 0);
     for index in 0..900 {
         scenario = scenario.request(MS + index, 0);
@@ -103,7 +103,7 @@ fn what_a_softirq_cannot_do_in_its_bounds_is_left_to_ksoftirqd() {
 }
 
 #[test]
-fn a_full_ring_drops() {
+fn a_full_ring_drops_packets() {
     let mut scenario = server("defer5000", 0).request(MS, 0);
     for index in 0..3000 {
         scenario = scenario.request(2 * MS + index, 0);
@@ -112,8 +112,8 @@ fn a_full_ring_drops() {
 }
 
 #[test]
-fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothing_is_lost() {
-    // The interrupt is still enabled when the busy loop owns the instance.
+fn the_end_of_a_busy_poll_without_deferral_clears_missed_and_loses_no_packet() {
+    // The interrupt is still enabled while the busy-poll loop owns the instance.
     let epoll = EpollParams { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
     let mut scenario = known(server("base", 0));
     scenario.epolls[0].settings = epoll;
@@ -126,7 +126,7 @@ fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothin
 }
 
 #[test]
-fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() {
+fn with_the_final_poll_one_epoll_wait_delivers_128_packets_at_a_budget_of_64() {
     let wait = ScriptStep::Wait { max_events: 256, timeout_ns: None };
     let descriptors = vec![SimDescriptor::on_queue(0); 200];
     let with = |final_poll| {
@@ -134,7 +134,7 @@ fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() 
         let mut scenario = scenario("suspend20", &[wait, ScriptStep::Work(10 * MS), ScriptStep::ReadAll]);
         (scenario.descriptors, scenario.rules) = (descriptors.clone(), rules);
         scenario.epolls[0].napi_known = true;
-        // One request brings the application to work; the others come while it does.
+        // One request starts the application's work. The others arrive during that work.
         scenario = scenario.request(MS, 199);
         for descriptor in 0..150 {
             scenario = scenario.request(3 * MS, descriptor);
@@ -160,8 +160,8 @@ fn a_budget_of_zero_polls_eight_packets() {
 }
 
 #[test]
-fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
-    // The busy loop owns the instance for 2 ms; a timer armed before fires meanwhile.
+fn a_timer_that_fires_while_the_instance_is_owned_has_no_effect() {
+    // The busy-poll loop owns the instance for 2 ms. A timer that was armed before fires during that time.
     let epoll = EpollParams { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
     let mut scenario = server("defer200", 0);
     scenario.epolls[0].settings = epoll;
@@ -197,13 +197,13 @@ fn with_zero_usecs_and_prefer_exactly_one_iteration_polls() {
 #[test]
 fn suspension_holds_packets_for_its_timeout_when_the_application_stalls() {
     let observed = play(&server("suspend20", 50 * MS).request(MS, 0).request(2 * MS, 0));
-    // The second request is received by the timer's softirq 20 ms after events were handed over.
+    // The timer's softirq receives the second request 20 ms after the events were returned.
     let delivered = marks(&observed, "delivered");
     assert!((21 * MS..21 * MS + 200 * US).contains(&delivered[1]), "{delivered:?}");
 }
 
 #[test]
-fn suspension_ends_at_once_when_epoll_wait_finds_nothing() {
+fn suspension_ends_at_once_when_epoll_wait_finds_no_events() {
     let observed = play(&server("suspend20", 100 * US).request(MS, 0).request(3 * MS, 0));
     assert_eq!(observed.trace.suspensions().len(), 2);
     for (_, from_ns, to_ns) in observed.trace.suspensions() {
@@ -221,8 +221,8 @@ fn suspension_ends_with_the_last_reference_to_the_epoll() {
 }
 
 #[test]
-fn suspension_masks_nothing_by_itself() {
-    // Without deferral the interrupt is enabled when events are handed over, and stays so.
+fn suspension_alone_does_not_mask_the_interrupt() {
+    // Without deferral, the interrupt is enabled when events are returned, and stays enabled.
     let settings = NapiSettings { irq_suspend_timeout_ns: 20 * MS, ..NapiSettings::default() };
     let scenario = SimScenario { queues: vec![settings], ..server("suspend20", 5 * MS) };
     let observed = play(&scenario.request(MS, 0).request(2 * MS, 0));
@@ -231,8 +231,8 @@ fn suspension_masks_nothing_by_itself() {
 }
 
 #[test]
-fn the_last_of_two_busy_pollers_does_not_get_the_queue_but_the_owner_lets_go() {
-    // The softirq is busy with a full ring while the application wants to poll itself.
+fn a_busy_poller_that_fails_to_get_the_queue_makes_its_owner_release_it() {
+    // The softirq processes a full ring while the application tries to busy poll.
     let mut scenario = known(server("suspend20", 0));
     for index in 0..400 {
         scenario = scenario.request(MS + index * 100, 0);
@@ -266,7 +266,7 @@ fn threaded_busy_poll_never_completes_and_never_interrupts() {
         .filter(|segment| segment.cpu == 0 && matches!(segment.what, "busy poll" | "NAPI thread"))
         .map(|segment| segment.to_ns - segment.from_ns)
         .sum();
-    assert!(polling > 98 * MS, "a whole CPU: {polling}");
+    assert!(polling > 98 * MS, "the NAPI thread must use a whole CPU: {polling}");
 }
 
 #[test]
@@ -281,18 +281,18 @@ fn a_real_time_napi_thread_preempts_the_application_and_a_fair_one_may_wait() {
 }
 
 #[test]
-fn an_application_of_higher_priority_keeps_a_napi_thread_waiting() {
+fn an_application_with_a_higher_priority_delays_the_napi_thread() {
     let mut scenario = server("threaded", 20 * MS).request(MS, 0).request(2 * MS, 0);
     (scenario.applications[0].priority, scenario.napi_thread_priority) = (Some(60), Some(50));
     assert!(marks(&play(&scenario), "delivered")[1] > 20 * MS);
 }
 
 #[test]
-fn values_changed_while_suspended_count_from_the_next_arming() {
+fn settings_changed_during_suspension_apply_from_the_next_arming_of_the_timer() {
     let mut scenario = server("suspend20", 50 * MS).request(MS, 0).request(2 * MS, 0);
     scenario.inputs.push((3 * MS, Input::SetNapi { queue: 0, settings: napi("suspend20,irq-suspend-timeout=5ms") }));
     let delivered = marks(&play(&scenario), "delivered");
-    assert!(delivered[1] > 20 * MS, "the timer that is armed is not moved: {delivered:?}");
+    assert!(delivered[1] > 20 * MS, "the armed timer does not move: {delivered:?}");
 }
 
 #[test]
@@ -306,15 +306,15 @@ fn finite_zero_and_infinite_timeouts_of_epoll_wait() {
 }
 
 #[test]
-fn the_napi_id_is_remembered_at_the_next_packet_and_forgotten_when_nothing_comes() {
-    // After an attach the epoll knows no id: the first wait sleeps without polling.
+fn an_epoll_learns_the_napi_id_from_a_packet_and_forgets_it_without_events() {
+    // After an attach, the epoll knows no NAPI ID. The first wait therefore sleeps without polling.
     let observed = play(&server("suspend20", 0).request(10 * MS, 0));
     let first_poll = observed.trace.segments.iter().find(|segment| segment.what == "busy poll").map(|s| s.from_ns);
     assert!(first_poll.is_some_and(|at_ns| at_ns > 10 * MS), "{first_poll:?}");
 }
 
 #[test]
-fn maxevents_bounds_a_wait_and_the_rest_is_ready_at_once() {
+fn maxevents_limits_a_wait_and_the_remaining_events_are_ready_at_once() {
     let wait = ScriptStep::Wait { max_events: 3, timeout_ns: None };
     let mut scenario = scenario("base", &[wait, ScriptStep::ReadAll]);
     scenario.descriptors = vec![SimDescriptor::on_queue(0); 8];

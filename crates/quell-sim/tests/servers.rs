@@ -16,7 +16,7 @@ fn run(text: &str, load: Load) -> Run {
     Run::memcached(mode(text), load, &fixed_host(), SCALE)
 }
 
-/// Costs are set here, so that a new fit of the shipped profile moves nothing.
+/// A host with fixed costs, so that a new fit of the shipped profile does not change the results.
 fn fixed_host() -> quell_sim::HostProfile {
     let mut host = host();
     host.constants = quell_sim::Constants { client_tail_share: 0.0, client_outlier_share: 0.0, ..Default::default() };
@@ -31,13 +31,13 @@ fn workers(workers: usize, epolls: Epolls, assignment: Assignment) -> ServerKind
     ServerKind::EventLoop { workers, epolls, assignment }
 }
 
-/// One request at a time on each of two connections.
+/// Creates a run with two connections and one request at a time on each of them.
 fn ping_pong(text: &str, server: ServerKind) -> Run {
     Run { traffic: TrafficKind::Mirrored, connections: 2, server, irqs_apart: true, ..run(text, Load::Max) }
 }
 
 #[test]
-fn two_workers_on_each_queue_serve_more_than_one() {
+fn two_workers_per_queue_have_a_higher_throughput_than_one() {
     let most = |workers_count| {
         let server = workers(workers_count, Epolls::Own, Assignment::ByQueue);
         simulate(&Run { server, irqs_apart: true, ..run("base", Load::Max) }).qps
@@ -47,7 +47,7 @@ fn two_workers_on_each_queue_serve_more_than_one() {
 }
 
 #[test]
-fn one_worker_serves_two_queues_and_no_request_is_left() {
+fn one_worker_serves_all_requests_of_two_queues() {
     let server = workers(1, Epolls::Own, Assignment::ByQueue);
     let result = simulate(&Run { server, ..run("base", Load::Qps(200e3)) });
     assert!((result.qps / 50e3 - 1.0).abs() < 0.10, "{}", result.qps);
@@ -64,7 +64,7 @@ fn an_epoll_that_all_workers_share_polls_one_queue_only() {
 }
 
 #[test]
-fn workers_with_connections_of_both_queues_poll_the_wrong_one() {
+fn workers_with_connections_of_both_queues_poll_the_wrong_queue() {
     let mean = |assignment| {
         let server = workers(2, Epolls::Own, assignment);
         let spread = ConnectionSpread::Hashed;
@@ -75,27 +75,27 @@ fn workers_with_connections_of_both_queues_poll_the_wrong_one() {
 }
 
 #[test]
-fn a_blocking_receiver_obeys_the_busy_poll_option_of_its_socket() {
+fn so_busy_poll_affects_a_blocking_receiver() {
     let tps = |text| simulate(&ping_pong(text, ServerKind::BlockingReceive)).qps;
     let (interrupts, polled) = (tps("base"), tps("sockpoll50"));
     assert!(polled > 1.1 * interrupts, "{interrupts} {polled}");
 }
 
 #[test]
-fn an_epoll_server_does_not_obey_it_and_is_refused() {
+fn so_busy_poll_with_an_epoll_server_is_refused() {
     let refused = ping_pong("sockpoll50", ServerKind::one_worker_per_queue(2)).simulate();
     assert!(matches!(refused, Err(RunError::Setting(why)) if why.contains("recv")));
 }
 
 #[test]
-fn a_napi_thread_that_busy_polls_beats_one_that_is_woken() {
+fn a_busy_polling_napi_thread_is_faster_than_one_that_is_woken() {
     let tps = |text| simulate(&ping_pong(text, ServerKind::BlockingReceive)).qps;
     let (woken, polling) = (tps("threaded"), tps("threadedbusy"));
     assert!(polling > 1.1 * woken, "{woken} {polling}");
 }
 
 #[test]
-fn waiting_for_events_inside_epoll_wait_saves_the_calls() {
+fn looping_for_events_inside_epoll_wait_is_faster_than_repeated_calls() {
     let tps = |event_loop_in_epoll_wait| {
         let rules = KernelRules { event_loop_in_epoll_wait, ..KernelRules::default() };
         simulate(&Run { rules, ..ping_pong("eventspin1000000", ServerKind::one_worker_per_queue(2)) }).qps
@@ -113,7 +113,7 @@ fn a_rate_of_zero_and_a_shape_of_one_are_refused() {
 }
 
 #[test]
-fn an_imbalance_of_queues_lengthens_the_wait_near_saturation() {
+fn imbalanced_queues_increase_latency_near_saturation() {
     let p95 = |spread| {
         let result = simulate(&Run { spread, floating: false, ..run("base", Load::Qps(1300e3)) });
         result.latency.quantile(0.95).expect("there were requests")
@@ -121,7 +121,7 @@ fn an_imbalance_of_queues_lengthens_the_wait_near_saturation() {
     assert!(p95(ConnectionSpread::Imbalanced { percent: 30 }) > p95(ConnectionSpread::Even));
 }
 
-/// Every mode that the epoll server knows.
+/// All modes that the modelled epoll server supports.
 const EVERY_MODE: &str = "base,defer20,napibusy,fullbusy,suspend20,threaded,threadedbusy,eventspin50";
 
 fn small_setup() -> Setup {
@@ -146,8 +146,8 @@ fn no_mode_executes_more_than_the_cpus_of_the_setup_can() {
     }
 }
 
-/// "Threaded napi busy-polling has not been shown to yield efficiency or throughput benefits" (its cover
-/// letter, v10, October 2025).
+/// The patch's cover letter says (v10, October 2025): "Threaded napi busy-polling has not been shown to yield
+/// efficiency or throughput benefits".
 #[test]
 fn threads_that_never_stop_polling_gain_no_throughput_and_cost_whole_cpus() {
     let setup = small_setup();

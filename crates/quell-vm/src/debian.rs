@@ -1,6 +1,6 @@
-//! Kernels from Debian's archive, from the mirror that this system's apt uses. apt reads the indexes, verifies
-//! signatures and checksums, and downloads, all in a directory of this user. Of the system's apt configuration, only
-//! the mirror is used. System packages and lists are not changed.
+//! Kernels from Debian's archive, fetched from the mirror that this system's apt uses. apt reads the indexes, verifies
+//! signatures and checksums, and downloads packages, all within a directory of this user. From the system's apt
+//! configuration, only the mirror is used. System packages and package lists are not changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,7 +77,7 @@ pub enum FetchError {
     /// A program could not be run.
     #[error("could not run {program}: {source}; fetching kernels needs apt, on Debian or a derivative")]
     Run {
-        /// Name of the program.
+        /// Name of the program that was executed.
         program: &'static str,
         /// Error returned by the kernel.
         source: io::Error,
@@ -85,15 +85,15 @@ pub enum FetchError {
     /// A program failed.
     #[error("{command} failed: {said}")]
     Failed {
-        /// Command line.
+        /// Command line of the program.
         command: String,
-        /// Output on standard error.
+        /// Output of the program on stderr.
         said: String,
     },
     /// The system's sources contain no Debian archive.
     #[error("apt has no Debian archive among its sources: give a mirror with --mirror URL")]
     NoMirror,
-    /// The mirror's URL would change the meaning of the list of sources.
+    /// The mirror's URL contains characters that would change the meaning of the source list.
     #[error("invalid mirror `{0}`: expected a URL such as http://HOST/debian")]
     InvalidMirror(String),
     /// The archive does not offer this kernel.
@@ -120,15 +120,15 @@ pub enum FetchError {
         /// Error returned by the kernel.
         source: io::Error,
     },
-    /// No package contains a kernel.
+    /// No package of the kernel contains a kernel image.
     #[error("no package of {0} contains a kernel")]
     NoKernel(String),
     /// The kernel image in the package has an unknown format.
     #[error("the kernel of {package}: {source}")]
     Image {
-        /// Version of the package.
+        /// Package version of the kernel.
         package: String,
-        /// Error in the image.
+        /// Why the image is invalid.
         source: ImageError,
     },
     /// The cache could not be used.
@@ -137,7 +137,7 @@ pub enum FetchError {
     /// apt's private directory could not be created.
     #[error("preparing {path}: {source}")]
     Prepare {
-        /// File or directory.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Error returned by the kernel.
         source: io::Error,
@@ -151,10 +151,11 @@ pub struct Archives {
 }
 
 impl Archives {
-    /// Downloads the current indexes into a directory beside the kernels. `mirror` replaces the system's mirror.
+    /// Downloads the current package indexes to a directory next to the stored kernels. `mirror` replaces the system's
+    /// mirror.
     ///
     /// # Errors
-    /// [`FetchError`], with apt's message when it could not reach the mirror or verify the data.
+    /// [`FetchError`], with apt's message if apt could not reach the mirror or verify the data.
     pub fn update(store: &Store, mirror: Option<&str>) -> Result<Self, FetchError> {
         let mirror = match mirror {
             Some(mirror) => checked(mirror)?,
@@ -178,7 +179,7 @@ impl Archives {
         Ok(())
     }
 
-    /// apt reads this after the system's own configuration. The system's proxies stay in effect; its post-update
+    /// apt reads this configuration after the system's own. The system's proxies remain in effect, but its post-update
     /// actions do not.
     fn configuration(&self) -> String {
         let dir = visible::path(&self.dir);
@@ -196,7 +197,7 @@ impl Archives {
         run(program, &mut command)
     }
 
-    /// Kernels that the archive offers now, newest suite first. Each name occurs once.
+    /// Kernels that the archive currently offers, from the newest suite to the oldest. Each name occurs once.
     ///
     /// # Errors
     /// When the index cannot be read.
@@ -216,7 +217,7 @@ impl Archives {
         Ok(offers)
     }
 
-    /// The offer with this name.
+    /// Finds the kernel with this name in the archive.
     ///
     /// # Errors
     /// [`FetchError::NotOffered`], with the available kernels.
@@ -227,10 +228,11 @@ impl Archives {
         found.ok_or_else(|| FetchError::NotOffered { name: name.clone(), offered: offered.join(", ") })
     }
 
-    /// Downloads a kernel, verified by apt, and stores the files that guests need. Calls `progress` before each step.
+    /// Downloads a kernel and stores the files that guests need. apt verifies the packages. `progress` is called before
+    /// each step.
     ///
     /// # Errors
-    /// [`FetchError`]. The store is then unchanged.
+    /// See [`FetchError`]. The store is unchanged on an error.
     pub fn get(
         &self,
         offer: &Offer,
@@ -262,8 +264,8 @@ impl Archives {
         Ok(store.keep(staged, &vmlinux, &offer.origin)?)
     }
 
-    /// Packages that make up a kernel, as `NAME=VERSION`, with their sizes in bytes. They are the exact-version
-    /// dependencies of the meta package, and the dependencies of these.
+    /// Packages of a kernel as `NAME=VERSION`, with their sizes in bytes. They are the exact-version dependencies of
+    /// the meta package, and the exact-version dependencies of those packages.
     fn packages_of(&self, offer: &Offer) -> Result<BTreeMap<String, u64>, FetchError> {
         let meta = self.show(&format!("{}={}", offer.package, offer.origin.version))?;
         let dependencies =
@@ -306,8 +308,7 @@ fn run(program: &'static str, command: &mut Command) -> Result<String, FetchErro
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// Mirror of Debian's archive among the system's sources. The archive of security updates does not count, because it
-/// lacks some suites.
+/// Debian mirror in the system's source list. The security archive is ignored, because it lacks some suites.
 fn system_mirror() -> Result<String, FetchError> {
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--no-release-info", "--format", INDEX_FORMAT, "Created-By: Packages"]);
@@ -330,18 +331,19 @@ fn checked(mirror: &str) -> Result<String, FetchError> {
     }
 }
 
-/// The list of sources. If Debian's keyring is not installed, apt uses the keys that the system trusts.
+/// Text of the source list. If Debian's keyring is not installed, apt uses the keys that the system trusts.
 fn sources(mirror: &str) -> String {
     let keyring = if Path::new(KEYRING).exists() { format!(" signed-by={KEYRING}") } else { String::new() };
     SUITES.iter().map(|suite| format!("deb [arch=amd64 target=Packages{keyring}] {mirror} {suite} main\n")).collect()
 }
 
-/// Value of a single-line field.
+/// Value of a field that has a single line.
 fn field<'a>(entry: &'a str, name: &str) -> Option<&'a str> {
     entry.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
-/// Kernel packages among dependencies such as `kmod, linux-modules-6.1 (= 6.1.5-1)`. Only exact versions count.
+/// Kernel packages in a dependency list such as `kmod, linux-modules-6.1 (= 6.1.5-1)`. Dependencies without an exact
+/// version are ignored.
 fn kernel_dependencies(depends: &str) -> impl Iterator<Item = String> {
     depends.split(',').filter_map(|dependency| {
         let (name, version) = dependency.trim().split_once(" (= ")?;
@@ -351,7 +353,7 @@ fn kernel_dependencies(depends: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Writes the modules that guests need into `modules`. Returns the kernel image if the package contains it.
+/// Writes the modules that guests need to `modules`. Returns the kernel image if the package contains it.
 fn unpack(package: &Path, modules: &Path) -> Result<Option<Vec<u8>>, FetchError> {
     let program = "dpkg-deb";
     let mut unpacking = Command::new(program)
@@ -396,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mirror_is_the_archives_and_not_that_of_security_updates() {
+    fn the_mirror_is_that_of_the_main_archive_and_not_of_security_updates() {
         let indexes = "main nodistro https://example.org/node\nmain bookworm-security http://example.org/debian-security/\n\
                        contrib bookworm http://example.org/debian/\nmain bookworm http://example.org/debian/\n";
         assert_eq!(mirror_among(indexes).as_deref(), Some("http://example.org/debian/"));
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernels_own_packages_are_followed_and_only_in_one_version() {
+    fn only_kernel_packages_with_an_exact_version_are_dependencies() {
         let depends = "linux-base-a (= 7.3), linux-image-7.3 (= 7.3-1), linux-modules-7.3 (= 7.3-1), kmod, \
                        initramfs-tools (>= 0.120) | linux-initramfs-tool";
         let found: Vec<String> = kernel_dependencies(depends).collect();
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_found_by_its_whole_name() {
+    fn a_field_is_found_by_its_full_name() {
         let entry = "Package: a\nDepends-On: x\nDepends: y, z\nVersion: 1\n";
         assert_eq!(field(entry, "Depends"), Some("y, z"));
         assert_eq!(field(entry, "Pre-Depends"), None);

@@ -1,12 +1,12 @@
-//! Strips an ELF file of everything that is never loaded, such as debug information and symbols. A guest keeps all its
-//! files in memory, and a program with debug information would not fit.
+//! Removes everything from an ELF file that is never loaded, such as debug information and symbols. A guest keeps all
+//! its files in memory, and a program with debug information would not fit.
 
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{Endianness, pod};
 
-/// Truncates the file after the last byte of a loaded segment and removes the section table. A file that is not 64-bit
-/// ELF is returned unchanged.
+/// Truncates the file after the last byte of its loaded segments and removes the section table. A file that is not
+/// 64-bit ELF is returned unchanged.
 pub(crate) fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
     let Some((mut header, end)) = header_and_loaded_end(&file) else { return file };
     file.truncate(end);
@@ -30,7 +30,7 @@ fn header_and_loaded_end(file: &[u8]) -> Option<(FileHeader64<Endianness>, usize
     Some((*header, usize::try_from(end).ok()?))
 }
 
-/// Dynamic linker of an ELF file. `None` for a static one.
+/// Path of an ELF file's dynamic linker. `None` if the file is statically linked.
 pub(crate) fn interpreter(file: &[u8]) -> Option<String> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;

@@ -1,12 +1,13 @@
-//! Entry point for the fuzz target of guest files and messages. It exists only in instrumented builds and in the unit
-//! tests, which replay the stored corpus.
+//! Entry point for the fuzz target that covers guest files and messages. It exists only in instrumented builds and in
+//! unit tests, which replay the stored corpus.
 
 use crate::elf_trim::{interpreter, loaded_part};
 use crate::kernel_image;
 use crate::message::Message;
 
-/// Parses bytes as a program, a kernel and a message. A trimmed program is not longer, has the same dynamic linker, and
-/// does not change when trimmed again. A parsed message serializes to an equal message.
+/// Parses bytes as a program, a kernel and a message, and checks these properties. A trimmed program is not longer, has
+/// the same dynamic linker, and does not change if it is trimmed again. A parsed message serializes to an equal
+/// message.
 pub fn guest_files(bytes: &[u8]) {
     let cut = loaded_part(bytes.to_vec());
     assert!(cut.len() <= bytes.len());
@@ -29,7 +30,7 @@ mod tests {
     fn the_stored_corpus_of_programs_kernels_and_messages_parses_safely() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/guest_files");
         let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert!(!files.is_empty(), "nothing is kept in {}", directory.display());
+        assert!(!files.is_empty(), "no corpus files in {}", directory.display());
         files.iter().for_each(|file| super::guest_files(&fs::read(file).unwrap()));
     }
 }

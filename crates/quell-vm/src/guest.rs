@@ -1,5 +1,5 @@
-//! Init of a guest. It mounts file systems, loads the drivers, runs one command of this program, forwards its output,
-//! and ends the machine. The host describes the command in a file.
+//! The init process of a guest. It mounts file systems, loads drivers, runs one Quell command, sends the command's
+//! output to the host, and restarts the machine. A file from the host describes the task.
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -16,9 +16,9 @@ use thiserror::Error;
 use crate::message::Message;
 use crate::program::{LIBRARIES, PROGRAM};
 
-/// Serial port for messages. It is the second one, because the kernel prints to the first.
+/// Serial port for messages. It is the second port, because the kernel prints to the first.
 const PORT: &str = "/dev/ttyS1";
-/// File with the host's task description.
+/// Path of the file in which the host describes the task.
 pub(crate) const TASK: &str = "/quell/task.json";
 /// Path of the shell, if the host added one.
 pub(crate) const SHELL: &str = "/bin/sh";
@@ -27,9 +27,9 @@ pub(crate) const SHELL: &str = "/bin/sh";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Task {
-    /// Driver modules, in load order.
+    /// Paths of the driver modules, in load order.
     pub(crate) modules: Vec<PathBuf>,
-    /// Command or shell.
+    /// Command or shell to run.
     pub(crate) run: Run,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Task {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Run {
-    /// This program with these arguments. Its output is sent as messages.
+    /// This program with these arguments. Its output is sent to the host as messages.
     Command(Vec<String>),
     /// An interactive shell on the console.
     Shell,
@@ -50,7 +50,7 @@ pub enum GuestError {
     /// This process is not the init of a guest.
     #[error("this command runs only as the first process of a guest of the vm lab")]
     NotAGuest,
-    /// The kernel refused a setup step.
+    /// The kernel refused a step of the setup.
     #[error(transparent)]
     Boot(#[from] BootError),
     /// The host's task file could not be read.
@@ -87,7 +87,7 @@ pub fn run() -> Result<Infallible, GuestError> {
     }
     host.finish()?;
     boot::restart().map_err(GuestError::Restart)?;
-    // The reboot has been requested. Nothing remains to be done until it happens.
+    // The reboot was requested, so only wait for it.
     loop {
         std::thread::park();
     }
@@ -120,7 +120,7 @@ fn command(host: &Host, arguments: &[String]) -> Result<(), GuestError> {
     })?;
     let status = child.wait().map_err(failed)?;
     if status.code().is_none() {
-        host.say(&Message::Diagnostic(format!("the command was ended: {status}")))?;
+        host.say(&Message::Diagnostic(format!("the command ended abnormally: {status}")))?;
     }
     host.say(&Message::Ended { code: status.code() })
 }
@@ -145,7 +145,7 @@ impl Host {
         port.write_all(message.to_line().as_bytes()).map_err(GuestError::Speak)
     }
 
-    /// Waits until all data has been sent. A reboot discards the data in the port's buffer.
+    /// Waits until all data was sent. A reboot discards the data in the port's buffer.
     fn finish(&self) -> Result<(), GuestError> {
         let port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         boot::drain_serial_port(&port).map_err(GuestError::Speak)

@@ -1,6 +1,6 @@
-//! The initramfs archive: cpio in `newc` format, as `Documentation/driver-api/early-userspace/buffer-format.rst`
-//! describes. It supports only what the guest needs: directories, files, symbolic links and a console, all owned by
-//! root.
+//! Writes an initramfs archive in the cpio format `newc`
+//! (`Documentation/driver-api/early-userspace/buffer-format.rst`). It supports only the entries that a guest needs:
+//! directories, files, symbolic links and a console, all owned by root.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -12,7 +12,7 @@ const CHARACTER_DEVICE: u32 = 0o020_600;
 /// Device number of `/dev/console`, which the kernel opens as init's standard files.
 const CONSOLE: (u32, u32) = (5, 1);
 
-/// An archive under construction.
+/// An initramfs archive under construction.
 pub(crate) struct Initramfs {
     archive: Vec<u8>,
     directories: BTreeSet<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Initramfs {
 }
 
 impl Initramfs {
-    /// An archive that contains `/dev/console`.
+    /// Creates an archive that contains `/dev/console`.
     pub(crate) fn new() -> Self {
         let mut initramfs = Self { archive: Vec::new(), directories: BTreeSet::new(), inodes: 0 };
         initramfs.parents("dev/console");
@@ -42,7 +42,7 @@ impl Initramfs {
         self.entry(&path, SYMBOLIC_LINK, (0, 0), target.as_bytes());
     }
 
-    /// Returns the archive.
+    /// Completes the archive and returns its bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.archive
@@ -74,13 +74,13 @@ impl Initramfs {
         self.pad();
     }
 
-    /// Pads to a multiple of four bytes, where names and contents must begin.
+    /// Pads the archive to a multiple of four bytes, because names and contents must start there.
     fn pad(&mut self) {
         self.archive.resize(self.archive.len().next_multiple_of(4), 0);
     }
 }
 
-/// The path without leading `/` and without `..` components.
+/// Converts to a relative path without `..` components.
 fn relative(path: &Path) -> String {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_string_lossy()),
@@ -96,7 +96,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn directories_come_once_and_before_their_content() {
+    fn each_directory_occurs_once_and_before_its_content() {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new("/lib/a/one"), b"1");
         initramfs.file(Path::new("/lib/a/two"), b"22");

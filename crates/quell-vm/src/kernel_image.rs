@@ -1,6 +1,6 @@
-//! Extracts the uncompressed kernel from a bzImage. Booting it directly (PVH) saves the emulated CPU two seconds of
-//! decompression. Formats: the boot protocol of `Documentation/arch/x86/boot.rst`, compressed by `KERNEL_ZSTD` or
-//! `KERNEL_LZ4`. Other compression formats are reported as unknown.
+//! Extracts the uncompressed kernel from a bzImage (`Documentation/arch/x86/boot.rst`). Booting it directly (PVH)
+//! avoids decompression in the guest, which takes two seconds under emulation. Supported compressions are `KERNEL_ZSTD`
+//! and `KERNEL_LZ4`.
 
 use std::io::{self, Read};
 
@@ -10,13 +10,14 @@ use thiserror::Error;
 
 /// Offset and value of the `HdrS` magic in the setup header.
 const HEADER_MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
-/// `setup_sects`: number of sectors between the boot sector and the protected-mode code; 0 means 4.
+/// Offset of `setup_sects`, the number of sectors between the boot sector and the protected-mode code. 0 means 4.
 const SETUP_SECTS: usize = 0x1f1;
 const SECTOR_BYTES: usize = 512;
-/// `payload_offset`, relative to the protected-mode code. `payload_length` follows it.
+/// Offset of `payload_offset`, which is relative to the protected-mode code. `payload_length` follows it.
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
-/// Size of the trailer: the build appends the uncompressed size, 32 bits, to the compressed data.
+/// Size of the trailer in bytes. The kernel build appends the uncompressed size, a 32-bit number, to the compressed
+/// data.
 const SIZE_BYTES: usize = 4;
 
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
@@ -26,10 +27,10 @@ const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The file is not a bzImage, or it is truncated.
+    /// The file is not a bzImage, or is truncated.
     #[error("not a kernel image: {0}")]
     NotAnImage(&'static str),
-    /// The compression format is unknown.
+    /// The compression format is unsupported.
     #[error("unknown compression with magic {0:02x?}; supported: zstd and LZ4")]
     Format(Vec<u8>),
     /// The kernel could not be decompressed.
@@ -45,7 +46,7 @@ pub(crate) fn vmlinux(image: &[u8]) -> Result<Vec<u8>, ImageError> {
     let payload = payload(image).ok_or(ImageError::NotAnImage("it has no setup header with a payload"))?;
     let kernel = decompress(payload)?;
     FileHeader64::<Endianness>::parse(kernel.as_slice())
-        .map_err(|_| ImageError::NotAnImage("what it holds is no ELF file"))?;
+        .map_err(|_| ImageError::NotAnImage("its payload is not an ELF file"))?;
     Ok(kernel)
 }
 
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An image with the structure of the boot protocol.
+    /// Creates an image with the structure of the boot protocol.
     fn image(payload: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 2 * SECTOR_BYTES];
         image[SETUP_SECTS] = 1;
@@ -114,7 +115,7 @@ mod tests {
     fn a_payload_without_kernel_is_refused() {
         let compressed =
             ruzstd::encoding::compress_to_vec(&b"no kernel"[..], ruzstd::encoding::CompressionLevel::Fastest);
-        assert!(matches!(vmlinux(&image(&compressed)), Err(ImageError::NotAnImage("what it holds is no ELF file"))));
+        assert!(matches!(vmlinux(&image(&compressed)), Err(ImageError::NotAnImage("its payload is not an ELF file"))));
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Names of lab kernels: the series, and the flavour unless it is the cloud build.
+//! Names of lab kernels. A name consists of the kernel series and, unless the kernel is a cloud build, its flavour.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum Flavour {
     Full,
 }
 
-/// A kernel by series and flavour: `6.12` is the cloud build, `6.12-full` the full one.
+/// Name of a kernel, by series and flavour: `6.12` is the cloud build, `6.12-full` the full build.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct KernelName {
@@ -26,14 +26,14 @@ pub struct KernelName {
     flavour: Flavour,
 }
 
-/// A text that is not a valid kernel name.
+/// Error for a text that is not a valid kernel name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid kernel `{0}`: expected a series such as 6.12, or 6.12-full for the build with drivers of real NICs")]
 pub struct InvalidKernelName(String);
 
 impl KernelName {
-    /// Name of the `flavour` build for a package version such as `6.12.107-1`. `None` if the version does not begin
-    /// with two numbers.
+    /// Name of the `flavour` build for a package version such as `6.12.107-1`. Returns `None` if the version does not
+    /// start with two numbers.
     #[must_use]
     pub fn of_version(version: &str, flavour: Flavour) -> Option<Self> {
         let (major, rest) = version.split_once('.')?;
@@ -41,19 +41,19 @@ impl KernelName {
         Some(Self { major: number(major)?, minor: number(minor)?, flavour })
     }
 
-    /// Sort key: by series, and within a series the cloud build last.
+    /// Sort key: by series, and within a series with the cloud build last.
     pub(crate) fn newest_and_leanest(&self) -> (u32, u32, Reverse<Flavour>) {
         (self.major, self.minor, Reverse(self.flavour))
     }
 
-    /// Build flavour.
+    /// Build flavour of the kernel.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
 }
 
-/// Parses a number without sign or leading zero, so that each kernel has one name.
+/// Parses a number without sign and leading zeros, so that each kernel has only one name.
 fn number(text: &str) -> Option<u32> {
     let number: u32 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)

@@ -1,9 +1,9 @@
-//! Runs distribution kernels under QEMU's software emulation. Kernels are fetched, unpacked and booted with this
-//! program as init. Any Quell command therefore runs on any kernel, with real interrupts and without privileges. The
-//! caller decides what to measure. Nothing here prints.
+//! Runs distribution kernels under QEMU's software emulation. The crate fetches and unpacks a kernel, and boots it with
+//! this program as init. Any Quell command can therefore run on any kernel, with real interrupts and without
+//! privileges. The caller decides what to measure. This crate prints nothing.
 //!
-//! [`store`] holds the kernels and [`debian`] fetches them. [`machine`] boots a kernel and receives messages. [`guest`]
-//! runs as process 1 and sends messages. [`nic`] makes the guest's two NICs the ends of a wire.
+//! [`store`] stores the kernels and [`debian`] fetches them. [`machine`] boots a kernel and receives messages.
+//! [`guest`] runs as process 1 and sends messages. [`nic`] configures the guest's two NICs as the two ends of a link.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! A guest, seen from its host. QEMU runs unprivileged with a kernel of the store, this program as init, and two NICs
-//! on one hub. The guest runs one command, sends its output to the host, and ends. A time limit ends a guest that hangs
-//! or panics; the error then contains its console.
+//! The host's view of a guest. QEMU runs without privileges. It boots a kernel from the store with this program as init
+//! and two NICs on one hub. The guest runs one command, sends the command's output to the host, and ends. A time limit
+//! ends a guest that hangs or panics. The error then contains the console output.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
@@ -23,32 +23,32 @@ use crate::nic::MAC_ADDRESSES;
 use crate::program::{self, LIBRARIES, PROGRAM};
 use crate::store::StoredKernel;
 
-/// The emulator. It emulates the architecture that this program is built for.
+/// The QEMU binary. It emulates the architecture for which this program is built.
 const QEMU: &str = "qemu-system-x86_64";
 /// Command of this program that runs as process 1 of a guest.
 pub const GUEST_COMMAND: &str = "vm-guest";
-/// Memory for kernel and program, MiB. The archive needs additional memory: its packed and its unpacked form coexist
-/// briefly.
+/// Memory for the kernel and the program, in MiB. The archive needs additional memory, because its packed and unpacked
+/// forms exist at the same time during boot.
 const MEMORY_BASE_MIB: u64 = 320;
-/// Interval at which the host checks for an interrupt by the user.
+/// Interval at which the host checks whether the user interrupted the run.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit for QEMU to exit after the guest has ended.
+/// Time limit for QEMU to exit after the guest ended.
 const LEAVING: Duration = Duration::from_secs(5);
-/// Maximum number of console bytes in an error.
+/// Maximum number of bytes of console output in an error.
 const CONSOLE_SHOWN: usize = 5_000;
-/// Number of last bytes of QEMU's output that are stored.
+/// Number of bytes at the end of QEMU's output that are stored.
 const QEMU_TAIL: usize = 1_000;
-/// Maximum number of boot attempts. Emulation on a busy host is not reliable: kernels have panicked in places that work
-/// on a real CPU.
+/// Maximum number of boot attempts. Emulation on a busy host is unreliable: kernels have panicked in code that works on
+/// real CPUs.
 const BOOT_ATTEMPTS: u32 = 3;
 
 /// NIC models of a guest. QEMU's other models do not honour interrupt masking, which deferral requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Nic {
-    /// `virtio-net-pci`: every kernel supports it. Netlink does not report its interrupt.
+    /// `virtio-net-pci`, which every kernel supports. Netlink does not report its interrupt.
     #[default]
     Virtio,
-    /// `e1000e`: netlink reports its interrupt. It raises two interrupts per request, and only full kernels have its
+    /// `e1000e`, whose interrupt netlink reports. It raises two interrupts per request, and only full kernels have its
     /// driver.
     E1000e,
 }
@@ -62,14 +62,14 @@ impl Nic {
     }
 }
 
-/// QEMU on this machine.
+/// The QEMU installation on this machine.
 #[derive(Debug, Clone)]
 pub struct Emulator {
     program: PathBuf,
 }
 
 impl Emulator {
-    /// Searches QEMU in PATH.
+    /// Searches for QEMU in PATH.
     ///
     /// # Errors
     /// [`MachineError::NoEmulator`].
@@ -83,38 +83,38 @@ impl Emulator {
 /// Parameters of a guest.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// Emulator.
+    /// QEMU installation to use.
     pub emulator: Emulator,
-    /// Kernel of the guest.
+    /// Kernel that the guest boots.
     pub kernel: StoredKernel,
-    /// Model of the NICs.
+    /// Model of the guest's NICs.
     pub nic: Nic,
     /// Number of virtual CPUs, at least 1.
     pub cpus: u32,
-    /// Time limit for the guest, from its start.
+    /// Time limit for the guest, counted from the start of QEMU.
     pub limit: Duration,
 }
 
 /// Result of a command in a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Release of the guest's kernel.
+    /// Release of the guest's kernel, for example `6.12.107+deb13-cloud-amd64`.
     pub release: String,
     /// Time from the start of QEMU to the start of the command.
     pub boot: Duration,
     /// Exit code of the command. Absent if a signal ended it.
     pub code: Option<i32>,
-    /// Output of the command on standard error.
+    /// Output of the command on stderr.
     pub diagnostics: String,
 }
 
 impl Machine {
-    /// Runs this program in the guest with these arguments. Passes each line of standard output to `hear`, with the
-    /// host `schedstat` of QEMU's threads if available. If `hear` breaks, the guest is killed and there is no
-    /// [`Ended`]. Calls `stopped` often and ends early when it returns true.
+    /// Runs this program in the guest with these arguments. Passes each line of the command's stdout to `hear`, with
+    /// the host's `schedstat` of QEMU's threads if available. If `hear` returns `Break`, the guest is killed and the
+    /// result is `None`. `stopped` is called often, and the run ends early when it returns true.
     ///
     /// # Errors
-    /// [`MachineError`]. No process remains.
+    /// See [`MachineError`]. No process remains after an error.
     pub fn run(
         &self,
         arguments: &[String],
@@ -178,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// Adds this program, the drivers and the task to the archive.
+    /// Adds this program, the drivers and the task description to the archive.
     fn files(&self, initramfs: &mut Initramfs, run: Run) -> Result<Files, MachineError> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(MachineError::Architecture);
@@ -217,17 +217,16 @@ impl Machine {
     }
 }
 
-/// CPU model of the guest. It omits five-level page tables (`la57`), which nothing here needs. It omits `cmpxchg16b`
-/// (`cx16`): kernels have ended in a double fault after this instruction, with EFLAGS values that QEMU had taken from
+/// CPU model of the guest. It omits five-level page tables (`la57`), which the lab does not need. It omits `cmpxchg16b`
+/// (`cx16`), because kernels ended in a double fault after this instruction, with EFLAGS values that QEMU took from
 /// another register.
 const CPU: &str = "max,-la57,-cx16";
 
-/// Kernel command line. `maxcpus=1`: the kernel boots on one CPU, and init starts the others. Booting patches much
-/// code. Under QEMU's emulation, a CPU that executes code while another patches it can keep the old bytes. QEMU then
-/// retranslates the code after the patching CPU has announced the write but before it writes. The breakpoint of
-/// `text_poke_bp` is hit after the kernel has forgotten it, and the guest panics. `panic=-1` together with QEMU's
-/// `-no-reboot` ends the machine on a panic. Arguments before `--` that the kernel does not know become the environment
-/// of init.
+/// Kernel command line. With `maxcpus=1`, the kernel boots on one CPU and init starts the others, because patching code
+/// is unsafe with several emulated CPUs. A CPU that executes code while another one patches it can keep the old bytes.
+/// QEMU retranslates the code after the patching CPU announced the write, but before the write itself. The CPU then
+/// hits the breakpoint of `text_poke_bp` after the kernel removed it, and the guest panics. `panic=-1` together with
+/// QEMU's `-no-reboot` ends the machine on a panic. Unknown arguments before `--` become environment variables of init.
 fn kernel_arguments() -> String {
     format!(
         "console=ttyS0 quiet panic=-1 maxcpus=1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
@@ -241,7 +240,7 @@ fn static_busybox() -> Result<Vec<u8>, MachineError> {
     found.filter(|content| interpreter(content).is_none()).ok_or(MachineError::NoBusybox)
 }
 
-/// Temporary files of one start, removed on drop.
+/// Temporary files for one start of a guest. Dropping the value removes them.
 struct Files {
     dir: tempfile::TempDir,
     archive_bytes: u64,
@@ -263,9 +262,9 @@ impl Files {
         self.dir.path().join("messages")
     }
 
-    /// Creates the port for one start.
+    /// Creates the socket of the message port for one start.
     fn listener(&self) -> Result<UnixListener, MachineError> {
-        // An earlier start may have left a socket.
+        // A socket may remain from an earlier start.
         let _ = fs::remove_file(self.port());
         let listener = UnixListener::bind(self.port()).map_err(prepare(&self.port()))?;
         listener.set_nonblocking(true).map_err(MachineError::Listen)?;
@@ -277,7 +276,7 @@ impl Files {
     }
 }
 
-/// A running guest. Dropping it kills it.
+/// A running guest. Dropping the value kills it.
 struct Listening<'a> {
     machine: &'a Machine,
     files: &'a Files,
@@ -304,7 +303,7 @@ impl Listening<'_> {
         }
     }
 
-    /// Receives messages until the last one, or until the receiver breaks.
+    /// Receives messages until the last one, or until the receiver returns `Break`.
     fn listen(mut self, port: UnixStream) -> Result<Option<Ended>, MachineError> {
         port.set_nonblocking(false).and_then(|()| port.set_read_timeout(Some(TICK))).map_err(MachineError::Listen)?;
         let mut lines = BufReader::new(port);
@@ -318,9 +317,9 @@ impl Listening<'_> {
                     }
                     line.clear();
                 }
-                // An incomplete line: the machine ended while writing it.
+                // The line is incomplete, because the machine ended while it wrote the line.
                 Ok(_) => return Err(self.lost()),
-                // A partly read line stays in the buffer.
+                // A partly received line stays in the buffer.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
                 Err(error) => return Err(MachineError::Listen(error)),
             }
@@ -342,7 +341,7 @@ impl Listening<'_> {
             }
             Message::Ended { code } => {
                 let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
-                // The guest restarts by itself, and QEMU then exits. Otherwise dropping this value kills it.
+                // The guest restarts, and QEMU then exits. Otherwise dropping this value kills QEMU.
                 let _ = self.qemu.wait(LEAVING);
                 // The console explains why a signal ended the command, for example an out-of-memory kill.
                 let console = if code.is_none() { self.last_words() } else { String::new() };
@@ -365,8 +364,8 @@ impl Listening<'_> {
         Err(MachineError::TimeLimit { limit, boot, host: host_time(&self.qemu), console: self.last_words() })
     }
 
-    /// Console output, and the command's standard error. The kernel prints only errors, so its first message shows the
-    /// first error.
+    /// End of the console output and the command's stderr. The kernel prints only errors, so the first message shows
+    /// the first error.
     fn last_words(&self) -> String {
         let console = fs::read(self.files.console()).unwrap_or_default();
         let words = [console.as_slice(), self.heard.diagnostics.as_bytes()].map(shortened);
@@ -374,7 +373,7 @@ impl Listening<'_> {
     }
 
     fn lost(&mut self) -> MachineError {
-        // Console output is complete after QEMU has exited. QEMU also exits normally when the kernel panics.
+        // The console output is complete only after QEMU exited. QEMU also exits normally when the kernel panics.
         let guest_ended = self.qemu.wait(LEAVING).is_ok_and(|ended| ended.is_some_and(|status| status.success()));
         let qemu = String::from_utf8_lossy(&self.qemu.stderr_tail().unwrap_or_default()).trim().to_owned();
         let console = self.last_words();
@@ -385,7 +384,7 @@ impl Listening<'_> {
     }
 }
 
-/// Shortens a long text to its start and end.
+/// Shortens a long text to its beginning and end.
 fn shortened(text: &[u8]) -> String {
     let half = CONSOLE_SHOWN / 2;
     let shown = |part: &[u8]| String::from_utf8_lossy(part).trim().to_owned();
@@ -395,14 +394,14 @@ fn shortened(text: &[u8]) -> String {
     format!("{}\n[...]\n{}", shown(&text[..half]), shown(&text[text.len() - half..]))
 }
 
-/// Messages received so far.
+/// Messages that were received so far.
 #[derive(Default)]
 struct Heard {
     started: Option<(String, Duration)>,
     diagnostics: String,
 }
 
-/// Host `schedstat` of QEMU's threads: run time and waiting time. Absent if the host does not report it.
+/// The host's `schedstat` of QEMU's threads: run time and wait time. Absent if the host does not report it.
 fn host_time(qemu: &Child) -> Option<Schedstat> {
     ProcRoot::default().process(qemu.pid()).schedstat_of_all_threads().ok()
 }
@@ -412,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_console_is_shortened_to_start_and_end() {
+    fn long_console_output_is_shortened_to_its_beginning_and_end() {
         let console = format!("int3: 0000 [#1]\n{}\nend trace", "x".repeat(2 * CONSOLE_SHOWN));
         let shown = shortened(console.as_bytes());
         assert!(shown.starts_with("int3: 0000 [#1]\nx") && shown.ends_with("x\nend trace"), "{shown}");

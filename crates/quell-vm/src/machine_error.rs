@@ -1,4 +1,4 @@
-//! Errors of guests that did not finish their command, with the end of the console output.
+//! Errors of guests that did not finish their command. They contain the end of the console output.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::store::StoreError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// QEMU is not installed.
+    /// QEMU is not installed on this machine.
     #[error("{program} is not on the PATH; guests run under QEMU (Debian: apt install qemu-system-x86)")]
     NoEmulator {
-        /// Name of the program.
+        /// Name of the missing program.
         program: &'static str,
     },
-    /// QEMU could not be started or awaited.
+    /// QEMU could not be started, or waiting for it failed.
     #[error(transparent)]
     Qemu(ProcessError),
-    /// This machine has another architecture than the kernels.
+    /// The kernels are built for another architecture than this machine.
     #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]
     Architecture,
     /// This program could not be copied into the guest.
@@ -33,7 +33,7 @@ pub enum MachineError {
     /// The kernel's files could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file of the host could not be read or written.
+    /// A file on the host could not be read or written.
     #[error("preparing {path}: {source}")]
     Prepare {
         /// Path of the file.
@@ -47,39 +47,39 @@ pub enum MachineError {
     /// The guest exceeded its time limit.
     #[error("the guest did not exit within {} s ({}); console:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
     TimeLimit {
-        /// Time limit.
+        /// Time limit of the guest.
         limit: Duration,
-        /// Time from the start of QEMU to the start of the command. Absent if the command was not started.
+        /// Time from the start of QEMU to the start of the command. Absent if the command did not start.
         boot: Option<Duration>,
-        /// Host `schedstat` of QEMU: run time and waiting time. Absent if the host does not report it.
+        /// The host's `schedstat` of QEMU's threads: run time and wait time. Absent if the host does not report it.
         host: Option<Schedstat>,
-        /// End of the console output and of the command's standard error.
+        /// End of the console output and of the command's stderr.
         console: String,
     },
-    /// Every attempt ended before the guest had booted: the kernel panicked.
+    /// The kernel panicked in every attempt to boot the guest.
     #[error("{attempts} guests exited before they had booted; QEMU: {qemu:?}; console of the last one:\n{console}")]
     Boot {
         /// Number of attempts.
         attempts: u32,
-        /// QEMU's output on standard error.
+        /// QEMU's output on stderr.
         qemu: String,
-        /// Start and end of the console output.
+        /// Beginning and end of the console output.
         console: String,
     },
-    /// The guest ended without a result of its command: the kernel panicked, or QEMU failed.
+    /// The guest ended without a result of its command, because the kernel panicked or QEMU failed.
     #[error("the guest exited before its command; QEMU: {qemu:?}; console:\n{console}")]
     Lost {
-        /// QEMU's output on standard error.
+        /// QEMU's output on stderr.
         qemu: String,
-        /// End of the console output and of the command's standard error.
+        /// End of the console output and of the command's stderr.
         console: String,
     },
     /// The guest could not be set up.
     #[error("in the guest: {failure}; console:\n{console}")]
     Guest {
-        /// Error message of the guest.
+        /// Error message from the guest.
         failure: String,
-        /// End of the console output and of the command's standard error.
+        /// End of the console output and of the command's stderr.
         console: String,
     },
     /// The guest's messages could not be read.
@@ -90,16 +90,16 @@ pub enum MachineError {
     Interrupted,
 }
 
-/// Describes how far a guest got, and how much CPU time the host gave it.
+/// Describes the progress of a guest, and how much CPU time the host gave it.
 fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     let got = boot.map_or_else(
-        || "its command was not started yet".to_owned(),
-        |boot| format!("it had booted after {:.1} s", boot.as_secs_f64()),
+        || "its command had not started".to_owned(),
+        |boot| format!("it booted in {:.1} s", boot.as_secs_f64()),
     );
     let had = host.map_or_else(String::new, |host| {
         let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
         format!(
-            "; the emulator ran for {:.1} s and waited {:.1} s for a CPU",
+            "; the emulator ran for {:.1} s and waited for a CPU for {:.1} s",
             seconds(host.run_ns),
             seconds(host.wait_ns)
         )
@@ -107,7 +107,7 @@ fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     got + &had
 }
 
-/// For `map_err`: adds the path to an error of a host file.
+/// Converts an error of a file on the host; for `map_err`.
 pub(crate) fn prepare(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
     let path = path.to_owned();
     move |source| MachineError::Prepare { path, source }
@@ -122,8 +122,8 @@ mod tests {
         let host = Schedstat { run_ns: 12_000_000_000, wait_ns: 40_500_000_000, timeslices: 1 };
         assert_eq!(
             so_far(&Some(Duration::from_millis(3_400)), &Some(host)),
-            "it had booted after 3.4 s; the emulator ran for 12.0 s and waited 40.5 s for a CPU"
+            "it booted in 3.4 s; the emulator ran for 12.0 s and waited for a CPU for 40.5 s"
         );
-        assert_eq!(so_far(&None, &None), "its command was not started yet");
+        assert_eq!(so_far(&None, &None), "its command had not started");
     }
 }

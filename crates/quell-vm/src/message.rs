@@ -3,12 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One message.
+/// A message from a guest to its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Message {
-    /// The guest's init has mounted file systems and loaded modules, and is about to start the command.
+    /// The guest's init process mounted file systems and loaded modules, and is about to start the command.
     Started {
         /// Release of the running kernel, such as `6.12.107+deb13-cloud-amd64`.
         kernel: String,
@@ -17,7 +17,7 @@ pub enum Message {
     Output(String),
     /// A line from the command's standard error.
     Diagnostic(String),
-    /// The command has ended. This is the last message.
+    /// The command ended. This is the last message.
     Ended {
         /// Exit code. Absent if a signal ended the command.
         code: Option<i32>,
@@ -27,11 +27,12 @@ pub enum Message {
 }
 
 impl Message {
-    /// The message as one line, including the newline.
+    /// Formats the message as one line, including the line break.
     #[must_use]
     pub fn to_line(&self) -> String {
-        // Strings, numbers and field names always serialize to JSON.
-        let json = serde_json::to_string(self).unwrap_or_else(|error| unreachable!("a message is JSON: {error}"));
+        // Serialization cannot fail, because the message contains only strings and numbers.
+        let json =
+            serde_json::to_string(self).unwrap_or_else(|error| unreachable!("a message serializes to JSON: {error}"));
         json + "\n"
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Module names. Each comes after its dependencies.
+/// Names of the modules. A module follows those on which it depends.
 const MODULES: &[&str] = &[
     "virtio",
     "virtio_ring",
@@ -16,14 +16,14 @@ const MODULES: &[&str] = &[
     "ptp",
     "e1000e",
     "veth",
-    // Lists sockets.
+    // `inet_diag` lists sockets.
     "inet_diag",
     "tcp_diag",
     "udp_diag",
     "unix_diag",
 ];
 
-/// Module name of a file (`…/e1000e.ko.xz` is `e1000e`), if guests need it.
+/// Name of the module in a file (`…/e1000e.ko.xz` contains `e1000e`). Returns `None` if guests do not need the module.
 pub(crate) fn needed(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?;
     let (module, _) = name.split_once(".ko")?;

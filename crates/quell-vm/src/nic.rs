@@ -1,6 +1,6 @@
-//! A NIC of a guest, seen from inside. It is moved into its own network namespace and gets an address and one CPU for
-//! its interrupts. Server and client of a guest then behave like two hosts on one wire. Nothing is journalled, because
-//! the machine ends with the lab.
+//! Configures a NIC inside a guest. The NIC is moved to a network namespace and gets an address, and all its interrupts
+//! go to one CPU. The server and the client of a guest then behave like two hosts on one link. Nothing is recorded in
+//! the journal, because the machine ends together with the lab.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,8 +13,8 @@ use quell_linux::sysfs::{Sysfs, SysfsError};
 use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress};
 use thiserror::Error;
 
-/// MAC addresses of the guest's NICs: the server's and the client's. Locally administered. The guest identifies the
-/// NICs by them.
+/// MAC addresses of the guest's two NICs: the server's, then the client's. They are locally administered. The guest
+/// identifies its NICs by them.
 pub(crate) const MAC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
 /// Addresses of TEST-NET-1, which RFC 5737 reserves for documentation.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
@@ -30,7 +30,7 @@ pub enum End {
 }
 
 impl End {
-    /// Name of its namespace and device.
+    /// Name of both the network namespace and the device.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,13 +43,14 @@ impl End {
 /// A NIC that is up in its own namespace.
 #[derive(Debug)]
 pub struct GuestNic {
-    /// Network namespace. Its name is [`End::name`].
+    /// Network namespace of the NIC, whose name is [`End::name`].
     pub namespace: Namespace,
     /// Interface index of the device.
     pub ifindex: Ifindex,
     /// IP address of the device.
     pub address: IpAddr,
-    /// Interrupts of the device, ascending, all on the requested CPU. One of them belongs to the first receive queue.
+    /// Interrupts of the device in ascending order, all on the requested CPU. One of them belongs to the first receive
+    /// queue.
     pub irqs: Vec<u32>,
 }
 
@@ -66,7 +67,7 @@ pub enum NicError {
     /// The device could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// IPv6 could not be disabled in the namespace. Its own packets would be counted.
+    /// IPv6 could not be disabled in the namespace. Its packets would be counted in the measurement.
     #[error(transparent)]
     Sysctl(#[from] ProcWriteError),
     /// The device's interrupts could not be listed.
@@ -78,14 +79,14 @@ pub enum NicError {
 }
 
 impl GuestNic {
-    /// Brings up one end, with all of its interrupts on one CPU.
+    /// Configures one end, with all of its interrupts on one CPU.
     ///
     /// # Errors
     /// See [`NicError`].
     pub fn raise(end: End, cpu: u32) -> Result<Self, NicError> {
         let name = end.name();
         let (mac, address) = (MacAddress::new(MAC_ADDRESSES[end as usize]), IpAddr::V4(ADDRESSES[end as usize]));
-        let device = InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name of this file: {error}"));
+        let device = InterfaceName::new(name).unwrap_or_else(|error| unreachable!("the name is a constant: {error}"));
         let mut links = Links::open()?;
         let nic = links.list()?.into_iter().find(|link| link.mac == mac).ok_or(NicError::Absent(name))?;
         let namespace = Namespace::create_named(&NamespaceName::new(name)?)?;
@@ -106,7 +107,7 @@ impl GuestNic {
         Ok(Self { namespace, ifindex, address, irqs })
     }
 
-    /// Interrupt of the first receive queue, identified by its name: `virtio0-input.0`, `server-rx-0`.
+    /// Interrupt of the first receive queue, found by its name: `virtio0-input.0` or `server-rx-0`.
     ///
     /// # Errors
     /// When `/proc/interrupts` cannot be read.
@@ -121,11 +122,12 @@ fn is_first_rx(name: &str) -> bool {
     name.ends_with("-input.0") || name.ends_with("-rx-0")
 }
 
-/// Prevents packets that no program sends. A kernel without IPv6 has nothing to disable.
+/// Disables IPv6, which would send packets that do not belong to the measurement. A kernel without IPv6 needs no
+/// change.
 fn disable_ipv6(namespace: &Namespace) -> Result<(), NicError> {
     let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
         .parse()
-        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("a name of this file: {error}"));
+        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("the name is a constant: {error}"));
     match namespace.run(|| ProcRoot::default().set_sysctl(&name, "1"))? {
         Err(error) if error.is_absent() => Ok(()),
         written => Ok(written?),

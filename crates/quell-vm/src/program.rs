@@ -1,5 +1,5 @@
-//! The running program as files for a guest: its executable and the libraries that it has mapped. A guest needs neither
-//! a second build nor a distribution's user space.
+//! The running program as files for a guest: its executable, and the libraries that it has mapped. A guest therefore
+//! needs no separate build and no user space of a distribution.
 
 use std::fs;
 use std::io;
@@ -14,14 +14,14 @@ use crate::initramfs::Initramfs;
 
 /// Path of the program in a guest.
 pub(crate) const PROGRAM: &str = "/bin/quell";
-/// Library directory in a guest. The environment passes it to the dynamic linker.
+/// Library directory in a guest. An environment variable passes it to the dynamic linker.
 pub(crate) const LIBRARIES: &str = "/lib";
 
 /// Why this program could not be copied into a guest.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// The program's files could not be determined.
+    /// The files of the program could not be determined.
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// A file of the program could not be read.
@@ -32,7 +32,7 @@ pub enum ProgramError {
         /// Error returned by the kernel.
         source: io::Error,
     },
-    /// The program file was replaced or removed after the start.
+    /// The program's file was replaced or removed after the program started.
     #[error("the file of this program was replaced while it runs: start it again")]
     Replaced,
 }
@@ -40,7 +40,7 @@ pub enum ProgramError {
 /// Adds the running program and its libraries to an archive.
 ///
 /// # Errors
-/// [`ProgramError`].
+/// See [`ProgramError`].
 pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramError> {
     let files = ProcRoot::default().process(Pid::of_this_process()).executable_files()?;
     let program = std::env::current_exe().map_err(|_| ProgramError::Replaced)?;
@@ -59,7 +59,7 @@ pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramE
     Ok(())
 }
 
-/// Adds the dynamic linker at the path that the program names. That path is often a link to the mapped file.
+/// Adds the dynamic linker under the path that the program specifies. That path is often a link to the mapped file.
 fn add_linker(initramfs: &mut Initramfs, linker: Option<&str>, library: &Path, place: &Path) {
     let Some(linker) = linker.map(Path::new) else { return };
     let is_it = fs::canonicalize(linker).is_ok_and(|file| file == library);

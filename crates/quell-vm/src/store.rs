@@ -1,5 +1,5 @@
-//! This user's kernels. Each is a directory in the cache with the uncompressed kernel, the driver modules that guests
-//! need, and the origin. A kernel appears completely or not at all.
+//! The kernels of this user, stored in a cache directory. Each kernel is a directory with the uncompressed kernel, the
+//! driver modules that guests need, and its origin. A kernel appears in the store completely or not at all.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -48,7 +48,7 @@ pub struct Origin {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Neither environment variable gives the location.
+    /// Neither XDG_CACHE_HOME nor HOME is set.
     #[error("no cache directory for kernels: set XDG_CACHE_HOME or HOME")]
     NoPlace,
     /// The kernel has not been fetched.
@@ -62,23 +62,23 @@ pub enum StoreError {
     /// The store is empty.
     #[error("no kernels fetched: run `quell vm get`")]
     Empty,
-    /// Another user could place kernels in the cache, or replace files with links.
+    /// Another user could add kernels to the cache, or replace files with links.
     #[error(
         "the kernel cache {dir} is not private to this user: {source}; set XDG_CACHE_HOME to a private directory, \
          for root for example /var/cache", dir = visible::path(.dir)
     )]
     NotOwn {
-        /// Cache directory.
+        /// Path of the cache directory.
         dir: PathBuf,
-        /// Reason.
+        /// Why the directory is not private.
         source: NotOwn,
     },
     /// A file could not be read or written.
     #[error("{action} {path}: {source}")]
     Io {
-        /// Attempted action.
+        /// Operation that failed.
         action: &'static str,
-        /// Path.
+        /// Path of the file or directory.
         path: PathBuf,
         /// Error returned by the kernel.
         source: io::Error,
@@ -88,14 +88,14 @@ pub enum StoreError {
     Origin {
         /// Path of the file.
         path: PathBuf,
-        /// Parse error.
+        /// Why the file could not be parsed.
         source: serde_json::Error,
     },
 }
 
 fn here(kernels: &[KernelName]) -> String {
     match kernels {
-        [] => "none is".to_owned(),
+        [] => "no kernel".to_owned(),
         kernels => format!("here: {}", kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
@@ -107,7 +107,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stor
 
 impl Store {
     /// Cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Only this user and root may
-    /// have write access. A root process that still has another user's HOME is therefore refused.
+    /// have write access. A root process with another user's HOME is therefore refused.
     ///
     /// # Errors
     /// [`StoreError::NoPlace`], [`StoreError::NotOwn`].
@@ -119,7 +119,7 @@ impl Store {
         Ok(Self::in_dir(dir))
     }
 
-    /// A store in this directory, which need not exist.
+    /// Creates a store in this directory, which need not exist.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -152,7 +152,7 @@ impl Store {
         Ok(kernels)
     }
 
-    /// The kernel with this name.
+    /// Finds the kernel with this name.
     ///
     /// # Errors
     /// [`StoreError::NotHere`], with the available kernels.
@@ -163,7 +163,7 @@ impl Store {
         found.ok_or_else(|| StoreError::NotHere { name: name.clone(), kernels: names })
     }
 
-    /// The newest kernel. If it has several flavours, the cloud build.
+    /// Finds the newest kernel. If there are several flavours, this is the cloud build.
     ///
     /// # Errors
     /// [`StoreError::Empty`] when the store is empty.
@@ -175,10 +175,13 @@ impl Store {
     /// Creates a staging directory on the same file system. Dropping the value removes it.
     pub(crate) fn stage(&self) -> Result<tempfile::TempDir, StoreError> {
         make_directory(&self.dir).map_err(io_error("making", &self.dir))?;
-        tempfile::Builder::new().prefix(".get-").tempdir_in(&self.dir).map_err(io_error("making room in", &self.dir))
+        tempfile::Builder::new()
+            .prefix(".get-")
+            .tempdir_in(&self.dir)
+            .map_err(io_error("creating a directory in", &self.dir))
     }
 
-    /// Moves a staged kernel to its final name and replaces an older one.
+    /// Moves a staged kernel to its final name, and replaces an older one.
     pub(crate) fn keep(
         &self,
         staged: tempfile::TempDir,
@@ -194,16 +197,16 @@ impl Store {
         write(ORIGIN, &serde_json::to_vec_pretty(origin).map_err(|source| StoreError::Origin { path, source })?)?;
         let place = self.dir.join(origin.name.to_string());
         if place.exists() {
-            fs::remove_dir_all(&place).map_err(io_error("removing the older", &place))?;
+            fs::remove_dir_all(&place).map_err(io_error("removing the older kernel", &place))?;
         }
         fs::rename(staged.path(), &place).map_err(io_error("making", &place))?;
-        // The directory has been renamed, so nothing must be removed.
+        // The directory was renamed, so its guard must not remove it.
         let _ = staged.keep();
         StoredKernel::read(place)
     }
 }
 
-/// Creates a directory and its parents, writable only for the owner regardless of the umask.
+/// Creates a directory and its parents. Only the owner may write to them, regardless of the umask.
 pub(crate) fn make_directory(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }

@@ -1,9 +1,9 @@
-//! Guests that do not finish their command: the error that the user sees, and that no process remains.
+//! Tests of guests that do not finish their command: the error for the user, and that no process remains.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "helpers of tests fail by panicking and say when they skip"
+    reason = "helpers of tests fail by panicking and print the reason for a skip"
 )]
 
 use std::fs;
@@ -15,7 +15,7 @@ use quell_test_support::{Lacks, skip};
 use quell_vm::machine::{Emulator, Machine, MachineError, Nic};
 use quell_vm::store::Store;
 
-/// A file that is not a kernel, in a private store. `None` without QEMU.
+/// Creates a machine whose kernel, in a private store, is not a valid kernel. Returns `None` if QEMU is not installed.
 fn machine(dir: &Path) -> Option<Machine> {
     let emulator = Emulator::find().inspect_err(|error| skip(Lacks::Guest, error)).ok()?;
     let kernel = dir.join("6.1");

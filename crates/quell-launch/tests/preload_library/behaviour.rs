@@ -1,5 +1,5 @@
-//! C programs with the preload library: parameters of their epolls and sockets, and changes to their waits. Results,
-//! `errno`, signals and cancellation must not differ.
+//! Tests of C programs with the preload library: parameters of their epolls and sockets, and changes to their waits.
+//! Results, `errno`, signals and cancellation must not change.
 
 use crate::programs::{Programs, Written};
 use quell_test_support::{Lacks, skip};
@@ -8,11 +8,11 @@ const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
 const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
 const SPIN: &str = "1,spin-usecs=200";
 
-/// Output of the subject about waits, identical for all settings.
+/// Output of the test program about its waits. It is the same for all settings.
 const WAITS: &str = "ready 10 -\nready-p 10 -\nready-p2 10 -\nzero 0 -\nzero-p 0 -\nzero-p2 0 -\nbad-max -1 EINVAL\n\
                      bad-max-p -1 EINVAL\nbad-time -1 EINVAL\nbad-file -1 EBADF\n";
 
-/// Whether the kernel supports epoll parameters. Prints a message if not.
+/// Whether the kernel supports epoll parameters. If not, prints a message.
 fn there_are_parameters(programs: &Programs) -> bool {
     let supported = !programs.bare().run(&["executed"]).out.contains("ENOTTY");
     if !supported {
@@ -35,7 +35,7 @@ fn every_new_epoll_has_its_parameters() {
 }
 
 #[test]
-fn an_epoll_made_before_the_librarys_constructor_has_them_too() {
+fn an_epoll_created_before_the_librarys_constructor_also_has_parameters() {
     let Some(programs) = Programs::compile() else { return };
     if !there_are_parameters(programs) {
         return;
@@ -55,7 +55,7 @@ fn invalid_settings_change_nothing() {
 }
 
 #[test]
-fn a_kernel_that_refuses_the_parameters_leaves_errno_alone() {
+fn errno_is_unchanged_if_the_kernel_refuses_the_parameters() {
     let Some(programs) = Programs::compile() else { return };
     let run = programs.with(SUSPEND).and("recorder").variable("REFUSE", "ioctl").variable("REFUSE_WITH", "5");
     let written = run.run(&["births", "/nonexistent"]);
@@ -93,7 +93,7 @@ fn without_epoll_pwait2_a_zero_wait_becomes_1_ms() {
         assert!(written.err.contains("epoll_pwait2 64 0.000000001\nepoll_pwait 64 1\n"), "{written:?}");
         let error = if refused_with == "1" { "EPERM" } else { "ENOSYS" };
         let expected = format!("zero-p2 -1 {error}\n");
-        assert!(written.out.contains(&expected), "what the program asked for itself is refused to it: {written:?}");
+        assert!(written.out.contains(&expected), "the program's own epoll_pwait2 call must fail: {written:?}");
     }
 }
 
@@ -127,22 +127,28 @@ fn before_it_sleeps_a_wait_spins() {
     let spins = timeouts_ms.take_while(|&ms| ms == 0).count();
     assert!(spins > 2, "{written:?}");
     let slept = written.err.lines().nth(spins).unwrap();
-    assert!((1..=30).any(|ms| slept == format!("epoll_pwait 64 {ms}")), "the rest of 40 ms: {written:?}");
+    assert!(
+        (1..=30).any(|ms| slept == format!("epoll_pwait 64 {ms}")),
+        "the wait must sleep for the rest of 40 ms: {written:?}"
+    );
 }
 
 #[test]
-fn no_wait_returns_more_events_than_the_cap() {
+fn no_wait_returns_more_events_than_the_maximum() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with("1,events-max=3").and("recorder").run(&["waits"]);
     assert!(written.out.starts_with("ready 3 -\nready-p 3 -\nready-p2 3 -\n"), "{written:?}");
     assert!(written.out.ends_with(&WAITS[WAITS.find("zero").unwrap()..]), "{written:?}");
-    assert!(written.err.contains("epoll_wait 1 -1\n"), "a smaller number of the program's own stays: {written:?}");
+    assert!(
+        written.err.contains("epoll_wait 1 -1\n"),
+        "a smaller maxevents of the program must not change: {written:?}"
+    );
 }
 
 #[test]
 fn a_signal_ends_a_wait_and_sees_the_programs_mask() {
     let Some(programs) = Programs::compile() else { return };
-    // A signal that is handled while the program does not wait ends no wait. The mask rules this out for `epoll_pwait`.
+    // A signal that is handled while the program does not wait ends no wait. For `epoll_pwait`, the mask prevents this.
     // On a busy machine it happens occasionally, but not in half of the cases.
     let were_not_lost = |written: &Written| {
         let handled: u32 = written.err.trim().strip_prefix("handled ").unwrap().parse().unwrap();
@@ -158,7 +164,7 @@ fn a_signal_ends_a_wait_and_sees_the_programs_mask() {
     }
 }
 
-/// 20 times for each function, with and without timeout, deferred and asynchronous.
+/// Each function is tested 20 times with and without a timeout, and with deferred and asynchronous cancellation.
 #[test]
 fn a_waiting_thread_can_be_cancelled_and_sees_its_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
@@ -170,8 +176,8 @@ fn a_waiting_thread_can_be_cancelled_and_sees_its_signal_mask() {
     }
 }
 
-/// The first call only polls. The second call and the tenth call run with signals blocked. The spin lasts longer than
-/// ten calls take on any machine: after the spin the thread would sleep and never make the tenth call.
+/// The first call only polls. The second and the tenth call run with signals blocked. The spin time must exceed the
+/// time of ten calls on any machine. Otherwise the thread would sleep and never make the tenth call.
 #[test]
 fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
@@ -184,7 +190,7 @@ fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
 }
 
 #[test]
-fn a_handler_may_leave_a_wait_by_a_jump_and_the_thread_still_ends() {
+fn a_handler_may_leave_a_wait_by_longjmp_and_the_thread_can_still_end() {
     let Some(programs) = Programs::compile() else { return };
     for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,spin-usecs=1000000"] {
         let written = programs.with(settings).run(&["jumps"]);
@@ -192,9 +198,9 @@ fn a_handler_may_leave_a_wait_by_a_jump_and_the_thread_still_ends() {
     }
 }
 
-/// Includes a wait that spins for ten seconds before it sleeps.
+/// The test includes a wait that spins for ten seconds before it sleeps.
 #[test]
-fn a_signal_ends_a_wait_that_spins_at_once() {
+fn a_signal_ends_a_spinning_wait_at_once() {
     let Some(programs) = Programs::compile() else { return };
     for settings in ["", FULLBUSY, SPIN, "1,spin-usecs=10000000"] {
         let written = programs.with(settings).run(&["interruptions"]);
@@ -202,9 +208,9 @@ fn a_signal_ends_a_wait_that_spins_at_once() {
     }
 }
 
-/// The exception is a signal that arrives in the instructions between the check for pending signals and the next call.
+/// There is one exception: a signal that arrives between the check for pending signals and the next call.
 #[test]
-fn signals_that_are_ignored_end_no_wait() {
+fn ignored_signals_end_no_wait() {
     let Some(programs) = Programs::compile() else { return };
     for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,spin-usecs=10000"] {
         let ended: u32 = programs.with(settings).run(&["ignored"]).out.trim().parse().unwrap();
@@ -225,12 +231,12 @@ fn new_and_accepted_internet_sockets_have_their_options() {
 }
 
 #[test]
-fn the_budget_of_a_socket_which_no_kernel_reports_is_set_too() {
+fn the_busy_poll_budget_of_a_socket_is_set_too() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with("1,sockets=50/32/0").and("recorder").run(&["sockets"]);
     let (so_busy_poll, so_prefer_busy_poll, so_busy_poll_budget) = (46, 69, 70);
     let one = format!(
         "setsockopt {so_busy_poll} 50\nsetsockopt {so_prefer_busy_poll} 0\nsetsockopt {so_busy_poll_budget} 32\n"
     );
-    assert_eq!(written.err, one.repeat(3), "two of TCP, one of UDP, none that is local or refused");
+    assert_eq!(written.err, one.repeat(3), "two TCP sockets and one UDP socket, but no Unix socket and no failed call");
 }

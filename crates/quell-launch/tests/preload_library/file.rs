@@ -1,4 +1,5 @@
-//! The preload library as a file: the functions that it interposes, and its compatibility with any C library of Linux.
+//! Tests of the preload library's file: the functions that it intercepts, and its compatibility with any C library on
+//! Linux.
 
 use object::elf::{DT_NEEDED, DT_VERNEED, FileHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
@@ -21,10 +22,10 @@ fn it_exports_six_functions_and_its_report() {
     assert_eq!(symbols(true), expected);
 }
 
-/// The library neither allocates, prints nor locks: a function that is not imported is not called. The weak imports are
-/// the C library's cleanup list, which pthread_cancel uses.
+/// The library allocates no memory, prints nothing and takes no locks. A function that it does not import is not
+/// called. The weak imports are the C library's cleanup list for `pthread_cancel(3)`.
 #[test]
-fn it_calls_only_what_a_signal_handler_may_call_and_at_load_dlsym_getenv_and_madvise() {
+fn it_calls_only_async_signal_safe_functions_and_at_load_dlsym_getenv_and_madvise() {
     let known = [
         "__errno_location",
         "clock_gettime",
@@ -58,7 +59,7 @@ fn it_needs_no_other_library_and_no_symbol_version() {
     let segments = header.program_headers(endian, LIBRARY).unwrap();
     let entries = segments.iter().find_map(|segment| segment.dynamic(endian, LIBRARY).unwrap()).unwrap();
     let tied = entries.iter().any(|entry| matches!(entry.d_tag(endian), DT_NEEDED | DT_VERNEED));
-    assert!(!tied, "it would not load where that library, or that version of it, is not");
+    assert!(!tied, "the library depends on another library or on a symbol version");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use quell_launch::library::LIBRARY;
 use quell_launch::preload_settings::ENVIRONMENT_VARIABLE;
 use quell_test_support::{Lacks, skip};
 
-/// Directory with the programs of a test binary.
+/// Directory with the compiled programs of a test binary.
 pub(crate) struct Programs(PathBuf);
 
-/// A run of a program.
+/// A test program to run, with its settings.
 pub(crate) struct Run<'a> {
     programs: &'a Programs,
     preloaded: Vec<&'static str>,
@@ -19,7 +19,7 @@ pub(crate) struct Run<'a> {
     variables: Vec<(&'static str, &'static str)>,
 }
 
-/// Output of a program.
+/// Output that a program wrote.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) out: String,
@@ -27,7 +27,7 @@ pub(crate) struct Written {
 }
 
 impl Programs {
-    /// Compiles the programs once. `None`, with the reason on stderr, without a C compiler.
+    /// Compiles the programs once. Returns `None` and prints the reason to stderr if there is no C compiler.
     pub(crate) fn compile() -> Option<&'static Self> {
         static COMPILED: LazyLock<Programs> = LazyLock::new(|| {
             let programs = Programs(Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-library"));
@@ -40,13 +40,13 @@ impl Programs {
             programs
         });
         if let Err(error) = Command::new("cc").arg("--version").output() {
-            skip(Lacks::Tool("C compiler"), format_args!("no C compiler: {error}"));
+            skip(Lacks::Tool("C compiler"), format_args!("could not run the C compiler: {error}"));
             return None;
         }
         Some(&COMPILED)
     }
 
-    /// Path of a file in this directory.
+    /// Path of a file in the test directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -83,7 +83,7 @@ impl Run<'_> {
         self
     }
 
-    /// Runs the subject to its end, through `wrapper`.
+    /// Runs the test program to its end, as the command of `wrapper`.
     pub(crate) fn wrapped(&self, wrapper: &[&str], arguments: &[&str]) -> Written {
         let subject = self.programs.path("subject");
         let mut words = wrapper.iter().copied().chain([subject.to_str().unwrap()]).chain(arguments.iter().copied());
@@ -97,7 +97,7 @@ impl Run<'_> {
         Written { out, err }
     }
 
-    /// Runs the subject to its end.
+    /// Runs the test program to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Written {
         self.wrapped(&[], arguments)
     }

@@ -1,4 +1,4 @@
-//! Parsing of the settings line by the preload library. It must read back what `preload_settings` wrote, and ignore a
+//! Tests of the preload library's parser. It must read back every line that `preload_settings` writes, and ignore a
 //! line that it does not understand completely.
 
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use quell_mode::{EpollParams, PollUsecs, USECS_MAX};
 
 use crate::programs::Programs;
 
-/// Parses each line with the library. `None`, with the reason on stderr, without a C compiler.
+/// Parses each line with the library. Returns `None` and prints the reason to stderr if there is no C compiler.
 fn read_back(lines: &[String]) -> Option<Vec<String>> {
     let reader = Programs::compile()?.path("settings");
     let mut reader = Command::new(reader).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,5 +1,5 @@
-//! Pending events, ordered by time and sequence number: events of the same time happen in the order in
-//! which they were scheduled. The capacity is fixed and allocated once.
+//! Pending events, ordered by time and sequence number. Events with the same time happen in the order in which they
+//! were scheduled. The capacity is fixed, and the memory is allocated once.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// Reversed, because `BinaryHeap` returns its greatest element.
+    /// The order is reversed, because `BinaryHeap` returns its greatest element.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
@@ -50,13 +50,13 @@ pub(crate) struct EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An empty queue with a capacity of `bound` events.
+    /// Creates an empty queue with a capacity of `bound` events.
     pub(crate) fn with_bound(bound: usize) -> Self {
         Self { heap: BinaryHeap::with_capacity(bound), sequence: 0, bound, overflowed: false }
     }
 
-    /// Schedules `event` for `at_ns`. If the queue is full the event is dropped and
-    /// [`overflowed`](Self::overflowed) is set; such a run has no result.
+    /// Schedules `event` for `at_ns`. If the queue is full, the event is dropped and [`overflowed`](Self::overflowed)
+    /// is set. Such a run has no result.
     pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
         if self.heap.len() == self.bound {
             self.overflowed = true;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_the_same_time_happen_in_the_order_of_their_scheduling() {
+    fn events_with_the_same_time_happen_in_the_order_of_scheduling() {
         let mut queue = EventQueue::with_bound(8);
         for name in ["first", "second", "third"] {
             queue.schedule(5, name);

@@ -1,5 +1,5 @@
-//! The discrete-event engine: ordered event queue, random streams, and the digest of a run. Nothing here
-//! knows about packets.
+//! The discrete-event engine: an ordered event queue, random streams, and the digest of a run. The engine does not
+//! depend on packets.
 
 mod event_queue;
 mod random;
@@ -13,8 +13,8 @@ pub type Ns = u64;
 /// A time that is never reached.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
-/// Digest of all events of a run with their times, in order: equal digests on two machines mean equal
-/// runs. FNV-1a over 64-bit words; not cryptographic.
+/// Digest of all events of a run with their times, in order. Equal digests on two machines mean that the runs were
+/// equal. It uses FNV-1a over 64-bit words and is not cryptographic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
 

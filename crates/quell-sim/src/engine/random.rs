@@ -1,20 +1,19 @@
-//! Random numbers: one stream per purpose, all from the run's seed, so that one purpose can draw more
-//! numbers without changing the others. Powers come from `libm`, whose results are the same on every
-//! machine.
+//! Random numbers, with one stream per purpose. All streams come from the run's seed. One purpose can draw more numbers
+//! without changing the others. Powers are computed by `libm`, whose results are the same on every machine.
 
 use rand_core::Rng as _;
 use rand_pcg::Pcg32;
 
-/// Purpose of a stream.
+/// Purpose of a random stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// When connections send.
+    /// Times at which connections send requests.
     Arrivals = 1,
     /// Delays in the network and the client.
     Client = 3,
-    /// How connections are spread over the queues.
+    /// Distribution of connections over queues.
     Imbalance = 4,
-    /// The initial CPU of each worker.
+    /// Initial CPU of each worker.
     Placement = 5,
 }
 
@@ -29,19 +28,20 @@ impl RandomStream {
         Self(generator)
     }
 
-    /// Uniform over [0, 1).
+    /// Draws a number from a uniform distribution over [0, 1).
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         f64::from(self.0.next_u32()) * (1.0 / 4_294_967_296.0)
     }
 
-    /// Uniform over 0 to `bound` − 1; 0 when `bound` is 0.
+    /// Draws an integer from a uniform distribution over 0 to `bound` − 1. The result is 0 if `bound` is 0.
     #[inline]
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         ((u64::from(self.0.next_u32()) * u64::from(bound)) >> 32) as u32
     }
 
-    /// Generalized Pareto from 0 with `scale` and `shape` (not 0). The mean is `scale / (1 - shape)`.
+    /// Draws from a generalized Pareto distribution that starts at 0, with `scale` and `shape` (not 0). The mean is
+    /// `scale / (1 - shape)`.
     #[inline]
     pub(crate) fn generalised_pareto(&mut self, scale: f64, shape: f64) -> f64 {
         scale * (libm::pow(1.0 - self.unit(), -shape) - 1.0) / shape

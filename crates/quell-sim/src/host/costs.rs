@@ -1,15 +1,15 @@
-//! Costs of a host in whole nanoseconds, prepared for the hot path.
+//! Costs of a host in whole nanoseconds, precomputed for the simulation loop.
 
 use super::{HostProfile, IdleState};
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
 use crate::run::MessageSize;
 
-/// Latency of a cache line from another last-level cache relative to one within it: the usual ratio of
-/// core-to-core latencies on Zen 2.
+/// Latency of a cache line from another last-level cache, relative to a cache line from the same one. This is the usual
+/// ratio of core-to-core latencies on Zen 2.
 const CROSS_CACHE_FACTOR: Ns = 3;
 
-/// Size from which a message does not fit into the linear part of a socket buffer.
+/// Size in bytes from which a message does not fit the linear part of a socket buffer.
 const LARGE_MESSAGE_BYTES: u32 = 2048;
 
 /// Costs in ns.
@@ -40,7 +40,7 @@ pub(crate) struct Costs {
     pub(crate) ring_ns: Ns,
     pub(crate) user_loop_ns: Ns,
     pub(crate) kernel_loop_ns: Ns,
-    /// Reading a full segment.
+    /// Cost of reading a full segment.
     segment_ns: Ns,
     idle_states: Vec<IdleState>,
 }
@@ -80,8 +80,8 @@ impl Costs {
         }
     }
 
-    /// Adds the costs of a message size: reading the last segment of a request, and writing a response of the
-    /// same size.
+    /// Adds the costs of a message size. They consist of reading the last segment of a request and writing a response
+    /// of the same size.
     pub(crate) fn with_message(mut self, message: Option<MessageSize>, host: &HostProfile) -> Self {
         let Some(message) = message else { return self };
         let copy_ns = |bytes: u32| host.constants.copy_ns_per_kib * f64::from(bytes) / 1024.0;
@@ -92,7 +92,7 @@ impl Costs {
         self
     }
 
-    /// Cost of reading segments of an incomplete request, together with complete `requests` or alone.
+    /// Cost of reading segments of an incomplete request, together with `requests` complete requests or alone.
     #[inline]
     pub(crate) fn parts_ns(&self, parts: u32, requests: u32) -> Ns {
         let call_ns = if parts > 0 && requests == 0 { self.recv_ns } else { 0 };
@@ -105,14 +105,14 @@ impl Costs {
         if kind == PacketKind::Ack { self.rx_ack_ns } else { self.rx_request_ns }
     }
 
-    /// Cost of serving one request of a batch: the more requests lie between two uses of the same memory, the
-    /// less of it is still in the caches.
+    /// Cost of serving one request of a batch. It grows with the batch, because more requests lie between two uses of
+    /// the same memory, and less of that memory remains in the caches.
     #[inline]
     pub(crate) fn request_ns(&self, batch: usize) -> Ns {
         (self.request_ns + self.batch_extra_ns * self.displaced_share(batch)) as Ns
     }
 
-    /// Additional cost of receiving a packet on a CPU that serves such a batch.
+    /// Additional cost of receiving a packet on a CPU that serves a batch of this size.
     #[inline]
     pub(crate) fn packet_displaced_ns(&self, batch: usize) -> Ns {
         (self.batch_packet_ns * self.displaced_share(batch)) as Ns

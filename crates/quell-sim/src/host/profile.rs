@@ -1,5 +1,5 @@
-//! Host profiles and their TOML files: every constant with value and source, and comments with unit, range
-//! and meaning.
+//! Host profiles and their TOML files. A file contains every constant with its value and source. Comments give the
+//! unit, the range and the meaning.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,30 +26,30 @@ pub struct IdleState {
 pub struct Value {
     /// Value in the unit that ends the constant's name.
     pub value: f64,
-    /// Document, measurement, or `fitted`.
+    /// Source of the value: a document, a measurement, or `fitted`.
     pub source: String,
 }
 
 /// Profile of a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostProfile {
-    /// Name on the command line.
+    /// Name of the profile on the command line.
     pub name: String,
     /// Description of the machine.
     pub description: String,
     /// CPU clock in GHz, which converts executed time to cycles.
     pub cpu_ghz: f64,
-    /// CPUs that serve.
+    /// Number of CPUs that serve requests.
     pub cpus: usize,
-    /// CPUs that share a last-level cache.
+    /// Number of CPUs that share a last-level cache.
     pub cpus_per_cache: usize,
-    /// Entries of each RX ring.
+    /// Number of entries in each RX ring.
     pub ring_size: usize,
     /// Interrupt coalescing of the NIC.
     pub coalescing: SimCoalescing,
-    /// Idle states, lightest first.
+    /// Idle states, from the lightest to the deepest.
     pub idle_states: Vec<IdleState>,
-    /// Constants.
+    /// Values of the physical constants.
     pub constants: Constants,
     /// Source of each constant, by name.
     pub sources: BTreeMap<String, String>,
@@ -59,29 +59,29 @@ pub struct HostProfile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostProfileError {
-    /// Invalid TOML, or not a profile.
+    /// The text is not valid TOML, or not a host profile.
     #[error("host profile: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// Unknown constant.
-    #[error("host profile: constant `{name}` is not known{}", hint(name))]
+    /// The profile contains an unknown constant.
+    #[error("host profile: unknown constant `{name}`{}", hint(name))]
     UnknownConstant {
-        /// Name as given.
+        /// Name in the profile.
         name: String,
     },
-    /// Missing constant.
-    #[error("host profile: constant `{name}` is missing ({meaning}); the model needs every one of them")]
+    /// The profile lacks a constant.
+    #[error("host profile: constant `{name}` is missing ({meaning}); the model needs all constants")]
     MissingConstant {
-        /// Its name.
+        /// Name of the constant.
         name: &'static str,
-        /// Meaning.
+        /// Meaning of the constant.
         meaning: &'static str,
     },
-    /// Value out of range.
+    /// A constant has a value outside its range.
     #[error("host profile: {name} = {value} is outside {least} to {greatest}")]
     OutOfRange {
-        /// Its name.
+        /// Name of the constant.
         name: &'static str,
-        /// Value as given.
+        /// Value in the profile.
         value: f64,
         /// Smallest valid value.
         least: f64,
@@ -91,9 +91,9 @@ pub enum HostProfileError {
     /// No shipped profile has this name.
     #[error("unknown host profile `{name}`; available: {known}")]
     UnknownHost {
-        /// Name as given.
+        /// Name as given by the caller.
         name: String,
-        /// Shipped profiles.
+        /// Names of the shipped profiles.
         known: String,
     },
 }
@@ -101,7 +101,7 @@ pub enum HostProfileError {
 fn hint(name: &str) -> String {
     let word = name.split('_').next().unwrap_or_default();
     let alike: Vec<_> = CONSTANTS.iter().map(|known| known.name).filter(|known| known.starts_with(word)).collect();
-    if alike.is_empty() { String::new() } else { format!("; there are: {}", alike.join(", ")) }
+    if alike.is_empty() { String::new() } else { format!("; similar names: {}", alike.join(", ")) }
 }
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ struct File {
     constants: BTreeMap<String, Value>,
 }
 
-/// Shipped profiles by name.
+/// Shipped profiles: name and text.
 const SHIPPED: &[(&str, &str)] = &[
     ("epyc7662-cx5", include_str!("../../data/hosts/epyc7662-cx5.toml")),
     ("af-xdp-2025", include_str!("../../data/hosts/af-xdp-2025.toml")),
@@ -179,7 +179,7 @@ impl HostProfile {
         })
     }
 
-    /// Formats the profile as TOML, with unit, range and meaning of every constant as comments.
+    /// Formats the profile as TOML. Comments give the unit, the range and the meaning of every constant.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::from("# A host profile of `quell sim`. Times are in ns, the clock in GHz.\n");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shipped_profile_has_the_name_it_is_shipped_under() {
+    fn every_shipped_profile_has_the_name_in_the_list() {
         for name in HostProfile::shipped_names() {
             assert_eq!(HostProfile::shipped(name).expect("it ships").name, name);
         }

@@ -1,12 +1,12 @@
-//! Interrupt coalescing of the NIC: when completions of received or transmitted packets raise the
-//! interrupt of an armed vector. One vector serves both directions of a queue, as with mlx5.
+//! Interrupt coalescing of the NIC: it decides when completions of received or transmitted packets raise the interrupt
+//! of an armed vector. One vector serves both directions of a queue, as with mlx5.
 
 use serde::{Deserialize, Serialize};
 
 use super::moderation::{Moderation, Profile, Profiles, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
 use crate::engine::{NEVER, Ns};
 
-/// Start of the coalescing time.
+/// Event at which the coalescing time starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoalescingPeriod {
@@ -14,7 +14,7 @@ pub enum CoalescingPeriod {
     LastCompletion,
     /// The first completion since the vector was armed.
     FirstCompletion,
-    /// The last interrupt (`cqe-mode-rx off`, throttling of Intel NICs): the first packet after a quiet time
+    /// The last interrupt (`cqe-mode-rx off`, and throttling of Intel NICs). The first packet after a quiet time
     /// interrupts immediately.
     LastInterrupt,
 }
@@ -23,26 +23,26 @@ pub enum CoalescingPeriod {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SimCoalescing {
-    /// `adaptive-rx`: DIM chooses the receive values.
+    /// `adaptive-rx`: DIM selects the receive values.
     pub adaptive_rx: bool,
-    /// `adaptive-tx`.
+    /// `adaptive-tx`: DIM selects the transmit values.
     pub adaptive_tx: bool,
-    /// `rx-usecs`, in µs; 0: every packet interrupts immediately.
+    /// `rx-usecs`, in µs. With 0, every packet interrupts immediately.
     pub rx_usecs: u32,
-    /// `rx-frames`, in packets; 0: no limit.
+    /// `rx-frames`, in packets. 0 means that there is no limit.
     pub rx_frames: u32,
-    /// `tx-usecs`, in µs; 0: every completion interrupts immediately.
+    /// `tx-usecs`, in µs. With 0, every completion interrupts immediately.
     pub tx_usecs: u32,
-    /// `tx-frames`, in packets; 0: no limit.
+    /// `tx-frames`, in packets. 0 means that there is no limit.
     pub tx_frames: u32,
-    /// Start of the receive time.
+    /// Event at which the receive time starts.
     pub rx_period: CoalescingPeriod,
-    /// Start of the transmit time.
+    /// Event at which the transmit time starts.
     pub tx_period: CoalescingPeriod,
 }
 
 impl SimCoalescing {
-    /// Every received packet interrupts immediately; transmit completions never interrupt.
+    /// No coalescing: every received packet interrupts immediately, and transmit completions never interrupt.
     pub const NONE: Self = Self {
         adaptive_rx: false,
         adaptive_tx: false,
@@ -63,7 +63,7 @@ struct Direction {
     adaptive: Option<Moderation>,
     since_armed: u32,
     due_ns: Ns,
-    /// Last interrupt that it raised.
+    /// Time of the last interrupt that this direction raised.
     fired_ns: Ns,
 }
 
@@ -96,7 +96,7 @@ impl Direction {
         (self.since_armed, self.due_ns) = (0, NEVER);
     }
 
-    /// The vector fires; this direction raised it if its time is over.
+    /// Records an interrupt of the vector. This direction raised it if its coalescing time is over.
     fn fire(&mut self, now_ns: Ns) {
         if self.due_ns > now_ns {
             return;
@@ -118,7 +118,7 @@ pub(crate) struct Coalescer {
 }
 
 impl Coalescer {
-    /// Armed initially, as after `ip link set up`.
+    /// Creates the state of an armed vector, as after `ip link set up`.
     pub(crate) fn new(config: &SimCoalescing) -> Self {
         let quiet = |period| period == CoalescingPeriod::LastCompletion;
         let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
@@ -138,31 +138,31 @@ impl Coalescer {
         self.armed
     }
 
-    /// Time of the last interrupt; 0 if none.
+    /// Time of the last interrupt; 0 if there was none.
     pub(crate) fn fired_ns(&self) -> Ns {
         self.fired_ns
     }
 
-    /// Time at which the interrupt is due; [`NEVER`] while masked or without completions.
+    /// Time at which the interrupt is due. [`NEVER`] while the vector is masked or there are no completions.
     pub(crate) fn due_ns(&self) -> Ns {
         if self.armed { self.rx.due_ns.min(self.tx.due_ns) } else { NEVER }
     }
 
-    /// `count` received packets were completed.
+    /// Records that the NIC received `count` packets.
     pub(crate) fn received(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
             self.rx.completed(now_ns, count);
         }
     }
 
-    /// `count` transmitted packets were completed.
+    /// Records that the NIC transmitted `count` packets.
     pub(crate) fn transmitted(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
             self.tx.completed(now_ns, count);
         }
     }
 
-    /// The driver enables the interrupt. Packets that are already in the rings count as just completed.
+    /// Enables the interrupt, as the driver does. Packets that are already in the rings count as just completed.
     pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32) {
         self.armed = true;
         self.rx.arm();
@@ -179,7 +179,7 @@ impl Coalescer {
         self.tx.fire(now_ns);
     }
 
-    /// A poll processed completions.
+    /// Records that a poll processed completions.
     pub(crate) fn polled(&mut self, received: u32, transmitted: u32) {
         for (direction, count) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
             if let Some(adaptive) = &mut direction.adaptive {

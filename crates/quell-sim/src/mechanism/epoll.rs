@@ -13,11 +13,11 @@ const DEFAULT_BUDGET: u16 = 8;
 /// A descriptor that an application waits for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Socket {
-    /// Epoll that contains it.
+    /// Epoll that contains the descriptor.
     pub(crate) epoll: Option<usize>,
-    /// `SO_INCOMING_NAPI_ID`: queue of the last packet; `None` without NAPI.
+    /// `SO_INCOMING_NAPI_ID` as the queue of the last packet; `None` without NAPI.
     pub(crate) napi: Option<usize>,
-    /// Unread requests, by the time at which the client sent them.
+    /// Unread requests, each with the time at which the client sent it.
     pub(crate) received: VecDeque<Ns>,
     /// Number of requests that a worker is serving.
     pub(crate) in_service: usize,
@@ -25,19 +25,20 @@ pub(crate) struct Socket {
     pub(crate) parts: u32,
     /// CPU on which its last packet was received.
     pub(crate) rx_cpu: usize,
-    /// Whether it is permanently ready, like an eventfd, pipe or timer that is never read.
+    /// Whether the descriptor is permanently ready, like an eventfd, pipe or timer that is never read.
     pub(crate) always_ready: bool,
-    /// `EPOLLET`.
+    /// Whether the descriptor is registered with `EPOLLET`.
     pub(crate) edge_triggered: bool,
-    /// Epoll that contains it with an empty interest mask: it learns the NAPI ID and reports no events.
+    /// Epoll that contains the descriptor with an empty interest mask. The epoll learns the NAPI ID and reports no
+    /// events.
     pub(crate) without_interest_in: Option<usize>,
-    /// Whether it is in the ready list.
+    /// Whether the descriptor is in the ready list.
     pub(crate) listed: bool,
     /// Epoll that this descriptor refers to. A nested epoll has no NAPI ID.
     pub(crate) nested: Option<usize>,
     /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer_busy_poll: bool,
-    /// Thread that blocks in `recv`, or polls the receive ring.
+    /// Thread that blocks in `recv` on this socket, or polls its receive ring.
     pub(crate) reader: Option<usize>,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Epoll {
     pub(crate) settings: EpollParams,
     /// `ep->napi_id`: queue that `epoll_wait` busy polls.
     pub(crate) napi: Option<usize>,
-    /// Descriptors that may be ready, in the order in which they became ready.
+    /// Descriptors that may be ready, in the order in which they were added.
     pub(crate) ready: VecDeque<u32>,
     /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
@@ -86,20 +87,20 @@ impl Epoll {
         self.settings.busy_poll_usecs > 0 || self.settings.prefer_busy_poll || sysctl_busy_poll_usecs > 0
     }
 
-    /// A socket of `napi` was added or became ready (`ep_set_busy_poll_napi_id`).
+    /// Stores the NAPI ID of a socket that was added or became ready (`ep_set_busy_poll_napi_id`).
     pub(crate) fn remember_napi(&mut self, napi: Option<usize>, sysctl_busy_poll_usecs: u32) {
         if napi.is_some() && self.busy_loop_on(sysctl_busy_poll_usecs) {
             self.napi = napi;
         }
     }
 
-    /// Most packets per busy poll.
+    /// Maximum number of packets per busy poll.
     pub(crate) fn budget(&self) -> u32 {
         budget(self.settings.busy_poll_budget)
     }
 
-    /// Duration of the busy-poll loop, in ns; 0 is exactly one iteration. The kernel counts in units of
-    /// 1,024 ns (`busy_loop_current_time`).
+    /// Duration of the busy-poll loop in ns; 0 means exactly one iteration. The kernel counts in units of 1,024 ns
+    /// (`busy_loop_current_time`).
     pub(crate) fn loop_ns(&self, sysctl_busy_poll_usecs: u32) -> Ns {
         let usecs = match self.settings.busy_poll_usecs {
             0 => sysctl_busy_poll_usecs,
@@ -109,7 +110,7 @@ impl Epoll {
     }
 }
 
-/// Most packets per poll with a configured `budget`.
+/// Maximum number of packets per poll with a configured `budget`.
 pub(crate) fn budget(budget: u16) -> u32 {
     if budget == 0 { DEFAULT_BUDGET.into() } else { budget.into() }
 }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_time_of_its_own_the_system_wide_time_applies() {
+    fn an_epoll_without_parameters_uses_the_system_wide_time() {
         let epoll = Epoll::new(PREFER, 1);
         assert_eq!((epoll.loop_ns(0), epoll.loop_ns(50)), (0, 51_200));
         assert!(Epoll::new(EpollParams::default(), 1).busy_loop_on(50));

@@ -1,6 +1,6 @@
-//! State and pure transitions of single parts of the kernel and the NIC: NAPI instance, interrupt
-//! coalescing with adaptive moderation, RX queue with its ring, epoll context. `world` adds their costs
-//! and CPUs.
+//! State and transitions of single parts of the kernel and the NIC: the NAPI instance, interrupt coalescing with
+//! adaptive moderation, the RX queue with its ring, and the epoll context. These are pure functions; `world` adds CPUs
+//! and costs.
 
 mod coalescing;
 mod epoll;

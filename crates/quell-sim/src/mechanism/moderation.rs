@@ -1,15 +1,15 @@
-//! Adaptive interrupt moderation: the hill climbing of the kernel's DIM library (`lib/dim/net_dim.c`) over
-//! five profiles. Every 64 completion events it compares packet and event rates with those of the last
-//! window and steps towards fewer events.
+//! Adaptive interrupt moderation: the hill climbing of the kernel's DIM library (`lib/dim/net_dim.c`) over five
+//! profiles. After every 64 completion events, it compares the packet and event rates with those of the previous window
+//! and steps towards fewer events.
 
 use crate::engine::Ns;
 
 /// Coalescing values of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// Time before the interrupt, in µs.
+    /// Time from a completion to the interrupt, in µs.
     pub(crate) usecs: u32,
-    /// Completions that raise the interrupt immediately.
+    /// Number of completions that raise the interrupt immediately.
     pub(crate) frames: u32,
 }
 
@@ -113,7 +113,7 @@ impl Moderation {
         self.profiles[self.index]
     }
 
-    /// A poll processed `packets` completions of this direction.
+    /// Records that a poll processed `packets` completions of this direction.
     pub(crate) fn packets(&mut self, packets: u64) {
         self.window_packets += packets;
     }
@@ -236,7 +236,7 @@ mod tests {
         let mut now_ns = 0;
         let mut visited = vec![moderation.profile().usecs];
         for _ in 0..40 {
-            // A longer quiet time halves the events and doubles the packets of each.
+            // A longer quiet time halves the number of events and doubles the packets of each event.
             let share = 1 << moderation.index;
             feed(&mut moderation, &mut now_ns, 5_000 * share, share);
             visited.push(moderation.profile().usecs);

@@ -11,38 +11,38 @@ use crate::engine::Ns;
 pub struct NapiState {
     /// The instance is scheduled: a poller owns it.
     pub sched: bool,
-    /// A poll was requested while the instance was owned.
+    /// A poll was requested while another poller owned the instance.
     pub missed: bool,
-    /// The owner is a busy-poll loop: `napi_complete_done` is refused.
+    /// The owner is a busy-poll loop, so `napi_complete_done` has no effect.
     pub in_busy_poll: bool,
-    /// A busy poller wants the instance: the owner should release it.
+    /// A busy poller wants the instance, so the owner should release it.
     pub prefer_busy_poll: bool,
 }
 
 /// Result of a request for a poll (`napi_schedule_prep`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Schedule {
-    /// The caller owns the instance now, and must have it polled.
+    /// The caller now owns the instance and must schedule its poll.
     Taken,
-    /// The instance is owned already; `MISSED` is set.
+    /// The instance already has an owner, so `MISSED` is set.
     Missed,
 }
 
 /// Result of the completion of a poll below its budget (`napi_complete_done`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Refused, because a busy-poll loop owns the instance.
+    /// The completion had no effect, because a busy-poll loop owns the instance.
     Refused,
-    /// `MISSED` was set: the instance stays owned and is polled again, without a timer.
+    /// `MISSED` was set. The instance keeps its owner and is polled again, without a timer.
     Again,
-    /// Released. The interrupt stays masked, and the timer is armed.
+    /// The instance was released. The interrupt stays masked, and the timer is armed.
     Deferred {
-        /// `gro-flush-timeout`.
+        /// Timeout of the timer, which is `gro-flush-timeout`.
         timeout_ns: Ns,
     },
-    /// Released. The interrupt is enabled; packets held by GRO may need the timer as well.
+    /// The instance was released and the interrupt enabled. Packets held by GRO may also need the timer.
     InterruptEnabled {
-        /// `gro-flush-timeout`, if packets are held.
+        /// Timeout of the timer, which is `gro-flush-timeout`, if GRO holds packets.
         timeout_ns: Option<Ns>,
     },
 }
@@ -52,9 +52,9 @@ pub(crate) enum Completion {
 pub(crate) struct Napi {
     pub(crate) settings: NapiSettings,
     pub(crate) state: NapiState,
-    /// `defer_hard_irqs_count`: number of further empty polls before the interrupt is enabled.
+    /// `defer_hard_irqs_count`: remaining number of empty polls before the interrupt is enabled.
     pub(crate) defer_hard_irqs_count: u32,
-    /// Time at which the timer fires. Moving or stopping the timer leaves a stale event, whose time differs.
+    /// Time at which the timer fires. An event of a moved or stopped timer is stale, and is recognized by its time.
     pub(crate) timer_at_ns: Option<Ns>,
 }
 
@@ -63,12 +63,12 @@ impl Napi {
         Self { settings, state: NapiState::default(), defer_hard_irqs_count: 0, timer_at_ns: None }
     }
 
-    /// Whether a NAPI thread polls it.
+    /// Whether a NAPI thread polls the instance.
     pub(crate) fn threaded(&self) -> bool {
         self.settings.threaded != Threaded::Off
     }
 
-    /// An interrupt or a resumption requests a poll.
+    /// Requests a poll, on behalf of an interrupt or a resumption.
     pub(crate) fn schedule_prep(&mut self) -> Schedule {
         if self.state.sched {
             self.state.missed = true;
@@ -78,8 +78,8 @@ impl Napi {
         Schedule::Taken
     }
 
-    /// The timer fires (`napi_watchdog`). Returns whether the instance was free; it is owned now and must be
-    /// polled. Otherwise the timer has no effect: the kernel does not set `MISSED`.
+    /// Handles the timer (`napi_watchdog`). Returns whether the instance was free. If so, it now has an owner and must
+    /// be polled. Otherwise the timer has no effect, because the kernel does not set `MISSED`.
     pub(crate) fn watchdog(&mut self) -> bool {
         self.timer_at_ns = None;
         if self.state.sched {
@@ -90,7 +90,7 @@ impl Napi {
         true
     }
 
-    /// Completes a poll of `work` packets (`napi_complete_done`). `held`: whether GRO holds packets.
+    /// Completes a poll of `work` packets (`napi_complete_done`). `held` tells whether GRO holds packets.
     pub(crate) fn complete_done(&mut self, work: u32, held: bool) -> Completion {
         if self.state.in_busy_poll {
             return Completion::Refused;
@@ -118,8 +118,8 @@ impl Napi {
         }
     }
 
-    /// A busy-poll loop tries to own the instance. If it fails and prefers busy polling, the owner is asked
-    /// to release the instance.
+    /// Tries to acquire the instance for a busy-poll loop. If this fails and the loop prefers busy polling, the owner
+    /// is asked to release the instance.
     pub(crate) fn busy_poll_acquire(&mut self, prefer: bool) -> bool {
         if self.state.sched {
             self.state.prefer_busy_poll |= prefer;
@@ -130,8 +130,8 @@ impl Napi {
         true
     }
 
-    /// A busy-poll loop ends (`busy_poll_stop` before its final poll). Returns the timeout of the timer that
-    /// serves as backstop; `None` without prefer or without deferral.
+    /// Ends a busy-poll loop (`busy_poll_stop` before its final poll). Returns the timeout of the timer that serves as
+    /// a backstop. `None` without preferred busy polling or without deferral.
     pub(crate) fn busy_poll_stop(&mut self, prefer: bool) -> Option<Ns> {
         self.state.missed = false;
         self.state.in_busy_poll = false;
@@ -142,7 +142,7 @@ impl Napi {
         self.settings.defers().then_some(self.settings.gro_flush_timeout_ns)
     }
 
-    /// Timeout of the timer after `epoll_wait` returned events (`napi_suspend_irqs`).
+    /// Timeout of the timer after `epoll_wait` returned events (`napi_suspend_irqs`). `None` without suspension.
     pub(crate) fn suspend_timeout_ns(&self) -> Option<Ns> {
         Some(self.settings.irq_suspend_timeout_ns).filter(|&ns| ns > 0)
     }

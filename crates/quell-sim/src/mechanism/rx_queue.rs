@@ -1,5 +1,5 @@
-//! An RX queue: ring, interrupt vector, NAPI instance, and packets held by GRO. A packet that arrives at
-//! a full ring is dropped and counted.
+//! An RX queue: its ring, interrupt vector and NAPI instance, and packets held by GRO. A packet that arrives at a full
+//! ring is dropped and counted.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub enum PacketKind {
     Request,
     /// A request without PSH, which GRO may hold until more packets of its flow arrive.
     HeldRequest,
-    /// A segment of a request before its last one: the socket becomes readable, but there is no response yet.
+    /// A segment of a request that is not the last one. The socket becomes readable, but there is no response yet.
     Part,
     /// An acknowledgement, which wakes no thread.
     Ack,
@@ -25,7 +25,7 @@ pub enum PacketKind {
 pub struct Packet {
     /// Index of its socket.
     pub socket: u32,
-    /// Kind.
+    /// Kind of the packet.
     pub kind: PacketKind,
     /// Time at which the client sent the request, in ns.
     pub sent_ns: Ns,
@@ -42,15 +42,15 @@ pub(crate) struct Held {
 pub(crate) struct RxQueue {
     pub(crate) napi: Napi,
     pub(crate) vector: Coalescer,
-    /// CPU of the interrupt.
+    /// CPU that handles the queue's interrupt.
     pub(crate) irq_cpu: usize,
     /// CPU of the last poll.
     pub(crate) polled_on: usize,
-    /// NAPI thread, if threaded.
+    /// NAPI thread of the queue, if NAPI is threaded.
     pub(crate) thread: Option<usize>,
     pub(crate) ring: VecDeque<Packet>,
     ring_size: usize,
-    /// Unprocessed transmit completions.
+    /// Number of transmit completions that were not processed yet.
     pub(crate) tx_completions: u32,
     /// Packets that the current poll took from the ring and has not delivered yet.
     pub(crate) taken: Vec<Packet>,
@@ -59,7 +59,7 @@ pub(crate) struct RxQueue {
     pub(crate) vector_event_ns: Ns,
     /// Time of the earliest scheduled timer event.
     pub(crate) timer_event_ns: Ns,
-    /// CPU that armed the timer, on which it fires.
+    /// CPU that armed the timer. The timer fires on that CPU.
     pub(crate) timer_cpu: usize,
 }
 

@@ -1,6 +1,5 @@
-//! `napi_busy_loop`: an application's thread, or a NAPI thread with `threaded=2`, polls the queue. Empty
-//! rounds are not simulated one by one: their end is computed when an event occurs that a round would
-//! notice.
+//! `napi_busy_loop`: the thread of an application, or a NAPI thread with `threaded=2`, polls the queue. Empty
+//! iterations are not simulated one by one. Their end is computed when an event occurs that an iteration would notice.
 
 use super::cpu::Context;
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
@@ -14,11 +13,11 @@ pub(crate) struct BusyRequest {
     pub(crate) on_behalf: BusyFor,
     pub(crate) prefer: bool,
     pub(crate) budget: u32,
-    /// Time limit in ns; 0: one iteration.
+    /// Time limit in ns; 0 means one iteration.
     pub(crate) loop_ns: Ns,
 }
 
-/// Longest part of a spin, in whole rounds.
+/// Maximum duration of one part of a spin, in whole iterations.
 fn longest_ns(round_ns: Ns) -> Ns {
     const PIECE_NS: Ns = 2_000_000;
     (PIECE_NS / round_ns).max(1) * round_ns
@@ -42,7 +41,7 @@ impl World {
         self.busy_round(thread)
     }
 
-    /// One round. With packets it is simulated; an empty round starts a spin.
+    /// Runs one iteration. An iteration with packets is simulated, and an empty one starts a spin.
     fn busy_round(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         let (cpu, round_ns) = (self.threads[thread].cpu, self.costs.busy_poll_ns);
@@ -63,7 +62,7 @@ impl World {
         self.spin(thread, round_ns, rounds_ns)
     }
 
-    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke). A long spin has several
+    /// Fast-forwards iterations of `round_ns` for `for_ns`, or until [`poke`](Self::poke). A long spin has several
     /// parts, so that stale end events do not accumulate.
     pub(crate) fn spin(&mut self, thread: usize, round_ns: Ns, for_ns: Ns) -> Next {
         let state = &mut self.threads[thread];
@@ -83,7 +82,7 @@ impl World {
         if for_ns == NEVER { Next::Run(NEVER) } else { Next::Run(for_ns.min(longest_ns(round_ns))) }
     }
 
-    /// An event occurred that a spinning thread notices at the start of its next round.
+    /// Handles an event that a spinning thread notices at the start of its next iteration.
     pub(crate) fn poke(&mut self, thread: usize) {
         if !self.threads[thread].spinning() {
             return;
@@ -104,7 +103,7 @@ impl World {
         }
     }
 
-    /// Counts the rounds of a spin up to now, and restarts it.
+    /// Counts the iterations of a spin up to now, and restarts the spin.
     pub(crate) fn book_spin(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if !state.spinning() {
@@ -120,7 +119,7 @@ impl World {
         }
     }
 
-    /// Discards the rounds of a spin up to now.
+    /// Discards the iterations of a spin up to now.
     pub(crate) fn drop_spin_books(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if state.spinning() {
@@ -144,7 +143,7 @@ impl World {
         }
     }
 
-    /// A poll with packets, or a part of it, ends.
+    /// Handles the end of a poll with packets, or of a part of it.
     pub(crate) fn busy_work_done(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         if !busy.owner {
@@ -162,7 +161,7 @@ impl World {
         self.busy_check(thread)
     }
 
-    /// Takes packets that arrived during the current poll, within its budget.
+    /// Takes packets that arrived during the current poll, up to its budget.
     fn poll_more(&mut self, busy: &mut BusyLoop, cpu: usize) -> Option<Ns> {
         if busy.work >= busy.budget || self.queues[busy.queue].ring.is_empty() {
             return None;
@@ -180,13 +179,13 @@ impl World {
         }
     }
 
-    /// Checks after a round whether the loop ends (`loop_end`, `need_resched`).
+    /// Checks after an iteration whether the loop ends (`loop_end`, `need_resched`).
     fn busy_check(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         let cpu = self.threads[thread].cpu;
         let endless = busy.on_behalf == BusyFor::Thread;
         if endless && self.cpus[cpu].need_resched {
-            // `cond_resched`: the instance stays owned.
+            // After `cond_resched`, the loop still owns the instance.
             return self.spin(thread, self.costs.busy_poll_ns, 0);
         }
         let over = !endless && (self.ready(busy.on_behalf) || self.now_ns - busy.began_ns >= busy.loop_ns);
@@ -195,7 +194,7 @@ impl World {
         if over || busy.restart { self.busy_stop(thread) } else { self.busy_round(thread) }
     }
 
-    /// `busy_poll_stop`: arms the timer as backstop, and starts the final poll.
+    /// `busy_poll_stop`: arms the timer as a backstop, and starts the final poll.
     fn busy_stop(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         if !busy.owner {
@@ -239,7 +238,7 @@ impl World {
         self.after_busy(thread)
     }
 
-    /// `__busy_poll_stop`: releases the instance with the timer as backstop, or hands it to softirq.
+    /// `__busy_poll_stop`: releases the instance with the timer as a backstop, or hands it to the softirq.
     fn let_go(&mut self, busy: BusyLoop, cpu: usize) {
         if busy.backstop {
             self.flush_held(busy.queue, cpu, false);

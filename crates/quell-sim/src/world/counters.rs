@@ -5,35 +5,35 @@ use serde::{Deserialize, Serialize};
 /// Counters of a queue since the end of the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets that were added to the ring.
+    /// Number of packets that were added to the ring.
     pub received: u64,
-    /// Packets dropped because the ring was full.
+    /// Number of packets that were dropped because the ring was full.
     pub drops: u64,
-    /// Interrupts of the vector.
+    /// Number of interrupts of the vector.
     pub irqs: u64,
-    /// NAPI polls.
+    /// Number of NAPI polls.
     pub polls: u64,
-    /// Of these, empty polls.
+    /// Number of empty polls, included in `polls`.
     pub empty_polls: u64,
-    /// Of these, polls of busy-poll loops, including final polls.
+    /// Number of polls in busy-poll loops including final polls, included in `polls`.
     pub busy_polls: u64,
-    /// Of these, final polls of busy-poll loops.
+    /// Number of final polls of busy-poll loops, included in `busy_polls`.
     pub final_polls: u64,
-    /// `BusyPollRxPackets`: packets of busy-poll loops, without those of final polls.
+    /// `BusyPollRxPackets`: number of packets from busy-poll loops, excluding final polls.
     pub busy_poll_packets: u64,
-    /// Packets taken by polls.
+    /// Number of packets that polls took from the ring.
     pub polled_packets: u64,
-    /// Timer interrupts of the NAPI instance.
+    /// Number of timer interrupts of the NAPI instance.
     pub timer_irqs: u64,
-    /// Of these, interrupts without effect because the instance was owned.
+    /// Number of timer interrupts without effect because the instance had an owner, included in `timer_irqs`.
     pub lost_timers: u64,
-    /// `epoll_wait` calls of this queue's worker that returned events.
+    /// Number of `epoll_wait` calls by this queue's worker that returned events.
     pub epoll_waits: u64,
-    /// Events that these calls returned.
+    /// Number of events that these `epoll_wait` calls returned.
     pub epoll_events: u64,
     /// Number of times that the timer was set to `irq-suspend-timeout`.
     pub suspensions: u64,
-    /// Responses.
+    /// Number of responses that were sent.
     pub responses: u64,
 }
 

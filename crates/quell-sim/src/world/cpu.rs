@@ -1,4 +1,4 @@
-//! State of a CPU: what it executes, what is pending, and how its time was spent.
+//! State of a CPU: its current activity, its pending work, and the time it spent on each activity.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ pub(crate) enum HardIrq {
     NapiTimer(usize),
     /// The timeout of a sleeping thread.
     Timeout { thread: usize, sleep: u32 },
-    /// Another CPU made a thread runnable on this CPU.
+    /// A reschedule interrupt: another CPU made a thread runnable on this CPU.
     Reschedule,
-    /// Scheduler tick, only while threads compete.
+    /// The scheduler tick, which occurs only while threads compete.
     Tick,
 }
 
 impl HardIrq {
-    /// Name in traces.
+    /// Name of the interrupt in traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Device(_) => "NIC interrupt",
@@ -34,60 +34,60 @@ impl HardIrq {
     }
 }
 
-/// What a CPU executes.
+/// Current activity of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
-    /// Halted in an idle state.
+    /// The CPU is halted in an idle state.
     Halted,
-    /// Entering an idle state.
+    /// The CPU enters an idle state.
     IdleEntry,
-    /// Leaving an idle state.
+    /// The CPU leaves an idle state.
     IdleExit,
-    /// A hard interrupt.
+    /// The CPU handles a hard interrupt.
     HardIrq(HardIrq),
-    /// NET_RX softirq.
+    /// The CPU runs the NET_RX softirq.
     SoftIrq,
-    /// The current thread.
+    /// The CPU runs its current thread.
     Thread,
-    /// Between two of these, in zero time.
+    /// The CPU selects its next activity, which takes no time.
     Deciding,
 }
 
 /// CPU time by context, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CpuTime {
-    /// Threads, user and system.
+    /// Time in threads, in user and kernel mode.
     pub thread_ns: Ns,
-    /// Softirqs.
+    /// Time in softirqs.
     pub softirq_ns: Ns,
-    /// Hard interrupts.
+    /// Time in hard interrupts.
     pub hardirq_ns: Ns,
-    /// Executed while entering and leaving idle states: visible in cycles, but not in `/proc/stat`.
+    /// Time executed while entering and leaving idle states. It is visible in cycles, but not in `/proc/stat`.
     pub unaccounted_ns: Ns,
-    /// Observed time.
+    /// Total observed time.
     pub total_ns: Ns,
 }
 
 impl CpuTime {
-    /// Share of time that CPU accounting shows as busy.
+    /// Share of time that CPU accounting reports as busy.
     #[must_use]
     pub fn accounted_share(&self) -> f64 {
         (self.thread_ns + self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
     }
 
-    /// Share of softirqs and hard interrupts.
+    /// Share of time in softirqs and hard interrupts.
     #[must_use]
     pub fn interrupt_share(&self) -> f64 {
         (self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
     }
 
-    /// Executed time, in ns: unhalted cycles at a constant clock.
+    /// Executed time in ns. It corresponds to unhalted cycles at a constant clock.
     #[must_use]
     pub fn executed_ns(&self) -> Ns {
         self.thread_ns + self.softirq_ns + self.hardirq_ns + self.unaccounted_ns
     }
 
-    /// Adds the time of another CPU.
+    /// Adds the times of another CPU.
     pub(crate) fn add(&mut self, other: &Self) {
         self.thread_ns += other.thread_ns;
         self.softirq_ns += other.softirq_ns;
@@ -97,16 +97,16 @@ impl CpuTime {
     }
 }
 
-/// A run of the NET_RX softirq, possibly interrupted (`__do_softirq`, `net_rx_action`).
+/// A run of the NET_RX softirq, which may be interrupted (`__do_softirq`, `net_rx_action`).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SoftIrqRun {
     pub(crate) began_ns: Ns,
     pub(crate) round: u32,
     pub(crate) round_deadline_ns: Ns,
     pub(crate) budget: i64,
-    /// Instances that are still to be polled in this round.
+    /// Number of instances that remain to be polled in this round.
     pub(crate) round_left: usize,
-    /// Instance of the current poll, and its packets so far.
+    /// NAPI instance of the current poll, and the number of its packets so far.
     pub(crate) polling: Option<(usize, u32)>,
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct Cpu {
     pub(crate) ksoftirqd: usize,
     pub(crate) ticking: bool,
     pub(crate) halted_since_ns: Ns,
-    /// Idle time that the idle governor expects: mean of recent idle times.
+    /// Idle time that the idle governor expects, which is the mean of recent idle times.
     pub(crate) expected_idle_ns: Ns,
     pub(crate) time: CpuTime,
 }
@@ -160,7 +160,7 @@ impl Cpu {
         }
     }
 
-    /// Accounts the time since the start of the segment, or since the end of the warm-up.
+    /// Accounts the time since the start of the segment or the end of the warm-up, whichever is later.
     pub(crate) fn account(&mut self, now_ns: Ns) {
         let spent = now_ns.saturating_sub(self.segment_began_ns);
         self.segment_began_ns = now_ns;
@@ -174,7 +174,7 @@ impl Cpu {
         *book += spent;
     }
 
-    /// Ends the current segment early, after it was accounted; returns its remaining time.
+    /// Ends the current segment early, after its time was accounted. Returns its remaining time.
     pub(crate) fn interrupt(&mut self, now_ns: Ns) -> Ns {
         self.generation = self.generation.wrapping_add(1);
         if self.segment_ends_ns == NEVER { NEVER } else { self.segment_ends_ns.saturating_sub(now_ns) }

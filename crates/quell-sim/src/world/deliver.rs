@@ -46,7 +46,7 @@ impl World {
         self.became_readable(socket, cpu);
     }
 
-    /// A socket became readable: notifies its reader and its epoll.
+    /// Handles a socket that became readable: notifies its reader and its epoll.
     pub(crate) fn became_readable(&mut self, socket: u32, cpu: usize) {
         if let Some(reader) = self.sockets[socket as usize].reader {
             if self.threads[reader].spinning() {
@@ -58,7 +58,7 @@ impl World {
         self.became_ready(socket, cpu);
     }
 
-    /// A descriptor became ready: notifies its epoll.
+    /// Handles a descriptor that became ready: notifies its epoll.
     pub(crate) fn became_ready(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(index) = state.epoll else { return };
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Whether a descriptor is ready. An epoll is ready if a descriptor in it is ready.
+    /// Whether a descriptor is ready. An epoll is ready if one of its descriptors is ready.
     pub(crate) fn descriptor_ready(&self, descriptor: u32) -> bool {
         let state = &self.sockets[descriptor as usize];
         match state.nested {

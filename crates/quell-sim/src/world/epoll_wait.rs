@@ -1,5 +1,5 @@
-//! `epoll_wait`, step by step as in `ep_poll` of `fs/eventpoll.c`: events, busy-poll loop, resumption,
-//! sleep; and suspension when events are returned.
+//! `epoll_wait`, step by step as in `ep_poll` of `fs/eventpoll.c`: events, busy-poll loop, resumption and sleep. It
+//! suspends interrupts when it returns events.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, RunState, Stage, World};
@@ -7,7 +7,7 @@ use crate::engine::{NEVER, Ns};
 use crate::mechanism::Schedule;
 
 impl World {
-    /// The segment of a thread ends: continues with its next step.
+    /// Handles the end of a thread's segment: continues with the thread's next step.
     pub(crate) fn advance(&mut self, thread: usize) -> Next {
         match self.threads[thread].stage {
             Stage::Program | Stage::ClockSpin | Stage::RingSpin => self.program_step(thread),
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A program calls `epoll_wait`.
+    /// Starts a program's call of `epoll_wait`.
     pub(crate) fn epoll_enter(&mut self, thread: usize, epoll: usize, deadline_ns: Ns, max_events: usize) -> Next {
         let state = &mut self.threads[thread];
         state.call = super::EpollCall { epoll, deadline_ns, max_events };
@@ -45,8 +45,8 @@ impl World {
         Next::Run(examined * self.costs.epoll_event_ns)
     }
 
-    /// `ep_send_events`: returns at most `maxevents` ready descriptors. Level-triggered ones stay listed, so
-    /// that the next call examines them again.
+    /// `ep_send_events`: returns at most `maxevents` ready descriptors. Level-triggered descriptors stay in the ready
+    /// list, so that the next call examines them again.
     fn epoll_send(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         for _ in 0..self.epolls[call.epoll].ready.len() {
@@ -83,7 +83,7 @@ impl World {
         self.program_step(thread)
     }
 
-    /// `ep_suspend_napi_irqs`: events are returned, so the timer is set to `irq-suspend-timeout`.
+    /// `ep_suspend_napi_irqs`: sets the timer to `irq-suspend-timeout`, because events are returned.
     fn epoll_suspend(&mut self, epoll: usize, cpu: usize) {
         let context = &self.epolls[epoll];
         let Some(queue) = context.napi.filter(|_| context.settings.prefer_busy_poll) else { return };
@@ -94,7 +94,8 @@ impl World {
         }
     }
 
-    /// No events: returns if the timeout is 0 or expired, busy polls a known NAPI instance, or sleeps.
+    /// Handles a check without events. It returns if the timeout is 0 or expired, busy polls a known NAPI instance, or
+    /// sleeps.
     pub(crate) fn epoll_nothing(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         if call.deadline_ns <= self.now_ns {
@@ -124,13 +125,13 @@ impl World {
         }
     }
 
-    /// The loop for events in `epoll_wait` ends.
+    /// Handles the end of the loop for events in `epoll_wait`.
     pub(crate) fn epoll_after_event_loop(&mut self, thread: usize) -> Next {
         let epoll = self.threads[thread].call.epoll;
         if self.epolls[epoll].ready.is_empty() { self.epoll_sleep(thread) } else { self.epoll_check(thread) }
     }
 
-    /// The busy-poll loop of `epoll_wait` ends: continues with events, or with resumption and sleep.
+    /// Handles the end of the busy-poll loop in `epoll_wait`: continues with events, or with resumption and sleep.
     pub(crate) fn epoll_after_busy(&mut self, thread: usize, epoll: usize, queue: usize) -> Next {
         if !self.epolls[epoll].ready.is_empty() {
             return self.epoll_check(thread);
@@ -139,7 +140,7 @@ impl World {
             self.resume_irqs(queue, self.threads[thread].cpu);
         }
         self.epolls[epoll].napi = None;
-        // A softirq that resumption scheduled runs before the thread sleeps.
+        // If resumption scheduled a softirq, it runs before the thread sleeps.
         self.threads[thread].stage = Stage::Resume;
         Next::Run(0)
     }
@@ -180,7 +181,7 @@ impl World {
         }
     }
 
-    /// The timeout of a sleep expires.
+    /// Handles the expiry of a sleep's timeout.
     pub(crate) fn sleep_over(&mut self, thread: usize, sleep: u32) {
         let state = &self.threads[thread];
         if state.state != RunState::Blocked || state.sleep != sleep {
@@ -193,7 +194,7 @@ impl World {
         self.wake(thread, cpu);
     }
 
-    /// Drops a reference to an epoll. The last one resumes interrupts of a known NAPI instance.
+    /// Drops a reference to an epoll. Dropping the last one resumes the interrupts of a known NAPI instance.
     pub(crate) fn epoll_close(&mut self, epoll: usize, cpu: usize) {
         let context = &mut self.epolls[epoll];
         context.references = context.references.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! Hard interrupts: delivery to a CPU, handlers of the NIC's vector and of timers, and the choice of what
-//! the CPU executes next.
+//! Hard interrupts: delivery to a CPU, handlers of the NIC's vector and of timers, and the selection of the CPU's next
+//! activity.
 
 use super::cpu::{Context, HardIrq};
 use super::{Event, Stage, World};
@@ -7,7 +7,7 @@ use crate::engine::{NEVER, Ns};
 use crate::mechanism::Schedule;
 
 impl World {
-    /// Starts a segment: the CPU executes `context` for `ns`.
+    /// Starts a segment in which the CPU executes `context` for `ns`.
     pub(crate) fn run_segment(&mut self, cpu: usize, context: Context, ns: Ns) {
         let now_ns = self.now_ns;
         let state = &mut self.cpus[cpu];
@@ -24,7 +24,7 @@ impl World {
         self.events.schedule(now_ns + ns, Event::SegmentEnd { cpu, generation });
     }
 
-    /// A segment ends: applies its effect and continues with what is next.
+    /// Handles the end of a segment: applies its effect and continues with the next activity.
     pub(crate) fn segment_end(&mut self, cpu: usize, generation: u32) {
         if self.cpus[cpu].generation != generation {
             return;
@@ -84,12 +84,12 @@ impl World {
         let state = &mut self.cpus[cpu];
         let latency_ns = if idle_ns == 0 { 0 } else { self.costs.idle_latency_ns(state.expected_idle_ns) };
         state.expected_idle_ns = (3 * state.expected_idle_ns + idle_ns) / 4;
-        // The halted part of the exit is not executed time, so the segment starts later.
+        // The CPU is halted in the first part of the exit. That part is not executed time, so the segment starts later.
         self.run_segment(cpu, Context::IdleExit, latency_ns + self.costs.idle_exit_ns);
         self.cpus[cpu].segment_began_ns += latency_ns;
     }
 
-    /// Continues with the most urgent work: interrupts, then softirqs, then threads.
+    /// Continues with the most urgent work: interrupts first, then softirqs, then threads.
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         if let Some(irq) = self.cpus[cpu].irqs.pop_front() {
             let cost_ns = match irq {
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Runs a scheduled poll, in softirq on `cpu` or in the NAPI thread.
+    /// Runs a scheduled poll, in the softirq on `cpu` or in the NAPI thread.
     pub(crate) fn napi_run(&mut self, queue: usize, cpu: usize) {
         match self.queues[queue].thread {
             Some(thread) if self.queues[queue].napi.threaded() => self.wake(thread, cpu),
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// The state of a vector changed: raises or reschedules its interrupt.
+    /// Handles a change in the state of a vector: raises or reschedules its interrupt.
     pub(crate) fn vector_changed(&mut self, queue: usize) {
         let now_ns = self.now_ns;
         let rx = &mut self.queues[queue];
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Arms or moves the timer of an instance, which fires on `cpu` (`HRTIMER_MODE_REL_PINNED`).
+    /// Arms or moves the timer of an instance. The timer fires on `cpu` (`HRTIMER_MODE_REL_PINNED`).
     pub(crate) fn arm_timer(&mut self, queue: usize, after_ns: Ns, cpu: usize) {
         let at_ns = self.now_ns.saturating_add(after_ns);
         let rx = &mut self.queues[queue];

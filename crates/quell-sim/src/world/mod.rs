@@ -1,6 +1,5 @@
-//! The simulated host: CPUs, RX queues, epoll contexts, sockets, threads and traffic, and the event loop.
-//! This file holds the state and dispatches events; the other files implement transitions, one subject
-//! each.
+//! The simulated host: CPUs, RX queues, epoll contexts, sockets, threads and traffic, and the event loop. This file
+//! contains the state and dispatches events. Each of the other files implements one group of transitions.
 
 mod busy_poll;
 mod counters;
@@ -40,11 +39,11 @@ use crate::trace::Trace;
 pub struct KernelRules {
     /// Whether a busy-poll loop ends with a final poll of a full budget (up to Linux 6.18).
     pub final_poll: bool,
-    /// Duration of a jiffy (1/`HZ`).
+    /// Duration of a jiffy (1/`HZ`), in ns.
     pub jiffy_ns: Ns,
     /// `net.core.busy_poll`, in µs.
     pub sysctl_busy_poll_usecs: u32,
-    /// Whether `epoll_wait` loops under `eventspinN` (withdrawn patch of 2024). Otherwise the program calls it
+    /// Whether `epoll_wait` itself loops under `eventspinN` (withdrawn patch of 2024). Otherwise the program calls it
     /// with timeout 0.
     pub event_loop_in_epoll_wait: bool,
 }
@@ -55,7 +54,7 @@ impl Default for KernelRules {
     }
 }
 
-/// An event.
+/// An event of the simulation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
     /// A packet reaches the NIC.
@@ -68,9 +67,9 @@ pub(crate) enum Event {
     SegmentEnd { cpu: u16, generation: u32 },
     /// The timeout of a sleep expires.
     Timeout { thread: u16, sleep: u32 },
-    /// Scheduler tick.
+    /// The scheduler tick of a CPU occurs.
     Tick { cpu: u16 },
-    /// A scripted change from outside.
+    /// A scripted external change occurs.
     Script { index: u32 },
 }
 
@@ -84,9 +83,9 @@ pub(crate) struct World {
     pub(crate) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) queues: Vec<RxQueue>,
-    /// `xps_cpus`: queue on which each CPU transmits. Without an entry it is the queue of the request.
+    /// `xps_cpus`: queue on which each CPU transmits. If there is no entry, it is the queue of the request.
     pub(crate) tx_queue_of_cpu: Vec<usize>,
-    /// Threads that busy poll or wait for a queue, in fast-forwarded rounds.
+    /// Threads that busy poll or wait for a queue, in fast-forwarded iterations.
     pub(crate) queue_spinners: Vec<Vec<usize>>,
     pub(crate) epolls: Vec<Epoll>,
     pub(crate) epoll_spinners: Vec<Vec<usize>>,
@@ -101,9 +100,9 @@ pub(crate) struct World {
 /// Next step of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Executes for this time.
+    /// The thread executes for this time.
     Run(Ns),
-    /// Sleeps until it is woken.
+    /// The thread sleeps until it is woken.
     Block,
 }
 
@@ -118,7 +117,7 @@ pub(crate) struct WorldShape {
 }
 
 impl World {
-    /// Creates a world with CPUs. The caller adds queues, epolls, sockets and threads.
+    /// Creates a world with CPUs only. The caller adds queues, epolls, sockets and threads.
     pub(crate) fn new(rules: KernelRules, costs: Costs, shape: WorldShape, traffic: Traffic) -> Self {
         let WorldShape { queues, epolls, cpus, bound } = shape;
         let mut world = Self {
@@ -183,7 +182,8 @@ impl World {
         }
     }
 
-    /// A packet reaches the NIC: it is added to the ring or dropped, and notifies the vector and busy pollers.
+    /// Handles the arrival of a packet at the NIC. The packet is added to the ring or dropped, and the vector and busy
+    /// pollers are notified.
     fn packet_arrives(&mut self, queue: usize, packet: Packet) {
         self.digest.add(u64::from(packet.socket));
         let now_ns = self.now_ns;

@@ -1,18 +1,18 @@
-//! Common parts of all NAPI polls: taking packets from the ring, their cost, and the end of a poll
+//! Common parts of all NAPI polls: taking packets from the ring, the cost of packets, and the end of a poll
 //! (`__napi_poll`, `napi_complete_done`, packets held by GRO).
 
 use super::World;
 use crate::engine::Ns;
 use crate::mechanism::{Completion, PacketKind, Schedule};
 
-/// `NAPI_POLL_WEIGHT`: most packets per poll in softirq.
+/// `NAPI_POLL_WEIGHT`: maximum number of packets per poll in the softirq.
 pub(crate) const NAPI_POLL_WEIGHT: u32 = quell_mode::NAPI_POLL_WEIGHT as u32;
 
 /// `gro_normal_batch`: number of packets that are delivered together during a poll.
 pub(crate) const GRO_NORMAL_BATCH: u32 = 8;
 
 impl World {
-    /// Takes up to `budget` packets and all transmit completions; returns the number of packets and the cost.
+    /// Takes up to `budget` packets and all transmit completions. Returns the number of packets and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
         let batch = self.cpus[cpu].current.map_or(0, |thread| self.threads[thread].batch);
         let costs = &self.costs;
@@ -36,7 +36,7 @@ impl World {
         counters.polled_packets += u64::from(work);
     }
 
-    /// Ends a poll in softirq or in a NAPI thread; returns whether the same poller polls again.
+    /// Ends a poll in the softirq or in a NAPI thread. Returns whether the same poller polls again.
     pub(crate) fn finish_poll(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
         self.count_poll(queue, work);
         if work < NAPI_POLL_WEIGHT {
@@ -46,7 +46,7 @@ impl World {
             self.flush_held(queue, cpu, false);
             return true;
         }
-        // A busy poller wants the instance: release it although packets are left.
+        // A busy poller wants the instance, so release it although packets remain.
         let armed_before = self.queues[queue].vector.armed();
         if self.complete(queue, work, cpu) {
             return true;
@@ -55,7 +55,7 @@ impl World {
         enabled && self.queues[queue].napi.schedule_prep() == Schedule::Taken
     }
 
-    /// Completes the instance; returns whether it stays scheduled because of `MISSED`.
+    /// Completes the instance. Returns whether it stays scheduled because of `MISSED`.
     pub(crate) fn complete(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
         let held = !self.queues[queue].held.is_empty();
         let completion = self.queues[queue].napi.complete_done(work, held);
@@ -92,14 +92,14 @@ impl World {
         self.vector_changed(queue);
     }
 
-    /// The instance was released: notifies busy pollers that wait for it.
+    /// Notifies busy pollers that wait for an instance that was released.
     pub(crate) fn released(&mut self, queue: usize) {
         for index in 0..self.queue_spinners[queue].len() {
             self.poke(self.queue_spinners[queue][index]);
         }
     }
 
-    /// Delivers packets held by GRO (`napi_gro_flush`); with `only_old`, packets of this jiffy stay held.
+    /// Delivers packets held by GRO (`napi_gro_flush`). With `only_old`, GRO continues to hold packets of this jiffy.
     pub(crate) fn flush_held(&mut self, queue: usize, cpu: usize, only_old: bool) {
         if self.queues[queue].held.is_empty() {
             return;

@@ -1,13 +1,12 @@
-//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping: a loop over the receive ring, a
-//! thread that only kicks, and a sender at a fixed rate. A kick is one `recvfrom`, which polls the queue
-//! once.
+//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping: a loop over the receive ring, a thread that
+//! only kicks, and a sender with a fixed rate. A kick is one `recvfrom` call, which polls the queue once.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::{Packet, PacketKind};
 
-/// `BUSY_POLL_BUDGET`: most packets per poll of a kick.
+/// `BUSY_POLL_BUDGET`: maximum number of packets in the poll of a kick.
 const KICK_BUDGET: u32 = 8;
 
 /// Destination of a transmitted packet.
@@ -17,16 +16,16 @@ pub(crate) struct Peer {
     pub(crate) socket: u32,
 }
 
-/// Phase of a poll loop.
+/// Phase of a loop over the receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollPhase {
-    /// Checks its receive ring.
+    /// The loop checks its receive ring.
     Look,
-    /// Took a packet that was sent at this time.
+    /// The loop took a packet that was sent at this time.
     Taken(Ns),
-    /// Finished its work on that packet.
+    /// The loop finished its work on the packet that was sent at this time.
     Worked(Ns),
-    /// Entered `recvfrom`.
+    /// The loop entered `recvfrom`.
     Kick,
 }
 
@@ -34,11 +33,11 @@ pub(crate) enum PollPhase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PollLoop {
     pub(crate) socket: u32,
-    /// Whether it kicks when the ring is empty; otherwise another thread polls.
+    /// Whether the loop kicks if the ring is empty. Otherwise another thread polls.
     pub(crate) kicks: bool,
-    /// CPU time that it spends on each packet, in ns.
+    /// CPU time that the loop spends on each packet, in ns.
     pub(crate) delay_ns: Ns,
-    /// Receiver of the replies; absent for the client, which records the latency of what it receives.
+    /// Receiver of the replies. Absent for the client, which records the latency of received packets.
     pub(crate) reply_to: Option<Peer>,
     pub(crate) phase: PollPhase,
 }
@@ -56,7 +55,7 @@ pub(crate) struct Sender {
     pub(crate) socket: u32,
     pub(crate) peer: Peer,
     pub(crate) period_ns: f64,
-    /// Number of sent packets.
+    /// Number of packets that were sent.
     pub(crate) sent: u64,
     pub(crate) phase: SendPhase,
 }
@@ -64,11 +63,11 @@ pub(crate) struct Sender {
 /// Phase of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendPhase {
-    /// Waits for the next packet to be due.
+    /// The sender waits for the time of its next packet.
     Wait,
-    /// Entered `sendto`, which polls once before it transmits.
+    /// The sender entered `sendto`, which polls once before it transmits.
     Enter,
-    /// Transmits a packet with this timestamp.
+    /// The sender transmits a packet with this timestamp.
     Transmit(Ns),
 }
 
@@ -167,7 +166,7 @@ impl World {
         next
     }
 
-    /// Transmits a packet on `queue` to another host; its completion is on the same vector.
+    /// Transmits a packet on `queue` to another host. The completion uses the same vector.
     fn transmit(&mut self, queue: usize, peer: Peer, sent_ns: Ns) {
         let now_ns = self.now_ns;
         let packet = Packet { socket: peer.socket, kind: PacketKind::Request, sent_ns };

@@ -1,5 +1,4 @@
-//! Programs of threads: servers and scripted applications. A program returns its next step whenever its
-//! last step ends.
+//! Programs of threads: servers and scripted applications. At the end of each step, a program returns its next step.
 
 use super::busy_poll::BusyRequest;
 use super::poll_loop::{Kicker, PollLoop, Sender};
@@ -10,7 +9,7 @@ use crate::engine::{NEVER, Ns};
 /// Timeout of `epoll_wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// No timeout.
+    /// The call waits without a time limit.
     Forever,
     /// Timeout in ns; 0 returns immediately.
     AtMost(Ns),
@@ -19,24 +18,24 @@ pub(crate) enum Wait {
 /// A loop that waits for events before sleeping, without busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventLoop {
-    /// Whether `epoll_wait` loops, or the program calls it repeatedly with timeout 0.
+    /// Whether the loop is in `epoll_wait`. Otherwise the program calls `epoll_wait` repeatedly with timeout 0.
     pub(crate) in_kernel: bool,
     /// Time until the thread sleeps; [`NEVER`] if it does not sleep.
     pub(crate) for_ns: Ns,
 }
 
-/// An epoll event loop like that of memcached: handle every event, wait again.
+/// An epoll event loop like that of memcached. It handles every event and then waits again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpollServer {
     pub(crate) epoll: usize,
     pub(crate) wait: Wait,
-    /// `maxevents`, which doubles whenever it is reached, as in libevent.
+    /// `maxevents`, which doubles each time that a call returns as many events, as in libevent.
     pub(crate) max_events: usize,
     pub(crate) max_events_limit: usize,
     pub(crate) event_loop: Option<EventLoop>,
-    /// Socket that is being served, and number of its requests.
+    /// Socket that the worker currently serves, and the number of its requests.
     pub(crate) serving: Option<(u32, u32)>,
-    /// Queue whose counters include the worker's calls.
+    /// Queue whose counters include the calls of this worker.
     pub(crate) queue: usize,
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct RecvServer {
     pub(crate) busy_poll_ns: Ns,
     /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer: bool,
-    /// Most packets per busy poll.
+    /// Maximum number of packets per busy poll.
     pub(crate) budget: u32,
     pub(crate) serving: bool,
 }
@@ -133,7 +132,7 @@ impl World {
         self.epoll_enter(thread, server.epoll, deadline_ns, server.max_events)
     }
 
-    /// Waits for events in rounds of `round_ns` until the loop ends.
+    /// Waits for events in iterations of `round_ns` until the loop ends.
     pub(crate) fn event_spin(&mut self, thread: usize, round_ns: Ns) -> Next {
         let state = &mut self.threads[thread];
         state.stage = Stage::EventSpin;
@@ -151,7 +150,7 @@ impl World {
         }
     }
 
-    /// The loop for events ends: there are events, or it is time to sleep.
+    /// Handles the end of the loop for events, because there are events or it is time to sleep.
     pub(crate) fn event_spin_done(&mut self, thread: usize) -> Next {
         self.stop_spinning(thread);
         let in_kernel = self.event_loop_in_kernel(thread).is_some();
@@ -205,7 +204,7 @@ impl World {
         }
     }
 
-    /// Cost of cache lines that another CPU holds: it received the packet, or was interrupted for it while
+    /// Cost of cache lines that another CPU holds, because it received the packet, or handled an interrupt for it while
     /// this CPU polled.
     fn recv_crossing_ns(&self, thread: usize, socket: u32) -> Ns {
         let (state, cpu) = (&self.sockets[socket as usize], self.threads[thread].cpu);
@@ -220,7 +219,7 @@ impl World {
         Next::Block
     }
 
-    /// The busy-poll loop of a socket ends.
+    /// Handles the end of a socket's busy-poll loop.
     pub(crate) fn socket_after_busy(&mut self, thread: usize, socket: u32) -> Next {
         if let Program::PollLoop(_) | Program::Kicker(_) | Program::Sender(_) = self.threads[thread].program {
             return self.program_step(thread);

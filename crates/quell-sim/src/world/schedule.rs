@@ -1,5 +1,5 @@
-//! The scheduler: wake-up, selection and preemption of threads. Real-time threads precede fair threads,
-//! which share a CPU by virtual run time. A floating thread is woken on an idle CPU.
+//! The scheduler: wake-up, selection and preemption of threads. Real-time threads have precedence over fair threads.
+//! Fair threads share a CPU by virtual run time. A floating thread is woken on an idle CPU if there is one.
 
 use super::cpu::{Context, HardIrq};
 use super::{Affinity, Class, Event, Next, RunState, Stage, World};
@@ -7,11 +7,11 @@ use crate::engine::Ns;
 
 /// The scheduler's tick (`HZ` 1000).
 const TICK_NS: Ns = 1_000_000;
-/// How far a fair thread runs ahead of another before it is preempted (`base_slice_ns`).
+/// Lead in virtual run time after which a fair thread is preempted (`base_slice_ns`).
 const SLICE_NS: Ns = 3_000_000;
 
 impl World {
-    /// Makes a blocked thread runnable; the waker executes on `waker_cpu`.
+    /// Makes a blocked thread runnable. The waker runs on `waker_cpu`.
     pub(crate) fn wake(&mut self, thread: usize, waker_cpu: usize) {
         if self.threads[thread].state != RunState::Blocked {
             return;
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Continues the current thread, selects another one, or becomes idle.
+    /// Continues the current thread, selects another thread, or becomes idle.
     pub(crate) fn thread_turn(&mut self, cpu: usize) {
         if let Some(current) = self.cpus[cpu].current {
             if !self.cpus[cpu].need_resched || self.threads[current].bottom_halves_disabled() {
@@ -100,7 +100,7 @@ impl World {
         self.resume_thread(cpu, thread);
     }
 
-    /// An idle CPU pulls a waiting floating thread from another CPU (`sched_balance_newidle`).
+    /// Lets an idle CPU pull a waiting floating thread from another CPU (`sched_balance_newidle`).
     fn pull_if_idle(&mut self, cpu: usize) {
         if !self.cpus[cpu].runnable.is_empty() {
             return;
@@ -161,7 +161,7 @@ impl World {
         self.cpus[cpu].account(self.now_ns);
     }
 
-    /// The segment of a thread ends: the thread continues or sleeps.
+    /// Handles the end of a thread's segment: the thread continues or sleeps.
     pub(crate) fn thread_segment_done(&mut self, cpu: usize) {
         let Some(thread) = self.cpus[cpu].current else { return };
         match self.advance(thread) {
@@ -203,7 +203,7 @@ impl World {
 }
 
 impl World {
-    /// Adds a CPU with its `ksoftirqd`; returns its index.
+    /// Adds a CPU with its `ksoftirqd`, and returns the index of the CPU.
     pub(crate) fn add_cpu(&mut self) -> usize {
         let cpu = self.cpus.len();
         let ksoftirqd = self.add_thread(super::Program::Ksoftirqd, Stage::Ksoftirqd, cpu, Class::Fair);
@@ -211,7 +211,7 @@ impl World {
         cpu
     }
 
-    /// Adds a blocked thread; returns its index.
+    /// Adds a blocked thread, and returns its index.
     pub(crate) fn add_thread(&mut self, program: super::Program, stage: Stage, cpu: usize, class: Class) -> usize {
         let mut thread = super::Thread::new(program, stage, cpu);
         thread.class = class;

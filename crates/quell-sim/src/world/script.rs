@@ -1,5 +1,5 @@
-//! Scripted applications and changes from outside at given times, for conformance tests. A real program
-//! can take the same steps on a real kernel.
+//! Scripted applications, and external changes at given times, for conformance tests. A real program can execute the
+//! same steps on a real kernel.
 
 use quell_mode::{EpollParams, NapiSettings};
 
@@ -14,37 +14,37 @@ const WATCH_ROUND_NS: Ns = 10_000;
 /// One step of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScriptStep {
-    /// `epoll_wait`. Its result is recorded.
+    /// Calls `epoll_wait` and records its result.
     Wait {
-        /// `maxevents`.
+        /// Maximum number of returned events (`maxevents`).
         max_events: usize,
-        /// Timeout in ns; 0 returns immediately, `None` waits without limit.
+        /// Timeout in ns. 0 returns immediately, and `None` waits without a time limit.
         timeout_ns: Option<Ns>,
     },
-    /// Reads everything from the sockets that the last wait returned, and from all sockets of a returned
-    /// nested epoll.
+    /// Reads all data from the sockets that the last wait returned. For a returned nested epoll, reads from all its
+    /// sockets.
     ReadAll,
-    /// A blocking `recv` of one message.
+    /// Calls a blocking `recv` for one message.
     Receive {
-        /// Socket.
+        /// Index of the socket.
         descriptor: u32,
         /// Busy-poll options of the socket.
         busy_poll: SocketBusyPoll,
     },
     /// Executes for this time, in ns, without system calls.
     Work(Ns),
-    /// Checks the sockets of its epoll repeatedly for this time, in ns, without `epoll_wait` and without busy
-    /// polling. Each message is read within 10 µs of reaching its socket.
+    /// Checks the sockets of its epoll repeatedly for this time in ns, without `epoll_wait` and without busy polling.
+    /// Each message is read within 10 µs after it reaches its socket.
     Watch(Ns),
-    /// `EPIOCSPARAMS` on its epoll.
+    /// Calls `EPIOCSPARAMS` on its epoll.
     SetEpoll(EpollParams),
-    /// Adds a duplicate of a socket to its epoll with an empty interest mask: the epoll learns the socket's
-    /// NAPI ID, but never reports the socket.
+    /// Adds a duplicate of a socket to its epoll with an empty interest mask. The epoll learns the socket's NAPI ID,
+    /// but never reports the socket.
     AddWithoutInterest {
-        /// Socket.
+        /// Index of the socket.
         descriptor: u32,
     },
-    /// Closes its reference to its epoll.
+    /// Closes its reference to the epoll.
     CloseEpoll,
     /// Continues with the first step.
     Repeat,
@@ -57,14 +57,14 @@ pub struct SocketBusyPoll {
     pub time_ns: Ns,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer: bool,
-    /// `SO_BUSY_POLL_BUDGET`; 0 means 8.
+    /// `SO_BUSY_POLL_BUDGET` in packets; 0 means 8.
     pub budget: u16,
 }
 
 /// A completed `epoll_wait` of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitObserved {
-    /// Application that called it.
+    /// Index of the application that called it.
     pub application: usize,
     /// Time of the call, in ns.
     pub called_ns: Ns,
@@ -77,13 +77,13 @@ pub struct WaitObserved {
 /// A message that a scripted application read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadObserved {
-    /// Application that read it.
+    /// Index of the application that read the message.
     pub application: usize,
-    /// Socket.
+    /// Index of the socket.
     pub descriptor: u32,
     /// Time of the read, in ns.
     pub at_ns: Ns,
-    /// Time of its arrival at the NIC, in ns.
+    /// Time at which the message arrived at the NIC, in ns.
     pub sent_ns: Ns,
 }
 
@@ -113,16 +113,16 @@ impl Scripted {
     }
 }
 
-/// A change from outside.
+/// An external change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ScriptAction {
     /// A packet reaches the NIC.
     Packet { queue: usize, packet: Packet },
     /// A message reaches its socket without NAPI.
     PastNapi { socket: u32 },
-    /// `napi-set` on a queue.
+    /// `napi-set` changes the settings of a queue.
     SetNapi { queue: usize, settings: NapiSettings },
-    /// `EPIOCSPARAMS` from outside.
+    /// Another process calls `EPIOCSPARAMS` on an epoll.
     SetEpoll { epoll: usize, settings: EpollParams },
     /// A descriptor without NAPI becomes ready, and stays ready.
     AlwaysReady { socket: u32 },

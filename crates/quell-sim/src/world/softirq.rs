@@ -1,14 +1,14 @@
-//! NET_RX softirq: rounds over the poll list with budgets (`net_rx_action`), repeated within limits
-//! (`handle_softirqs`), then `ksoftirqd`.
+//! The NET_RX softirq: rounds over the poll list with a budget each (`net_rx_action`). They are repeated within limits
+//! (`handle_softirqs`), and then left to `ksoftirqd`.
 
 use super::cpu::{Context, SoftIrqRun};
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
 use super::{Stage, World};
 use crate::engine::Ns;
 
-/// `net.core.netdev_budget`: packets of one round.
+/// `net.core.netdev_budget`: maximum number of packets in one round.
 const ROUND_BUDGET: i64 = 300;
-/// `net.core.netdev_budget_usecs` as it comes: 2 jiffies.
+/// Default of `net.core.netdev_budget_usecs`, which is 2 jiffies.
 const ROUND_JIFFIES: Ns = 2;
 /// `MAX_SOFTIRQ_RESTART` of `kernel/softirq.c`.
 const ROUNDS: u32 = 10;
@@ -16,7 +16,7 @@ const ROUNDS: u32 = 10;
 const ALL_ROUNDS_NS: Ns = 2_000_000;
 
 impl World {
-    /// Continues or starts the softirq if one is pending; returns whether it did.
+    /// Continues or starts the softirq if one is pending. Returns whether it did.
     pub(crate) fn softirq_turn(&mut self, cpu: usize) -> bool {
         if self.cpus[cpu].softirq.is_none() {
             let state = &self.cpus[cpu];
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Polls the next instance, or starts another round; returns whether there was one.
+    /// Polls the next instance or starts another round. Returns whether there was an instance.
     fn next_poll(&mut self, cpu: usize) -> bool {
         let Some(mut run) = self.cpus[cpu].softirq else { return false };
         let over = run.budget <= 0 || self.now_ns >= run.round_deadline_ns;
@@ -65,7 +65,7 @@ impl World {
         true
     }
 
-    /// After a round: starts another one, or leaves the rest to `ksoftirqd`.
+    /// Ends a round: starts another one, or leaves the rest to `ksoftirqd`.
     fn next_round(&mut self, cpu: usize, run: &mut SoftIrqRun) -> bool {
         let state = &mut self.cpus[cpu];
         if state.poll_list.is_empty() {
@@ -85,8 +85,8 @@ impl World {
         true
     }
 
-    /// A part of a poll ends: delivers its packets, and continues while the ring has packets and the weight
-    /// allows it.
+    /// Handles the end of a part of a poll: delivers its packets, and continues while the ring has packets and the
+    /// weight permits it.
     pub(crate) fn softirq_segment_done(&mut self, cpu: usize) {
         let Some(run) = self.cpus[cpu].softirq else { return };
         let Some((queue, work)) = run.polling else { return };

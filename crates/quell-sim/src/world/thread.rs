@@ -1,23 +1,23 @@
-//! State of a thread: its program, its stage in the kernel, and its scheduling. `epoll_wait`, `busy_poll`
-//! and `program` implement the transitions.
+//! State of a thread: its program, its stage in the kernel, and its scheduling. `epoll_wait`, `busy_poll` and `program`
+//! implement the transitions.
 
 use crate::engine::Ns;
 
-/// Scheduling class.
+/// Scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Fair, by virtual run time.
+    /// Fair scheduling by virtual run time.
     Fair,
     /// `SCHED_FIFO` with a priority.
     RealTime(u8),
 }
 
-/// Where a thread may run.
+/// CPUs on which a thread may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Affinity {
-    /// On one CPU only.
+    /// The thread runs on one CPU only.
     Pinned,
-    /// On any CPU.
+    /// The thread may run on any CPU.
     Floating,
 }
 
@@ -31,35 +31,35 @@ pub(crate) enum RunState {
 /// Stage of a thread. When its segment ends, the stage determines what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Code of the program.
+    /// The thread executes code of its program.
     Program,
-    /// Entry of `epoll_wait`, or its wake-up.
+    /// The thread enters `epoll_wait`, or wakes up in it.
     EpollEntry,
-    /// `epoll_wait` copies events.
+    /// The thread copies events in `epoll_wait`.
     EpollSend,
-    /// Asleep in `epoll_wait`.
+    /// The thread sleeps in `epoll_wait`.
     EpollSleep,
-    /// A busy poll with packets.
+    /// The thread busy polls and processes packets.
     BusyWork,
-    /// Empty busy polls, fast-forwarded.
+    /// The thread busy polls without packets; iterations are fast-forwarded.
     BusySpin,
-    /// Final poll of a busy-poll loop.
+    /// The thread runs the final poll of a busy-poll loop.
     FinalPoll,
-    /// `epoll_wait` found no events and resumes interrupts before it sleeps.
+    /// The thread found no events in `epoll_wait`, and resumes interrupts before it sleeps.
     Resume,
-    /// Loop for events without busy polling.
+    /// The thread loops for events without busy polling.
     EventSpin,
-    /// Loop over an empty receive ring that another thread fills.
+    /// The thread loops over an empty receive ring that another thread fills.
     RingSpin,
-    /// Loop that waits for a time.
+    /// The thread loops until a point in time.
     ClockSpin,
-    /// Asleep in a blocking `recv`.
+    /// The thread sleeps in a blocking `recv`.
     RecvSleep,
-    /// A NAPI thread between polls.
+    /// The NAPI thread is between polls.
     NapiThread,
-    /// A NAPI thread polls packets.
+    /// The NAPI thread processes packets.
     NapiThreadWork,
-    /// `ksoftirqd`.
+    /// The thread is `ksoftirqd`.
     Ksoftirqd,
 }
 
@@ -79,23 +79,24 @@ pub(crate) struct BusyLoop {
     pub(crate) on_behalf: BusyFor,
     pub(crate) prefer: bool,
     pub(crate) budget: u32,
-    /// Time limit from its start; 0: one iteration.
+    /// Time limit from the start of the loop, in ns; 0 means one iteration.
     pub(crate) loop_ns: Ns,
     pub(crate) began_ns: Ns,
     pub(crate) owner: bool,
-    /// Packets of the current poll.
+    /// Number of packets in the current poll.
     pub(crate) work: u32,
-    /// Whether the timer is armed as backstop of the final poll.
+    /// Whether the timer is armed as a backstop for the final poll.
     pub(crate) backstop: bool,
-    /// Whether `need_resched` ended it, so that it starts again afterwards.
+    /// Whether `need_resched` ended the loop, so that it must start again.
     pub(crate) restart: bool,
 }
 
-/// A running `epoll_wait`.
+/// A call of `epoll_wait` in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpollCall {
     pub(crate) epoll: usize,
-    /// Time of the timeout; [`crate::engine::NEVER`] without timeout, now or earlier for timeout 0.
+    /// Time at which the timeout expires. [`crate::engine::NEVER`] without a timeout; the current time or earlier for
+    /// timeout 0.
     pub(crate) deadline_ns: Ns,
     pub(crate) max_events: usize,
 }
@@ -151,12 +152,12 @@ impl Thread {
         }
     }
 
-    /// Whether softirqs wait for the end of its segment (`local_bh_disable`).
+    /// Whether softirqs must wait for the end of the thread's segment (`local_bh_disable`).
     pub(crate) fn bottom_halves_disabled(&self) -> bool {
         matches!(self.stage, Stage::BusyWork | Stage::FinalPoll | Stage::NapiThreadWork)
     }
 
-    /// Whether it is in fast-forwarded rounds.
+    /// Whether the thread is in fast-forwarded iterations.
     pub(crate) fn spinning(&self) -> bool {
         matches!(self.stage, Stage::BusySpin | Stage::EventSpin | Stage::RingSpin)
     }

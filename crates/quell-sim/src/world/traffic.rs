@@ -1,4 +1,4 @@
-//! Clients: when they send requests, and the latency of the responses as they see it.
+//! Clients: the times at which they send requests, and the latency of the responses that they receive.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,28 +11,28 @@ use crate::mechanism::{Packet, PacketKind};
 /// `TCP_RTO_MIN`: time until a lost request is retransmitted.
 const RETRANSMIT_NS: Ns = 200_000_000;
 
-/// Independent delays of a response in a client: for its interrupt and for its thread.
+/// Number of independent delays of a response in a client: one for its interrupt and one for its thread.
 const CLIENT_WAITS: usize = 2;
 
-/// When clients send requests.
+/// Pattern of the times at which clients send requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrafficKind {
-    /// Every connection has a schedule of its own and at most one request in flight. A request that is
-    /// due earlier waits, and is sent as soon as the response arrives (mutilate).
+    /// Every connection has its own schedule and at most one request in flight. A request that becomes due earlier
+    /// waits, and is sent as soon as the response arrives (mutilate).
     Scheduled {
-        /// Requests per second, over all connections.
+        /// Number of requests per second over all connections.
         rate_qps: f64,
         /// Shape ξ of the generalized Pareto distribution of the gaps: below 1 and not 0.
         gap_shape: f64,
     },
-    /// Closed loop: every connection sends its next request as soon as it has the response.
+    /// Closed loop: every connection sends its next request as soon as it receives the response.
     Closed,
-    /// Closed loop with a client on a host like the server: it takes as long over each response as the
-    /// server took over the request.
+    /// Closed loop with a client on a host like the server. The client takes as long to process a response as the
+    /// server took for the request.
     Mirrored,
-    /// One request per entry, which reaches the NIC at this time, in ns; connections take turns. Clients
-    /// neither acknowledge responses nor retransmit lost requests.
+    /// One request per entry. The entry is the time in ns at which the request reaches the NIC. Connections take turns.
+    /// Clients neither acknowledge responses nor retransmit lost requests.
     Listed(Vec<Ns>),
 }
 
@@ -44,7 +44,7 @@ impl TrafficKind {
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Scheduled { rate_qps, .. } if !(rate_qps.is_finite() && *rate_qps > 0.0) => {
-                Err("the rate of its traffic must be above 0")
+                Err("the request rate must be above 0")
             }
             Self::Scheduled { gap_shape, .. } if !(*gap_shape < 1.0 && *gap_shape != 0.0) => {
                 Err("the shape of a generalized Pareto distribution must be below 1 and not 0")
@@ -58,7 +58,7 @@ impl TrafficKind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client {
     pub(crate) one_way_ns: Ns,
-    /// Number of segments before the last one of a request, and the time between them.
+    /// Number of segments before the last one of a request, and the time between segments.
     pub(crate) parts: u32,
     pub(crate) part_gap_ns: Ns,
     pub(crate) back_ns: Ns,
@@ -67,7 +67,7 @@ pub(crate) struct Client {
     pub(crate) tail_ns: f64,
     pub(crate) stall_share: f64,
     pub(crate) stall_ns: f64,
-    /// Time from a response to the arrival of its acknowledgement; 0: no separate acknowledgement.
+    /// Time from a response to the arrival of its acknowledgement. 0 means that there is no separate acknowledgement.
     pub(crate) ack_delay_ns: Ns,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Traffic {
     pub(crate) latency_sum_ns: u128,
     /// Latency from the time at which the request was due.
     pub(crate) latency_from_due: LatencyHistogram,
-    /// Requests that were due while their connection waited for a response.
+    /// Number of requests that were due while their connection waited for a response.
     pub(crate) waited_for_connection: u64,
 }
 
@@ -122,7 +122,7 @@ impl Traffic {
         }
     }
 
-    /// Time from sending to the NIC.
+    /// Time from the sending of a packet to its arrival at the NIC.
     pub(crate) fn one_way_ns(&self) -> Ns {
         self.client.one_way_ns
     }
@@ -136,8 +136,8 @@ impl Traffic {
         self.waited_for_connection = 0;
     }
 
-    /// Requests that were due but not sent since the end of the warm-up: the mean number that the rate makes
-    /// due while a connection waits.
+    /// Number of requests since the end of the warm-up that were due but not sent. This is the mean number that the
+    /// rate makes due while a connection waits.
     pub(crate) fn never_sent(&self, now_ns: Ns) -> u64 {
         let TrafficKind::Scheduled { rate_qps, .. } = self.kind else { return 0 };
         let each_per_ns = rate_qps / self.queue_of.len() as f64 / 1e9;
@@ -151,13 +151,13 @@ impl Traffic {
         self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), shape)
     }
 
-    /// Time from a random moment to the next request of a connection in steady state: the equilibrium
+    /// Time from a random moment to the next request of a connection in steady state. It follows the equilibrium
     /// distribution of the gaps.
     fn first_gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
         self.arrivals.generalised_pareto(1e9 / rate_qps, shape / (1.0 - shape))
     }
 
-    /// Delay of a response in the network and the client.
+    /// Delay of a response in the network and in the client.
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
         let mut ns = self.delays.unit() * client.jitter_ns;
@@ -188,7 +188,7 @@ impl Traffic {
 }
 
 impl World {
-    /// Starts the traffic; each connection starts at its own time.
+    /// Starts the traffic. Each connection starts at a different time.
     pub(crate) fn begin_traffic(&mut self) {
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         let connections = self.traffic.queue_of.len();
@@ -240,8 +240,8 @@ impl World {
         }
     }
 
-    /// The server sent a response: schedules its acknowledgement and the next request of the connection, and
-    /// records the latency.
+    /// Handles a response of the server: schedules its acknowledgement and the connection's next request, and records
+    /// the latency.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);

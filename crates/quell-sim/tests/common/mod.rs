@@ -1,6 +1,6 @@
-//! What the scenario tests share: settings by name, and one place to build scenarios.
+//! Common parts of the scenario tests: settings by name, and functions that create scenarios.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings};
 use quell_sim::scenario::{EpollContext, Observed, ScriptedApplication, SimScenario};
@@ -18,7 +18,7 @@ pub(crate) fn host() -> HostProfile {
     HostProfile::shipped("epyc7662-cx5").expect("it ships")
 }
 
-/// A scenario with the settings of a mode and an application of these steps, which repeat.
+/// Creates a scenario with the settings of a mode, and an application that repeats these steps.
 pub(crate) fn scenario(text: &str, steps: &[ScriptStep]) -> SimScenario {
     let mode = mode(text);
     let mut steps = steps.to_vec();
@@ -28,22 +28,23 @@ pub(crate) fn scenario(text: &str, steps: &[ScriptStep]) -> SimScenario {
     SimScenario { queues: vec![mode.napi()], epolls, applications, ..SimScenario::new(host()) }
 }
 
-/// The same with an epoll that knows the NAPI id of its socket.
+/// Changes a scenario so that its epoll already knows the NAPI ID of its socket.
 pub(crate) fn known(mut scenario: SimScenario) -> SimScenario {
     scenario.epolls[0].napi_known = true;
     scenario
 }
 
-/// A server: it waits for ever, works for `work_ns` on what came, reads it, waits again.
+/// Creates a scenario with a server. It waits without a time limit, works for `work_ns` on the events, reads the data,
+/// and waits again.
 pub(crate) fn server(text: &str, work_ns: u64) -> SimScenario {
     scenario(text, &[FOREVER, ScriptStep::Work(work_ns), ScriptStep::ReadAll])
 }
 
 pub(crate) fn play(scenario: &SimScenario) -> Observed {
-    scenario.play().expect("a sound scenario")
+    scenario.play().expect("a valid scenario")
 }
 
-/// How long each request lay between the NIC and the application, in ns.
+/// Time of each request between its arrival at the NIC and its read by the application, in ns.
 pub(crate) fn delays(observed: &Observed) -> Vec<u64> {
     observed.reads.iter().map(|read| read.at_ns - read.sent_ns).collect()
 }
@@ -56,7 +57,7 @@ pub(crate) fn epoll(text: &str) -> EpollParams {
     mode(text).epoll().expect("an epoll mode")
 }
 
-/// Times of a mark.
+/// Times at which an event occurred on any queue, in ns.
 pub(crate) fn marks(observed: &Observed, what: &str) -> Vec<u64> {
     observed.trace.marks.iter().filter(|mark| mark.what == what).map(|mark| mark.at_ns).collect()
 }
