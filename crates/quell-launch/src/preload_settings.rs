@@ -50,7 +50,7 @@ pub enum WaitChange {
     AsWritten,
     /// Waits are split into waits of at most this length. This is invisible to the program.
     AtMost(WaitMillis),
-    /// Waits spin for this time with timeout zero before they sleep.
+    /// A wait polls with timeout zero for this time before it sleeps.
     SpinBeforeSleep(SpinMicros),
 }
 

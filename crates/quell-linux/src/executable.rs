@@ -48,7 +48,7 @@ pub fn gains_privileges(file: &Path) -> io::Result<bool> {
     if other_user || other_group {
         return Ok(true);
     }
-    // File capabilities do not add to root's capabilities.
+    // Root gains no capabilities from the file capabilities of a program.
     Ok(!geteuid().is_root() && has_capabilities(file)?)
 }
 

@@ -31,7 +31,7 @@ pub enum ModeRefusal {
         /// Name of the mode.
         mode: &'static str,
     },
-    /// The number N is malformed.
+    /// The number N in the mode's name is malformed.
     #[error("'{number}' after {mode} is not {expected}")]
     NumberMalformed {
         /// Name of the mode.
@@ -41,7 +41,7 @@ pub enum ModeRefusal {
         /// Description of a valid N.
         expected: &'static str,
     },
-    /// The number N is 0.
+    /// The number N in the mode's name is 0.
     #[error("{mode} with 0 microseconds has no effect; use a larger number, or base")]
     NumberZero {
         /// Name of the mode.

@@ -1,7 +1,7 @@
-//! Simulates published experiment (a); prints published beside modelled values, scores, and events per second.
+//! Simulates published experiment (a), and prints published and modelled values, scores, and events per second. Usage:
 //! `cargo bench -p quell-sim-study --bench published`
 
-#![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::time::Instant;
 

@@ -1,18 +1,18 @@
-//! Simulates the unstable cells of experiment (a) over ten seeds, with queues that differ by up to ±6 %, and prints the
-//! regime of each run. `cargo bench -p quell-sim-study --bench regimes`, or one cell: `-- defer10 800K`
+//! Simulates the unstable cells of experiment (a) with ten seeds, and with queues that differ by up to ±6 %. Prints the
+//! regime of each run. Usage: `cargo bench -p quell-sim-study --bench regimes`, or for a single cell: `-- defer10 800K`
 
-#![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
 use quell_sim::{ConnectionSpread, HostProfile, Load, Run, RunScale};
 
-/// Seeds per cell.
+/// Number of seeds per cell.
 const SEEDS: usize = 10;
-/// Difference between queues.
+/// Maximum difference between queues.
 const IMBALANCE: ConnectionSpread = ConnectionSpread::Imbalanced { percent: 6 };
-/// 95th percentile above which a run has backlogged queues, in µs. A quick queue answers in 100 to 500 µs; a backlogged
-/// one, whose 560 connections all wait, in more than 4,000 µs.
+/// 95th percentile of latency in µs above which a run has backlogged queues. A queue without a backlog answers in 100
+/// to 500 µs. A backlogged queue, whose 560 connections all wait, takes more than 4,000 µs.
 const BACKLOG_US: f64 = 1000.0;
 /// Cells whose mean latency varied by 14 to 61 % across the published runs.
 const UNSTABLE: [(&str, &str); 6] = [

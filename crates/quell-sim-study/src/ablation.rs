@@ -1,5 +1,5 @@
-//! Ablation: the same cells without one part of the model, and how far each column moves. A part that
-//! moves no column does not belong in the model.
+//! Ablation: simulates the same cells without one part of the model, and shows how much each column changes. If
+//! disabling a part changes no column, the part does not belong in the model.
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
@@ -12,22 +12,22 @@ use serde::Serialize;
 pub enum Ablation {
     /// The final poll of a busy-poll loop.
     FinalPoll,
-    /// Higher cost of requests in large batches.
+    /// Higher cost per request in large batches.
     BatchCost,
-    /// Cost of packet processing to the application that it interrupts.
+    /// Cost for the application when packet processing interrupts it.
     Interference,
     /// Delays of replies in the client.
     ClientTail,
-    /// Executed time around idle states that CPU accounting does not show.
+    /// Execution around idle states that CPU accounting does not include.
     UnaccountedIdle,
     /// Adaptive interrupt coalescing (DIM).
     AdaptiveModeration,
-    /// Workers that are not pinned, so that softirq may run on another CPU than the worker.
+    /// Workers that are not pinned, so that softirqs may run on a different CPU than the worker.
     FloatingWorkers,
 }
 
 impl Ablation {
-    /// All parts.
+    /// All parts that can be disabled.
     pub const ALL: [Self; 7] = [
         Self::FinalPoll,
         Self::BatchCost,
@@ -38,7 +38,7 @@ impl Ablation {
         Self::FloatingWorkers,
     ];
 
-    /// Name for tables.
+    /// Name of the part in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Ablation {
             Self::BatchCost => (constants.batch_extra_ns, constants.batch_packet_ns) = (0.0, 0.0),
             Self::Interference => constants.interference_ns = 0.0,
             Self::ClientTail => (constants.client_tail_share, constants.client_tail_slope) = (0.0, 0.0),
-            // The latency stays; only the executed, unaccounted time is removed.
+            // The latency is unchanged. Only the execution that is not accounted is removed.
             Self::UnaccountedIdle => constants.idle_entry_ns = 0.0,
             Self::AdaptiveModeration => {
                 (run.host.coalescing.adaptive_rx, run.host.coalescing.adaptive_tx) = (false, false);
@@ -70,7 +70,7 @@ impl Ablation {
     }
 }
 
-/// How far the columns of one cell move without one part.
+/// Change of the columns of one cell when one part is disabled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AblatedCell {
     /// The disabled part.
@@ -79,12 +79,12 @@ pub struct AblatedCell {
     pub mode: DeliveryMode,
     /// Offered load.
     pub load: Load,
-    /// Change of each column relative to the complete model: 0.1 is 10 % more.
+    /// Change of each column relative to the complete model. 0.1 means 10 % more.
     pub changes: Vec<(Column, f64)>,
 }
 
-/// Simulates each cell without each of the parts. Calls `progress` with the number of finished runs and
-/// of all runs, from any thread.
+/// Simulates each cell without each of the parts. Any thread may call `progress` with the number of finished runs and
+/// the number of all runs.
 ///
 /// # Errors
 ///

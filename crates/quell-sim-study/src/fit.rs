@@ -1,6 +1,6 @@
-//! Fits the constants of a host profile to published cells: least squares over relative errors
-//! (Levenberg–Marquardt), on training cells only. Each evaluation uses the same random numbers, so that
-//! finite differences are meaningful.
+//! Fits the constants of a host profile to published cells. The method is least squares of relative errors
+//! (Levenberg–Marquardt) on training cells only. Every evaluation uses the same random numbers, so that finite
+//! differences are meaningful.
 
 use std::cell::RefCell;
 
@@ -11,17 +11,17 @@ use quell_sim::{Column, Constant, HostProfile, Load, Run, RunScale};
 
 use crate::published::{ComparedCell, PublishedCell};
 
-/// Step of a finite difference, in the logarithm of a constant: large enough to exceed the scatter of a
-/// short run.
+/// Step of a finite difference, in the logarithm of a constant. It is large enough to exceed the variance of a short
+/// run.
 const LOG_STEP: f64 = 0.06;
-/// Errors above this number of tolerances gain little additional weight.
+/// Error, in units of the tolerance, above which an error gains little additional weight.
 const PULL_LIMIT: f64 = 5.0;
 
-/// Factor on the tolerance of latencies with adaptive interrupt moderation.
+/// Factor on the tolerance of latencies under adaptive interrupt moderation.
 const WALK_TOLERANCE: f64 = 3.0;
 
-/// Constants that are fitted. The published profile takes four more directly from training cells; its
-/// file states which and how.
+/// Names of the constants that are fitted. Four more constants of the published profile come directly from training
+/// cells, as its file explains.
 pub const FITTED: [&str; 16] = [
     "device_irq_ns",
     "napi_poll_ns",
@@ -41,21 +41,21 @@ pub const FITTED: [&str; 16] = [
     "client_outlier_share",
 ];
 
-/// A fit to run.
+/// Parameters of a fit.
 #[derive(Debug, Clone)]
 pub struct Fit<'a> {
-    /// Initial values, and everything that is not fitted.
+    /// Profile with the initial values of the constants, and all values that are not fitted.
     pub host: HostProfile,
-    /// Cells to fit to.
+    /// Published cells to which the constants are fitted.
     pub training: Vec<&'a PublishedCell>,
     /// Names of the constants to fit.
     pub constants: Vec<&'static str>,
     /// Scale of each simulated run.
     pub scale: RunScale,
-    /// Most restarts of the solver from the best point so far. The fit ends earlier when a restart gains
-    /// less than 1 %.
+    /// Maximum number of restarts of the solver from the best point so far. The fit ends earlier if a restart improves
+    /// the objective by less than 1 %.
     pub rounds: usize,
-    /// Number of cells to simulate in parallel.
+    /// Number of cells that are simulated in parallel.
     pub threads: usize,
 }
 
@@ -64,16 +64,16 @@ pub struct Fit<'a> {
 pub struct Fitted {
     /// Profile with the fitted values.
     pub host: HostProfile,
-    /// Sum of squared weighted errors before and after.
+    /// Sum of squared weighted errors before and after the fit.
     pub objective: (f64, f64),
 }
 
-/// An unknown constant.
+/// Error for the name of an unknown constant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot fit `{0}`: unknown constant")]
 pub struct FitError(String);
 
-/// Relative error of a column that counts as 1; `None` for columns that are not fitted.
+/// Relative error of a column that has weight 1. `None` for columns that are not fitted.
 fn tolerance(column: Column) -> Option<f64> {
     match column {
         Column::Mean | Column::P50 => Some(0.04),
@@ -124,7 +124,7 @@ impl Problem<'_> {
 fn weighted(cell: &ComparedCell, column: Column) -> f64 {
     let useful = cell.counts(column) || (column == Column::P50 && cell.load != Load::Max);
     let Some(mut tolerance) = tolerance(column).filter(|_| useful) else { return 0.0 };
-    // Adaptive moderation scatters the latencies of short runs.
+    // Under adaptive moderation, the latencies of short runs vary strongly.
     if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
         tolerance *= WALK_TOLERANCE;
     }
@@ -170,11 +170,11 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
 }
 
 impl Fit<'_> {
-    /// Runs the fit. Calls `progress` with the objective and the best profile so far, after each round.
+    /// Runs the fit. After each round, it calls `progress` with the objective and the best profile so far.
     ///
     /// # Errors
     ///
-    /// An unknown constant.
+    /// When the name of a constant is unknown.
     pub fn find(&self, progress: impl FnMut(f64, &HostProfile)) -> Result<Fitted, FitError> {
         let constants = self
             .constants

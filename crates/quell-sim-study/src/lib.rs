@@ -1,12 +1,12 @@
-//! Studies with the model of `quell-sim`: how near it comes to published measurements, which constants fit a host, what
-//! each part of the model contributes, and what a delivery mode does step by step.
+//! Studies with the model of `quell-sim`. They compare it with published measurements, fit the constants of a host,
+//! measure the effect of each part of the model, and explain delivery modes step by step.
 //!
 //! | module | question |
 //! | --- | --- |
-//! | [`published`] | how far is the model from published experiments? |
-//! | [`fit`] | which constants of a host reproduce published cells best? |
-//! | [`ablation`] | which metric does each part of the model move? |
-//! | [`explain`] | what happens to a request under a mode, step by step? |
+//! | [`published`] | How much does the model differ from published experiments? |
+//! | [`fit`] | Which constants of a host reproduce published cells best? |
+//! | [`ablation`] | Which metrics does each part of the model affect? |
+//! | [`explain`] | What happens to a request under a mode, step by step? |
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Experiment (d): the two forms of the busy loop, and statements of the publication.
+//! Tests of experiment (d): the two forms of the busy loop, and statements of the publication.
 
 use std::sync::LazyLock;
 
 use quell_sim::HostProfile;
 use quell_sim_study::published::{Experiment, FormRatio, event_loop_rows, event_loops, form_ratios};
 
-/// Bytes of a segment in the published setup.
+/// Segment size in bytes in the published setup.
 const SEGMENT: u32 = 4096;
 
 static RATIOS: LazyLock<Vec<FormRatio>> = LazyLock::new(|| {

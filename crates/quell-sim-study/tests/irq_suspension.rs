@@ -1,4 +1,4 @@
-//! Statements of the publication on IRQ suspension that hold in the model of the published host.
+//! Tests of statements in the publication on IRQ suspension. They hold in the model of the published host.
 
 use quell_sim::{Figures, HostProfile, Load, Run, RunScale};
 
@@ -64,7 +64,7 @@ fn deferral_and_suspension_avoid_more_than_99_percent_of_the_interrupts() {
 }
 
 #[test]
-fn a_batch_at_full_load_is_two_polls_under_busy_polling_and_nearly_every_connection_under_base() {
+fn at_full_load_a_batch_has_two_polls_with_busy_polling_and_most_connections_with_base() {
     let (full, base) = (figures("fullbusy", Load::Max), figures("base", Load::Max));
     assert!((60.0..66.0).contains(&full.epoll_events), "{}", full.epoll_events);
     assert!(base.epoll_events > 400.0, "{}", base.epoll_events);

@@ -1,4 +1,4 @@
-//! Experiment (b): the model beside the table of 2013, and statements of the publication.
+//! Tests of experiment (b): the model compared with the table of 2013, and statements of the publication.
 
 use quell_sim::HostProfile;
 use quell_sim_study::published::{CellTransport, LowLatencyCell, low_latency_rows, low_latency_sockets};
@@ -46,7 +46,7 @@ fn busy_polling_occupies_its_cpu_permanently() {
         let of = cells.iter().filter(|cell| cell.row.kernel == kernel).map(|cell| cell.modelled_cpu_pct);
         of.collect::<Vec<_>>()
     };
-    // One of 32 hardware threads is 3.1 %.
+    // One of 32 hardware threads is 3.1 % of the CPU time.
     assert!(pct("patched").iter().all(|&pct| pct > 3.1));
     assert!(pct("3.9").iter().all(|&pct| pct < 3.1));
 }

@@ -1,5 +1,5 @@
-//! Statements of the publication on epoll busy polling in production that hold in the model: effects of
-//! deferral and of busy polling, and of two NAPI IDs in one epoll.
+//! Tests of statements in the publication on epoll busy polling in production. They concern deferral, busy polling, and
+//! an epoll with two NAPI IDs, and hold in the model.
 
 use quell_sim::{Assignment, ConnectionSpread, Epolls, Figures, HostProfile, Load, Run, RunScale, ServerKind};
 

@@ -1,4 +1,4 @@
-//! Experiment (c): the model beside the published latencies, and statements of the publication.
+//! Tests of experiment (c): the model compared with the published latencies, and statements of the publication.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ fn median_us(experiment: u32, mechanism: PollMechanism) -> f64 {
 }
 
 #[test]
-fn differences_from_the_threaded_mechanism_are_within_a_microsecond_and_every_ranking_is_right() {
+fn differences_from_the_threaded_mechanism_are_within_a_microsecond_and_every_order_is_correct() {
     let comparison = Experiment::C.run(2, |_, _| ()).expect("it runs");
     for summary in &comparison.summary {
         assert_eq!(summary.met(), Some(true), "{}: {}", summary.what, summary.value);
@@ -45,7 +45,7 @@ fn with_application_work_inline_polling_takes_three_to_five_microseconds_longer(
 }
 
 #[test]
-fn a_dedicated_core_keeps_the_latency_the_same_with_application_work() {
+fn with_a_dedicated_core_application_work_does_not_change_the_latency() {
     let dedicated = [PollMechanism::Threaded, PollMechanism::Separate];
     for mechanism in dedicated {
         let idle = median_us(1, mechanism);

@@ -208,7 +208,7 @@ fn a_signal_ends_a_spinning_wait_at_once() {
     }
 }
 
-/// There is one exception: a signal that arrives between the check for pending signals and the next call.
+/// One case can still end a wait: an ignored signal that arrives between the check for pending signals and the next call.
 #[test]
 fn ignored_signals_end_no_wait() {
     let Some(programs) = Programs::compile() else { return };

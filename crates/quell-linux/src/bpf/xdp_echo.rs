@@ -57,7 +57,7 @@ impl XdpEchoError {
 
 impl From<LoadError> for XdpEchoError {
     fn from(LoadError { source, log }: LoadError) -> Self {
-        // The verifier also returns EACCES, but then it writes a log.
+        // EACCES with a verifier log means a rejected program, not a lack of permission.
         if log.is_empty() { Self::new("loading the program", source) } else { Self::Rejected { source, log } }
     }
 }

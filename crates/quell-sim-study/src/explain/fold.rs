@@ -1,11 +1,11 @@
-//! Folds repetitions: equal neighbours become one step, and a cycle of steps is shown once, with the
+//! Folds repetitions in an explanation. Equal adjacent steps become one step. A cycle of steps is shown once, with the
 //! number of its repetitions and their duration.
 
 use quell_sim::Ns;
 
-/// Most steps of a cycle.
+/// Maximum number of steps in a cycle.
 const CYCLE_MAX: usize = 8;
-/// Fewest occurrences of a cycle that is folded.
+/// Minimum number of occurrences of a cycle that is folded.
 const TIMES_MIN: usize = 3;
 
 /// A step of an explanation.
@@ -22,7 +22,7 @@ impl Step {
     }
 }
 
-/// Folds repetitions in `steps`.
+/// Folds the repetitions in `steps`.
 pub(super) fn fold(steps: Vec<Step>) -> Vec<Step> {
     let steps = neighbours(steps);
     let mut folded = Vec::new();
@@ -46,7 +46,7 @@ fn again(length: usize, times: usize, first: &Step, last: &Step) -> String {
     format!("… these {length} steps again, {times}, for {long} …")
 }
 
-/// Merges equal neighbours into one step with their number.
+/// Merges equal adjacent steps into one step, with their number.
 fn neighbours(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<(Step, usize)> = Vec::new();
     for step in steps {
@@ -65,7 +65,7 @@ fn neighbours(steps: Vec<Step>) -> Vec<Step> {
     merged.into_iter().map(counted).collect()
 }
 
-/// Length and number of occurrences of the cycle that covers most steps from the first on.
+/// Length and number of occurrences of the cycle that starts at the first step and covers most steps.
 fn cycle(steps: &[Step]) -> (usize, usize) {
     let times = |length: usize| {
         let cycle = &steps[..length];

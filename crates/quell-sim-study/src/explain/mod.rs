@@ -1,5 +1,5 @@
-//! Explains a delivery mode by a recorded run: one request at low load and one busy period, step by
-//! step. The run is of the epoll server with one queue on one CPU, in the lightest idle state of the host.
+//! Explains a delivery mode by a trace of the model: one request at low load and one busy period, step by step. The
+//! modelled server is an epoll server with one queue on one CPU. The host uses only its lightest idle state.
 
 mod fold;
 mod words;
@@ -18,47 +18,50 @@ pub struct Sentence {
     pub at_us: f64,
     /// Duration in µs; `None` for an event without duration.
     pub lasts_us: Option<f64>,
-    /// Description.
+    /// Description of the step, as a sentence.
     pub text: String,
 }
 
 /// Explanation of a mode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
-    /// `quell-sim-explain/1`.
+    /// Schema of this value: `quell-sim-explain/1`.
     pub schema: &'static str,
-    /// Delivery mode.
+    /// Delivery mode that is explained.
     pub mode: DeliveryMode,
     /// Name of the host.
     pub host: String,
-    /// One request on an idle host.
+    /// Steps for one request on an idle host.
     pub one_request: Vec<Sentence>,
-    /// One request and [`BUSY_REQUESTS`] more, which arrive faster than they are served.
+    /// Steps for one request and [`BUSY_REQUESTS`] more, which arrive faster than the server handles them.
     pub busy_period: Vec<Sentence>,
 }
 
 /// Number of requests after the first in a busy period.
 pub const BUSY_REQUESTS: usize = 8;
 
-/// Arrival of the first packet. By then deferral has enabled the interrupt again, and the server sleeps.
+/// Time at which the first packet arrives, in ns. By then, deferral has enabled the interrupt again and the server
+/// sleeps.
 const QUIET_NS: Ns = 60_000_000;
-/// Arrival of the first packet at a server that never sleeps: during its first busy poll.
+/// Time at which the first packet arrives at a server that never sleeps, in ns. It is within the first busy poll.
 const SPINNING_NS: Ns = 300_000;
-/// Recorded time: until deferral has enabled the interrupt again.
+/// Duration of the trace in ns. At its end, deferral has enabled the interrupt again.
 const STORY_NS: Ns = 60_000_000;
-/// Recorded time where deferral takes longer than that. Nothing new happens afterwards.
+/// Duration of the trace in ns if deferral takes longer than the normal duration. No further kinds of events would
+/// occur after it.
 const SHORT_STORY_NS: Ns = 3_000_000;
-/// Time from the first request of a busy period to the second, which arrives while the first is served.
+/// Time in ns from the first to the second request of a busy period. The second arrives while the server handles the
+/// first.
 const SECOND_AFTER_NS: Ns = 8_000;
-/// Time between the other requests, relative to the service time of one.
+/// Time between the other requests, relative to the service time of one request.
 const PACE: f64 = 0.8;
 const LONGEST_STORY: usize = 60;
 
-/// Simulates both cases and describes them.
+/// Simulates both cases and describes their steps.
 ///
 /// # Errors
 ///
-/// A mode that the modelled server does not support.
+/// When the modelled server does not support the mode.
 pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, RunError> {
     let story = Story::of(mode, host);
     let pace_ns = (host.constants.request_ns * PACE) as Ns;
@@ -73,7 +76,7 @@ pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, Ru
     })
 }
 
-/// A case: first packet and end of the recording.
+/// A simulated case: the arrival of the first packet and the end of the trace.
 struct Story {
     mode: DeliveryMode,
     host: HostProfile,
@@ -89,7 +92,7 @@ impl Story {
         let deferral_ns = u64::from(napi.defer_hard_irqs).saturating_mul(napi.gro_flush_timeout_ns);
         let long = if deferral_ns < STORY_NS { STORY_NS } else { SHORT_STORY_NS };
         let mut host = host.clone();
-        // A deep idle state would dominate every step.
+        // Remove deep idle states, because they would dominate the duration of every step.
         host.idle_states.truncate(1);
         Self { mode, host, first_ns, until_ns: first_ns + long }
     }
@@ -107,7 +110,7 @@ impl Story {
         Ok(steps.into_iter().map(sentence).collect())
     }
 
-    /// Records a server with one connection per packet.
+    /// Records the trace of a server with one connection per packet.
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
         let traffic = TrafficKind::Listed(packets_ns.to_vec());
         let run = Run {
@@ -165,7 +168,9 @@ mod tests {
     #[test]
     fn a_mode_that_the_server_does_not_support_is_refused() {
         let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
-        let error = explain("sockpoll50".parse().expect("a mode"), &host).expect_err("no recv here").to_string();
+        let error = explain("sockpoll50".parse().expect("a mode"), &host)
+            .expect_err("the modelled server does not call recv")
+            .to_string();
         assert!(error.contains("SO_BUSY_POLL"), "{error}");
     }
 }

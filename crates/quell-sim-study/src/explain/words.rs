@@ -1,11 +1,11 @@
-//! Describes each mark and segment of a recording in a sentence, with the values of the mode.
+//! Describes each event and each segment of a trace in a sentence, with the values of the mode.
 
 use quell_mode::{DeliveryMode, NapiSettings};
 use quell_sim::{Ns, TimelineEntry, Trace};
 
 use super::fold::Step;
 
-/// Steps from `from_ns` on, in order.
+/// Steps of the trace from `from_ns` on, in order.
 pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step> {
     let mut narrator = Narrator { napi: mode.napi(), masked: false, polled_until_ns: 0, waiting: 0 };
     let steps = trace.moments(0, Ns::MAX).into_iter().filter_map(|moment| {
@@ -15,14 +15,14 @@ pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step
     steps.filter(|step| step.at_ns >= from_ns).collect()
 }
 
-/// State of the past that a sentence depends on.
+/// State after the previous steps, on which a sentence may depend.
 struct Narrator {
     napi: NapiSettings,
     /// Whether the interrupt is masked.
     masked: bool,
-    /// Packets between the ring and their sockets.
+    /// Number of packets between the ring and their sockets.
     waiting: usize,
-    /// Until when the application's thread polls the queue.
+    /// Time until which the application's thread polls the queue, in ns.
     polled_until_ns: Ns,
 }
 
@@ -45,7 +45,7 @@ impl Narrator {
             "interrupt" => "The interrupt is handled: it is masked, and a NAPI poll is scheduled.".to_owned(),
             "NAPI timer interrupt" => "The NAPI instance's timer interrupts the CPU.".to_owned(),
             "timer" => "The NAPI instance is free: a poll is scheduled.".to_owned(),
-            "timer lost" => "The NAPI instance is being polled already: this timer has no effect.".to_owned(),
+            "timer lost" => "The NAPI instance is already being polled, so the timer has no effect.".to_owned(),
             "interrupt enabled" if self.napi.defers() => {
                 format!("After {} empty polls the interrupt is enabled again.", self.napi.defer_hard_irqs)
             }
@@ -88,7 +88,7 @@ impl Narrator {
     }
 }
 
-/// Formats a timeout in the largest unit that leaves a whole number.
+/// Formats a timeout with the largest unit that gives a whole number.
 fn time(ns: u64) -> String {
     match ns {
         ns if ns >= 1_000_000 && ns.is_multiple_of(1_000_000) => format!("{} ms", ns / 1_000_000),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_have_the_largest_unit_that_leaves_a_whole_number() {
+    fn timeouts_have_the_largest_unit_that_gives_a_whole_number() {
         assert_eq!([20_000_000, 20_000, 1_500_000, 2_500].map(time), ["20 ms", "20 µs", "1500 µs", "2500 ns"]);
     }
 }

@@ -1,6 +1,6 @@
-//! Published experiment (d), 2024: a busy loop for events inside `epoll_wait` against one in the program.
-//! neper tcp_rr over message sizes, 5 threads and 30 flows on two identical hosts. The client takes as
-//! long as the server, so the ratio of the two forms is compared.
+//! Published experiment (d), 2024. It compares a busy loop for events inside `epoll_wait` with one in the program. The
+//! benchmark is neper tcp_rr with various message sizes, 5 threads and 30 flows on two identical hosts. The client
+//! takes as long as the server, so only the throughput ratio of the two forms is compared.
 
 use std::fmt;
 
@@ -16,26 +16,26 @@ use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
 
 const TABLE: &str = "event-busyloop-2024.csv";
-/// Threads of the server, and of the client.
+/// Number of threads in the server, and in the client.
 const WORKERS: usize = 5;
 const FLOWS: usize = 30;
 const QUEUES: usize = 32;
-/// From the cover letter: "past MSS (4KB)".
+/// Segment size in bytes, from the cover letter: "past MSS (4KB)".
 const SEGMENT_BYTES: u32 = 4096;
-/// Loops until there is an event.
+/// Mode that loops until there is an event.
 const MODE: &str = "eventspin1000000";
-/// Goal: greatest error of a ratio.
+/// Goal: maximum error of a ratio.
 const RATIO_BOUND: f64 = 0.03;
-/// Greatest relative difference between the median and Little's law in a consistent row.
+/// Maximum relative difference between the median and Little's law in a consistent row.
 const CONTRADICTION: f64 = 0.25;
 
-/// Where the loop for events runs.
+/// Place of the loop for events: the kernel or the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventLoopForm {
-    /// In `epoll_wait`.
+    /// The loop is in `epoll_wait`.
     Kernel,
-    /// In the program, which calls `epoll_wait` with timeout 0.
+    /// The loop is in the program, which calls `epoll_wait` with timeout 0.
     User,
 }
 
@@ -53,9 +53,9 @@ impl fmt::Display for EventLoopForm {
 pub struct EventLoopRow {
     /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
-    /// Where the loop runs.
+    /// Form of the loop.
     pub form: EventLoopForm,
-    /// Round trips per second.
+    /// Number of round trips per second.
     pub throughput_rps: f64,
     /// Median latency in µs.
     pub p50_us: f64,
@@ -68,7 +68,7 @@ pub struct EventLoopRow {
 }
 
 impl EventLoopRow {
-    /// Mean latency in µs that the throughput implies by Little's law, if the median contradicts it.
+    /// Mean latency in µs that follows from the throughput by Little's law, if it contradicts the median.
     #[must_use]
     pub fn contradiction(&self) -> Option<f64> {
         let implied_us = FLOWS as f64 / self.throughput_rps * 1e6;
@@ -76,10 +76,10 @@ impl EventLoopRow {
     }
 }
 
-/// A row, published and modelled.
+/// Published row with the modelled values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct EventLoopCell {
-    /// Published row.
+    /// Row of the publication.
     pub row: EventLoopRow,
     /// Modelled round trips per second.
     pub throughput_rps: f64,
@@ -87,7 +87,7 @@ pub struct EventLoopCell {
     pub p50_us: f64,
 }
 
-/// The two forms at one message size.
+/// Throughput ratio of the two forms at one message size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FormRatio {
     /// Size of requests and responses, in bytes.
@@ -102,7 +102,7 @@ pub struct FormRatio {
 ///
 /// # Errors
 ///
-/// Malformed data.
+/// When the data is malformed.
 pub fn event_loop_rows() -> Result<Vec<EventLoopRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/event-busyloop-2024.csv"))
 }
@@ -160,7 +160,7 @@ fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
     }
 }
 
-/// Runs the experiment, for [`Experiment::D`](super::Experiment::D).
+/// Runs the comparison of [`Experiment::D`](super::Experiment::D).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,
@@ -184,7 +184,7 @@ pub(super) fn compare(
     };
     let ratios: Vec<_> = form_ratios(&compared).iter().map(ratio).collect();
     let greatest = ratios.iter().map(|cell| cell.error.abs()).fold(0.0, f64::max);
-    let summary = vec![Summary::of_differences("ratio of the forms: greatest error", greatest, Some(RATIO_BOUND))];
+    let summary = vec![Summary::of_differences("maximum error of the ratio", greatest, Some(RATIO_BOUND))];
     let notes = rows.iter().filter_map(contradiction_note).collect();
     Ok((ratios.into_iter().chain(compared.iter().map(throughput)).collect(), summary, notes))
 }

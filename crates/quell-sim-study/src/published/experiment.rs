@@ -1,5 +1,5 @@
-//! One interface to all published experiments: title, source, runs, and each published cell beside the
-//! modelled one with its error.
+//! Common interface to all published experiments: title, source, runs, and each published cell with the modelled one
+//! and its error.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,17 +18,17 @@ const SCHEMA: &str = "quell-sim-published-1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Experiment {
-    /// IRQ suspension, 2024: memcached, 11 modes at 6 loads.
+    /// IRQ suspension, 2024: memcached with 11 modes at 6 loads.
     A,
-    /// Low-latency sockets, 2013: netperf, 11 configurations, TCP and UDP.
+    /// Low-latency sockets, 2013: netperf with 11 configurations, TCP and UDP.
     B,
-    /// Threaded NAPI busy polling, 2025: `xsk_rr`, 5 experiments, 4 mechanisms.
+    /// Threaded NAPI busy polling, 2025: `xsk_rr` with 4 mechanisms in 5 experiments.
     C,
-    /// Busy loop for events in `epoll_wait` or in the program, 2024: neper tcp_rr over message sizes.
+    /// Busy loop for events in `epoll_wait` or in the program, 2024: neper tcp_rr with various message sizes.
     D,
 }
 
-/// Unknown experiment.
+/// Error for the name of an unknown experiment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown experiment `{0}`: {list}", list = Experiment::list())]
 pub struct ParseExperimentError(String);
@@ -63,34 +63,34 @@ pub enum ExperimentError {
     Run(#[from] RunError),
 }
 
-/// Definition of the error of a cell.
+/// How the error of a cell is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// Relative to the published value: 0.1 is 10 % too high.
+    /// Relative to the published value. 0.1 means 10 % too high.
     Relative,
-    /// Difference in the unit of the cell.
+    /// Difference in the cell's unit.
     Difference,
 }
 
-/// One value, published and modelled.
+/// A published value with the modelled one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cell {
-    /// Run: a mode at a load, a configuration or a message size.
+    /// Name of the run: a mode at a load, a configuration, or a message size.
     pub row: String,
-    /// Metric, with its unit.
+    /// Name of the metric, with its unit.
     pub column: String,
     /// Published value.
     pub published: f64,
     /// Modelled value.
     pub modelled: f64,
-    /// Definition of `error`.
+    /// How `error` is computed.
     pub error_kind: ErrorKind,
     /// Error of the modelled value.
     pub error: f64,
-    /// Whether the cell counts in the summary. Trivial, unstable and training cells do not.
+    /// Whether the cell counts in the summary. Trivial, unstable and training cells do not count.
     pub scored: bool,
-    /// Goal: greatest absolute error.
+    /// Goal: maximum absolute error. Absent if there is no goal.
     pub bound: Option<f64>,
 }
 
@@ -108,16 +108,16 @@ impl Cell {
     }
 }
 
-/// One line of a summary: a statistic of many cells, and its goal.
+/// One line of a summary: a statistic of many cells and its goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// Name of the statistic, with its unit.
     pub what: String,
     /// Value of the statistic.
     pub value: f64,
-    /// Errors that it is computed from.
+    /// Kind of errors from which the statistic is computed.
     pub error_kind: ErrorKind,
-    /// Goal: greatest value.
+    /// Goal: maximum value. Absent if there is no goal.
     pub bound: Option<f64>,
 }
 
@@ -126,12 +126,12 @@ impl Summary {
         Self { what: what.into(), value, error_kind: ErrorKind::Relative, bound }
     }
 
-    /// As [`Summary::new`], for differences.
+    /// Creates a summary of differences; see [`Summary::new`].
     pub(super) fn of_differences(what: impl Into<String>, value: f64, bound: Option<f64>) -> Self {
         Self { error_kind: ErrorKind::Difference, ..Self::new(what, value, bound) }
     }
 
-    /// Whether the value reaches its goal; `None` without a goal.
+    /// Whether the value reaches its goal. `None` if there is no goal.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         self.bound.map(|bound| self.value <= bound)
@@ -141,21 +141,21 @@ impl Summary {
 /// Comparison of a whole experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentComparison {
-    /// `quell-sim-published-1`.
+    /// Schema of this value: `quell-sim-published-1`.
     pub schema: &'static str,
-    /// Experiment.
+    /// Published experiment.
     pub experiment: Experiment,
-    /// Title.
+    /// Title of the experiment.
     pub title: &'static str,
-    /// Publication.
+    /// Publication with the measurements.
     pub source: &'static str,
     /// Name of the modelled host.
     pub host: String,
-    /// All cells.
+    /// All cells of the experiment.
     pub cells: Vec<Cell>,
     /// Summary of the cells.
     pub summary: Vec<Summary>,
-    /// Notes on the published data: contradictions, and cells that are not compared.
+    /// Notes on the published data: contradictions, and cells that were not compared.
     pub notes: Vec<String>,
 }
 
@@ -176,7 +176,7 @@ impl Experiment {
         }
     }
 
-    /// Title.
+    /// Title of the experiment.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -187,7 +187,7 @@ impl Experiment {
         }
     }
 
-    /// Publication.
+    /// Publication with the measurements.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -198,7 +198,7 @@ impl Experiment {
         }
     }
 
-    /// Name of the shipped profile of the host on which it was measured.
+    /// Name of the shipped profile for the host of the measurements.
     #[must_use]
     pub fn host(self) -> &'static str {
         match self {
@@ -209,12 +209,12 @@ impl Experiment {
         }
     }
 
-    /// Simulates the experiment on its own host profile, on up to `threads` threads, and compares. Calls
-    /// `progress` with the number of finished runs and of all runs, from any thread.
+    /// Simulates the experiment on its own host profile, on up to `threads` threads, and compares the results. Any
+    /// thread may call `progress` with the number of finished runs and the number of all runs.
     ///
     /// # Errors
     ///
-    /// Invalid data or profile, or a failed run.
+    /// When the data or the profile is invalid, or a run fails.
     pub fn run(
         self,
         threads: usize,
@@ -223,11 +223,11 @@ impl Experiment {
         self.run_on(HostProfile::shipped(self.host())?, threads, progress)
     }
 
-    /// As [`Experiment::run`], on another host profile.
+    /// Simulates the experiment like [`Experiment::run`], but on another host profile.
     ///
     /// # Errors
     ///
-    /// Invalid data or a failed run.
+    /// When the data is invalid or a run fails.
     pub fn run_on(
         self,
         host: HostProfile,
@@ -254,7 +254,7 @@ impl Experiment {
     }
 }
 
-/// Cells, summary and notes.
+/// Cells, summary and notes of an experiment.
 pub(super) type Compared = (Vec<Cell>, Vec<Summary>, Vec<String>);
 
 fn irq_suspension(
@@ -270,7 +270,7 @@ fn irq_suspension(
     let unstable = comparison.cells.iter().filter(|cell| !cell.stable());
     let note = |cell: &ComparedCell| {
         let (mode, load, variation) = (cell.mode, cell.load, cell.mean_cov_pct);
-        format!("{mode} {load}: the published runs disagree among themselves by {variation:.0} %; not scored")
+        format!("{mode} {load}: the published runs vary by {variation:.0} %; not scored")
     };
     let notes = unstable.map(note).collect();
     Ok((cells.collect(), summary.collect(), notes))
@@ -284,7 +284,7 @@ fn figure(cell: &ComparedCell, column: Column) -> Cell {
     Cell { scored, bound, ..Cell::relative(row, column.heading(), published, modelled) }
 }
 
-/// Goal for the error of nine cells in ten.
+/// Goal for the error that nine of ten cells must reach.
 fn cell_bound(column: Column) -> Option<f64> {
     match column {
         Column::Qps => Some(0.07),
@@ -293,7 +293,7 @@ fn cell_bound(column: Column) -> Option<f64> {
     }
 }
 
-/// Median and 90th percentile of the errors of a column, with their goals.
+/// Median and 90th percentile of the errors in a column, with their goals.
 fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
     let bounds = wanted_errors(score.column);
     let heading = score.column.heading();
@@ -316,7 +316,7 @@ mod tests {
         for experiment in Experiment::ALL {
             assert_eq!(experiment.to_string().parse(), Ok(experiment));
         }
-        let error = "z".parse::<Experiment>().expect_err("there is none").to_string();
+        let error = "z".parse::<Experiment>().expect_err("there is no such experiment").to_string();
         assert!(error.contains("`z`") && error.contains("memcached"), "{error}");
     }
 

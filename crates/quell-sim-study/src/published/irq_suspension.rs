@@ -1,5 +1,5 @@
-//! Published experiment (a), 2024: IRQ suspension with memcached, 11 modes at 6 loads. Reads the data and
-//! compares it with runs of the model.
+//! Published experiment (a), 2024: IRQ suspension, measured with memcached and 11 modes at 6 loads. This module reads
+//! the data and compares it with runs of the model.
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 
 use super::score::{ComparedCell, Scored, held_out, score};
 
-/// Malformed published data.
+/// Why published data is malformed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishedError {
-    /// Invalid CSV.
+    /// A file is not valid CSV.
     #[error("{file}: {source}")]
     Csv {
-        /// Data file.
+        /// Name of the data file.
         file: &'static str,
-        /// Error, with its line.
+        /// Error of the CSV parser, with the line.
         source: csv::Error,
     },
-    /// Unknown mode.
+    /// The data contains an unknown mode.
     #[error("{file}: {source}")]
     Mode {
-        /// Data file.
+        /// Name of the data file.
         file: &'static str,
-        /// Error.
+        /// Why the mode is invalid.
         source: quell_mode::ParseModeError,
     },
-    /// Invalid load.
+    /// The data contains an invalid load.
     #[error("{file}: {source}")]
     Load {
-        /// Data file.
+        /// Name of the data file.
         file: &'static str,
-        /// Error.
+        /// Why the load is invalid.
         source: InvalidLoad,
     },
-    /// The two files contain different cells.
+    /// The two data files contain different cells.
     #[error("the two data files of the experiment differ in their cells at {0}")]
     Mismatch(String),
 }
@@ -88,10 +88,10 @@ pub(super) fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str)
     reader.deserialize().collect::<Result<_, _>>().map_err(|source| PublishedError::Csv { file, source })
 }
 
-/// The experiment's cells.
+/// All cells of the experiment.
 #[derive(Debug, Clone)]
 pub struct IrqSuspension {
-    /// Cells, in the order of the data file.
+    /// Published cells, in the order of the data file.
     pub cells: Vec<PublishedCell>,
 }
 
@@ -100,7 +100,7 @@ impl IrqSuspension {
     ///
     /// # Errors
     ///
-    /// Malformed data.
+    /// When the data is malformed.
     pub fn published() -> Result<Self, PublishedError> {
         Self::from_csv(
             include_str!("../../data/irq-suspension.csv"),
@@ -108,11 +108,11 @@ impl IrqSuspension {
         )
     }
 
-    /// Reads a table and further metrics of the same cells.
+    /// Reads a table, and a second file with more metrics of the same cells.
     ///
     /// # Errors
     ///
-    /// Malformed data.
+    /// When the data is malformed.
     pub fn from_csv(table: &str, more: &str) -> Result<Self, PublishedError> {
         let table: Vec<Row> = rows(TABLE, table)?;
         let more: Vec<MoreRow> = rows(MORE, more)?;
@@ -121,13 +121,13 @@ impl IrqSuspension {
     }
 }
 
-/// Schema of a comparison.
+/// Schema of a [`Comparison`].
 const COMPARISON_SCHEMA: &str = "quell-sim-published-a-1";
 
-/// Comparison of all cells.
+/// Comparison of all cells with the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// `quell-sim-published-a-1`.
+    /// Schema of this value: `quell-sim-published-a-1`.
     pub schema: &'static str,
     /// Name of the modelled host.
     pub host: String,
@@ -135,16 +135,16 @@ pub struct Comparison {
     pub seed: u64,
     /// All cells.
     pub cells: Vec<ComparedCell>,
-    /// Scores of the modes that the host's constants were fitted to.
+    /// Scores of the modes to which the host's constants were fitted.
     pub training: Scored,
-    /// Scores of the other modes.
+    /// Scores of all other modes.
     pub held_out: Scored,
     /// Number of simulated events.
     pub events: u64,
 }
 
 impl IrqSuspension {
-    /// Simulates every cell on up to `threads` threads and compares. Calls `progress` with the number of
+    /// Simulates every cell on up to `threads` threads and compares the results. Calls `progress` with the number of
     /// finished cells.
     ///
     /// # Errors

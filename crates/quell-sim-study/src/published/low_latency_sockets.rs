@@ -1,6 +1,6 @@
-//! Published experiment (b), 2013: low-latency sockets, netperf TCP_RR and UDP_RR with one byte each
-//! way, on two identical hosts: the client takes as long over a reply as the server over the request.
-//! In some rows the CPU column contradicts the service demand; these are listed, not fitted.
+//! Published experiment (b), 2013: low-latency sockets. The benchmark is netperf TCP_RR and UDP_RR with one byte in
+//! each direction, on two identical hosts. The client takes as long for a reply as the server for a request. In some
+//! rows, the CPU column contradicts the service demand. These rows are listed, but not used in the fit.
 
 use std::fmt;
 
@@ -14,30 +14,30 @@ use super::irq_suspension::{PublishedError, rows};
 use super::score::median;
 
 const TABLE: &str = "ll-poll-2013.csv";
-/// Hardware threads of each machine: two Xeon E5-2680 with hyper-threading.
+/// Number of hardware threads of each machine: two Xeon E5-2680 with hyper-threading.
 const HARDWARE_THREADS: f64 = 32.0;
-/// Greatest relative difference between CPU use and service demand in a consistent row.
+/// Maximum relative difference between CPU use and service demand in a consistent row.
 const CONTRADICTION: f64 = 0.1;
-/// Goal: median error of the throughput.
+/// Goal: maximum median error of the throughput.
 const MEDIAN_BOUND: f64 = 0.10;
-/// `net.core.low_latency_poll` as the patches recommend it, in µs.
+/// Mode that stands for the value of `net.core.low_latency_poll` that the patches recommend, 50 µs.
 const BUSY_POLL: &str = "sockpoll50";
-/// Interrupt delay of the 82599's adaptive moderation at the rates of this experiment, in µs: half the
-/// published difference of the round-trip times with and without it.
+/// Interrupt delay of the 82599's adaptive moderation at the rates of this experiment, in µs. It is half the published
+/// difference between the round-trip times with and without moderation.
 const ADAPTIVE_USECS: u32 = 4;
-/// Cost of software with the `typical` kernel configuration relative to `optimized`, from the published
-/// round trips of both.
+/// Software cost with the kernel configuration `typical` relative to `optimized`, derived from the published round
+/// trips of both.
 const TYPICAL_FACTOR: f64 = 1.33;
-/// Cost of a request over UDP relative to TCP, from the published round trips.
+/// Cost of a request over UDP relative to TCP, derived from the published round trips.
 const UDP_FACTOR: f64 = 0.78;
 
-/// Transport of a cell.
+/// Transport protocol of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CellTransport {
-    /// TCP_RR.
+    /// TCP, measured with TCP_RR.
     Tcp,
-    /// UDP_RR.
+    /// UDP, measured with UDP_RR.
     Udp,
 }
 
@@ -53,21 +53,21 @@ impl fmt::Display for CellTransport {
 /// A published row.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct LowLatencyRow {
-    /// `patched`, or `3.9` without busy polling.
+    /// Kernel: `patched`, or `3.9` without busy polling.
     pub kernel: String,
-    /// `optimized` or `typical`.
+    /// Kernel configuration: `optimized` or `typical`.
     pub config: String,
-    /// C-states 3 and 6: `on` or `off`.
+    /// Whether C-states 3 and 6 are enabled: `on` or `off`.
     pub cstates: String,
-    /// `rx-usecs`: `0`, `100` or `adaptive`.
+    /// Interrupt coalescing (`rx-usecs`): `0`, `100` or `adaptive`.
     pub rx_usecs: String,
-    /// TCP round trips per second.
+    /// Number of TCP round trips per second.
     pub tcp_tps: f64,
     /// CPU use with TCP, in percent of all hardware threads.
     pub tcp_cpu_pct: f64,
     /// Service demand with TCP, in µs per round trip.
     pub tcp_service_demand: f64,
-    /// UDP round trips per second.
+    /// Number of UDP round trips per second.
     pub udp_tps: f64,
     /// CPU use with UDP, in percent of all hardware threads.
     pub udp_cpu_pct: f64,
@@ -90,7 +90,7 @@ impl LowLatencyRow {
         }
     }
 
-    /// CPU use in percent that the service demand implies, if it contradicts the CPU column.
+    /// CPU use in percent that follows from the service demand, if it contradicts the CPU column.
     #[must_use]
     pub fn contradiction(&self, transport: CellTransport) -> Option<f64> {
         let (tps, cpu_pct, demand_us) = self.figures(transport);
@@ -99,12 +99,12 @@ impl LowLatencyRow {
     }
 }
 
-/// A row, published and modelled, for one transport.
+/// Published row with the modelled values for one transport.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LowLatencyCell {
-    /// Published row.
+    /// Row of the publication.
     pub row: LowLatencyRow,
-    /// Transport.
+    /// Transport protocol of the cell.
     pub transport: CellTransport,
     /// Published round trips per second.
     pub published_tps: f64,
@@ -112,7 +112,7 @@ pub struct LowLatencyCell {
     pub modelled_tps: f64,
     /// Modelled CPU use, in percent of all hardware threads.
     pub modelled_cpu_pct: f64,
-    /// See [`LowLatencyRow::contradiction`].
+    /// CPU use in percent that contradicts the published one; see [`LowLatencyRow::contradiction`].
     pub contradiction_pct: Option<f64>,
 }
 
@@ -128,7 +128,7 @@ impl LowLatencyCell {
 ///
 /// # Errors
 ///
-/// Malformed data.
+/// When the data is malformed.
 pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/ll-poll-2013.csv"))
 }
@@ -161,7 +161,7 @@ pub fn low_latency_sockets(
     in_parallel(jobs.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// Runs the experiment, for [`Experiment::B`](super::Experiment::B).
+/// Runs the comparison of [`Experiment::B`](super::Experiment::B).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,
@@ -189,8 +189,8 @@ fn contradiction_note(cell: &LowLatencyCell) -> Option<String> {
     ))
 }
 
-/// Host of a row: kernel configuration, idle states, coalescing, transport. The client is a host like
-/// the server, so the constants of a load generator do not apply.
+/// Host of a row, with its kernel configuration, idle states, coalescing and transport. The client is a host like the
+/// server, so constants of a load generator do not apply.
 fn configured(row: &LowLatencyRow, transport: CellTransport, host: &HostProfile) -> HostProfile {
     let mut host = HostProfile { coalescing: coalescing(row), ..host.clone() };
     let client = &mut host.constants;
@@ -231,7 +231,7 @@ fn coalescing(row: &LowLatencyRow) -> SimCoalescing {
     SimCoalescing { rx_usecs, rx_period, ..SimCoalescing::NONE }
 }
 
-/// Round trips per second, and CPU use in percent of all hardware threads.
+/// Number of round trips per second, and CPU use in percent of all hardware threads.
 fn round_trips(row: &LowLatencyRow, transport: CellTransport, host: &HostProfile) -> Result<(f64, f64), RunError> {
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 50_000_000;

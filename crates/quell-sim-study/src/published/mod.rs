@@ -1,5 +1,5 @@
-//! Published measurements beside the model's: data with sources, runs that reproduce them, the error of
-//! every cell, and scores.
+//! Published measurements and the corresponding results of the model: data with sources, runs that reproduce the
+//! measurements, the error of every cell, and scores.
 
 mod event_busy_loop;
 mod experiment;

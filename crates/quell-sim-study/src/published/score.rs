@@ -1,5 +1,5 @@
-//! Scores of the model: the error of each cell, and for each column the median and 90th percentile over
-//! the cells that are informative.
+//! Scores of the model: the error of each cell. For each column, also the median and the 90th percentile over the
+//! informative cells.
 
 use quell_mode::DeliveryMode;
 use quell_sim::{Column, Figures, Load};
@@ -7,19 +7,18 @@ use serde::Serialize;
 
 use super::irq_suspension::PublishedCell;
 
-/// Modes that the published host's constants were fitted to.
+/// Modes to which the published host's constants were fitted.
 pub const TRAINING: [&str; 4] = ["base", "defer200", "fullbusy", "suspend20"];
-/// Coefficient of variation of the mean latency across published runs above which a cell is unstable, in
-/// percent.
+/// Coefficient of variation of the mean latency across published runs, in percent. Above it, a cell is unstable.
 const UNSTABLE_COV_PCT: f64 = 14.0;
-/// CPU use from which a cell is trivial, in percent.
+/// CPU use in percent at which a cell becomes trivial.
 const FULL_CPU_PCT: f64 = 99.0;
-/// Share of softirqs below which a relative error is meaningless, in percent.
+/// Share of softirqs in percent below which a relative error is meaningless.
 const LEAST_SOFTIRQ_PCT: f64 = 3.0;
-/// Throughput relative to the offered load from which the load counts as met.
+/// Throughput relative to the offered load at which the server satisfies the load.
 const LOAD_MET: f64 = 0.99;
 
-/// A cell, published and modelled.
+/// Published cell with the modelled values.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedCell {
     /// Delivery mode.
@@ -47,7 +46,7 @@ impl ComparedCell {
         }
     }
 
-    /// Relative error of a column: 0.1 is 10 % too high.
+    /// Relative error of a column. 0.1 means 10 % too high.
     #[must_use]
     pub fn error(&self, column: Column) -> f64 {
         column.of(&self.modelled) / column.of(&self.published) - 1.0
@@ -76,13 +75,13 @@ impl ComparedCell {
     }
 }
 
-/// Whether a mode was not used in the fit.
+/// Whether the fit did not use this mode.
 #[must_use]
 pub fn held_out(mode: &DeliveryMode) -> bool {
     !TRAINING.contains(&mode.to_string().as_str())
 }
 
-/// Goals for median and 90th percentile of the errors of a column; `None` without a goal.
+/// Goals for the median and the 90th percentile of a column's errors. `None` if there is no goal.
 #[must_use]
 pub fn wanted_errors(column: Column) -> Option<(f64, f64)> {
     match column {
@@ -97,7 +96,7 @@ pub fn wanted_errors(column: Column) -> Option<(f64, f64)> {
 /// Score of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ColumnScore {
-    /// Column.
+    /// Column of the score.
     pub column: Column,
     /// Number of informative cells.
     pub cells: usize,
@@ -116,7 +115,7 @@ pub struct Scored {
     pub columns: Vec<ColumnScore>,
 }
 
-/// Scores the cells that `which` selects.
+/// Computes the scores of the cells that `which` selects.
 pub fn score(cells: &[ComparedCell], which: impl Fn(&ComparedCell) -> bool) -> Scored {
     let columns = Column::ALL
         .into_iter()
@@ -144,13 +143,13 @@ fn column_score(column: Column, mut errors: Vec<f64>) -> Option<ColumnScore> {
     })
 }
 
-/// Median; `None` without values.
+/// Median of the values; `None` if there are none.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     quantile(&values, 0.5)
 }
 
-/// Quantile of sorted values, interpolated; `None` without values.
+/// Interpolated quantile of sorted values; `None` if there are none.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = share * last as f64;
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_training_modes_are_not_held_out() {
+    fn training_modes_are_not_held_out() {
         let mode = |text: &str| text.parse::<DeliveryMode>().expect("a mode");
         assert!(!held_out(&mode("suspend20")) && held_out(&mode("suspend50")));
     }

@@ -1,5 +1,5 @@
-//! Published experiment (c), 2025: threaded NAPI busy polling. `xsk_rr` on two hosts, whose queues are
-//! polled by one of four mechanisms.
+//! Published experiment (c), 2025: threaded NAPI busy polling. The benchmark is `xsk_rr` on two hosts. One of four
+//! mechanisms polls their queues.
 
 use std::fmt;
 
@@ -12,24 +12,24 @@ use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
 
 const TABLE: &str = "threaded-napi-busy-poll.csv";
-/// `napi_defer_hard_irqs` of the published script, if enabled.
+/// Value of `napi_defer_hard_irqs` in the published script, if deferral is enabled.
 const DEFER_HARD_IRQS: u32 = 100;
-/// `gro_flush_timeout` of the published script, in ns.
+/// Value of `gro_flush_timeout` in the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: Ns = 15_000;
-/// Goal: greatest error of a difference from the threaded mechanism, in µs.
+/// Goal: maximum error of the difference from the threaded mechanism, in µs.
 const DIFFERENCE_BOUND_US: f64 = 1.0;
 
 /// Mechanism that polls the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollMechanism {
-    /// Interrupts. The application's calls poll once as well, because `SO_BUSY_POLL` is set.
+    /// Interrupts. The application's system calls also poll once, because `SO_BUSY_POLL` is set.
     Interrupts,
-    /// The application's calls, with deferred interrupts.
+    /// System calls of the application, with deferred interrupts.
     Inline,
-    /// A separate thread on a separate CPU that only calls `recvfrom`.
+    /// A separate thread on a separate CPU, which only calls `recvfrom`.
     Separate,
-    /// The NAPI thread, `threaded` 2.
+    /// The NAPI thread, with `threaded` set to 2.
     Threaded,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Display for PollMechanism {
 pub struct ThreadedNapiRow {
     /// Number of the experiment, from 1.
     pub experiment: u32,
-    /// Thousands of packets per second.
+    /// Packet rate in thousands per second.
     pub rate_kpps: f64,
     /// CPU time that the client spends on each reply, in µs.
     pub delay_us: f64,
-    /// Polling mechanism.
+    /// Mechanism that polls the queues.
     pub mechanism: PollMechanism,
     /// 5th percentile of latency, in ns.
     pub p5_ns: f64,
@@ -98,17 +98,17 @@ impl fmt::Display for ThreadedNapiRow {
     }
 }
 
-/// Quantiles of latency in ns: 5 %, 50 %, 95 %, 99 %.
+/// Latency quantiles in ns: 5 %, 50 %, 95 % and 99 %.
 pub type LatencyQuantiles = [f64; 4];
 /// Index of the median in [`LatencyQuantiles`].
 const MEDIAN: usize = 1;
 
-/// A cell, published and modelled.
+/// Published cell with the modelled values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ThreadedNapiCell {
-    /// Published row.
+    /// Row of the publication.
     pub row: ThreadedNapiRow,
-    /// Modelled quantiles.
+    /// Modelled latency quantiles.
     pub modelled: LatencyQuantiles,
 }
 
@@ -116,7 +116,7 @@ pub struct ThreadedNapiCell {
 ///
 /// # Errors
 ///
-/// Malformed data.
+/// When the data is malformed.
 pub fn threaded_napi_rows() -> Result<Vec<ThreadedNapiRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/threaded-napi-busy-poll.csv"))
 }
@@ -136,7 +136,7 @@ pub fn threaded_napi(
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// The four mechanisms of one experiment of the table.
+/// The four mechanisms in one experiment of the published table.
 struct Group<'a>(&'a [ThreadedNapiCell]);
 
 impl Group<'_> {
@@ -144,7 +144,8 @@ impl Group<'_> {
         self.0.iter().find(|cell| cell.row.mechanism == mechanism)
     }
 
-    /// Difference of the median latency from the threaded mechanism, in µs: published and modelled.
+    /// Difference of the median latency from that of the threaded mechanism, in µs: the published and the modelled
+    /// value.
     fn above_threaded_us(&self, cell: &ThreadedNapiCell) -> Option<(f64, f64)> {
         let threaded = self.of(PollMechanism::Threaded)?;
         let published = (cell.row.p50_ns - threaded.row.p50_ns) / 1e3;
@@ -157,7 +158,7 @@ impl Group<'_> {
         cells.into_iter().map(|cell| cell.row.mechanism).collect()
     }
 
-    /// Whether the mechanisms have the published ranking by median latency.
+    /// Whether the modelled median latencies have the published order.
     fn in_order(&self) -> bool {
         self.order(|cell| cell.row.p50_ns) == self.order(|cell| cell.modelled[MEDIAN])
     }
@@ -189,7 +190,7 @@ impl Group<'_> {
     }
 }
 
-/// Runs the experiment, for [`Experiment::C`](super::Experiment::C).
+/// Runs the comparison of [`Experiment::C`](super::Experiment::C).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,
@@ -204,8 +205,16 @@ pub(super) fn compare(
     let greatest = errors.fold(0.0, f64::max);
     let out_of_order = groups.iter().filter(|group| !group.in_order()).count();
     let summary = vec![
-        Summary::of_differences("difference from threaded: greatest error, us", greatest, Some(DIFFERENCE_BOUND_US)),
-        Summary::of_differences("experiments in which the mechanisms rank otherwise", out_of_order as f64, Some(0.0)),
+        Summary::of_differences(
+            "maximum error of the difference from threaded, us",
+            greatest,
+            Some(DIFFERENCE_BOUND_US),
+        ),
+        Summary::of_differences(
+            "experiments in which the order of the mechanisms differs",
+            out_of_order as f64,
+            Some(0.0),
+        ),
     ];
     Ok((cells, summary, Vec::new()))
 }

@@ -29,7 +29,7 @@ pub struct Counters {
     pub lost_timers: u64,
     /// Number of `epoll_wait` calls by this queue's worker that returned events.
     pub epoll_waits: u64,
-    /// Number of events that these `epoll_wait` calls returned.
+    /// Number of events that `epoll_wait` calls of this queue's worker returned.
     pub epoll_events: u64,
     /// Number of times that the timer was set to `irq-suspend-timeout`.
     pub suspensions: u64,
