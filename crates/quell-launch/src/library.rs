@@ -34,7 +34,7 @@ pub enum PlaceError {
     )]
     NoDirectory(String),
     /// An existing file or directory is not trustworthy.
-    #[error("{path} is not a safe place for code that is loaded into programs: {why}; remove it")]
+    #[error("{path} is not safe for code that is loaded into programs: {why}; remove it")]
     NotOurs {
         /// Path of the file or directory.
         path: PathBuf,

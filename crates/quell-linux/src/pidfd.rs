@@ -160,7 +160,7 @@ impl PidFd {
         let result = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty());
         result.map(DuplicatedFd).map_err(|errno| match errno {
             Errno::BADF => PidFdError::NoSuchFd { pid: self.pid, fd },
-            other => PidFdError::new("duplicating a file of", self.pid, other),
+            other => PidFdError::new("duplicating a file descriptor of", self.pid, other),
         })
     }
 

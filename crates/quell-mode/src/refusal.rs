@@ -26,7 +26,7 @@ pub enum ModeRefusal {
         mode: &'static str,
     },
     /// The mode takes no number.
-    #[error("{mode} takes no number; settings are overridden as in {mode},defer-hard-irqs=10")]
+    #[error("{mode} takes no number; to override a setting, use for example {mode},defer-hard-irqs=10")]
     NumberNotTaken {
         /// Name of the mode.
         mode: &'static str,

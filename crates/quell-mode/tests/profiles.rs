@@ -63,7 +63,7 @@ fn an_error_in_the_settings_of_a_program_has_its_position() {
     let (place, refusal) = refusal("[program]\nmax-events = 0\n");
     assert_eq!(
         (place.as_str(), refusal.to_string().as_str()),
-        ("test.toml:2:14", "`max-events` is a number of events from 1 to 178956970")
+        ("test.toml:2:14", "`max-events` must be a number of events from 1 to 178956970")
     );
     let (place, refusal) = self::refusal("[program]\nmax-event = 8\n");
     assert_eq!(

@@ -79,7 +79,7 @@ pub enum NicError {
 }
 
 impl GuestNic {
-    /// Configures one end, with all of its interrupts on one CPU.
+    /// Configures one end of the link, with all of its interrupts on one CPU.
     ///
     /// # Errors
     /// See [`NicError`].

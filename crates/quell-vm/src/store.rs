@@ -95,8 +95,8 @@ pub enum StoreError {
 
 fn here(kernels: &[KernelName]) -> String {
     match kernels {
-        [] => "no kernel".to_owned(),
-        kernels => format!("here: {}", kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        [] => "no kernel is stored".to_owned(),
+        kernels => format!("stored: {}", kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -289,6 +289,6 @@ mod tests {
         let store = Store::in_dir(dir.path());
         keep(&store, "6.12");
         let error = store.kernel(&"7.3".parse().unwrap()).unwrap_err().to_string();
-        assert_eq!(error, "kernel 7.3 has not been fetched (here: 6.12): run `quell vm get 7.3`");
+        assert_eq!(error, "kernel 7.3 has not been fetched (stored: 6.12): run `quell vm get 7.3`");
     }
 }

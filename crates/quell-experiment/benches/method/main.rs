@@ -1,6 +1,6 @@
-//! Validates the analysis on recorded noise: how often an experiment without a difference calls one, and which differences
-//! it finds. Beside it the rule of earlier versions (`paired_rule`) on the same recordings for the same time. `docs/statistics.md` has the
-//! results.
+//! Validates the analysis on recorded noise: how often an experiment without a difference reports one, and which
+//! differences it finds. For comparison, the rule of earlier versions (`paired_rule`) is applied to the same recordings
+//! for the same time. `docs/statistics.md` has the results.
 //!
 //! cargo bench -p quell-experiment --bench method -- [EXPERIMENTS-OF-A [OF-B [PART-OF-A-RECORDING'S-NAME]]]
 
@@ -19,13 +19,13 @@ use rand_pcg::Pcg64;
 use paired_rule::{difference, log_ratios, median};
 use replay::{Recording, SPENT_MS, cpu, design, latency};
 
-/// True differences that are injected.
+/// True differences that are injected into the recordings.
 const DIFFERENCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 
-/// Treatments and seconds of the experiments.
+/// Number of treatments and duration in seconds of each experiment.
 const SIZES: [(usize, u64); 6] = [(2, 30), (4, 30), (7, 30), (2, 120), (4, 120), (7, 120)];
 
-/// Slices of a trial of earlier versions: 1.8 s after a warm-up of 0.2 s, which takes one.
+/// Number of slices in a trial of earlier versions: 1.8 s after a warm-up of 0.2 s, which takes one slice.
 const TRIAL_SLICES: usize = 9;
 
 fn main() {
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// Prints what experiments on each stretch of the recordings call.
+/// Prints what experiments on each section of the recordings report.
 fn consecutive(recordings: &[Recording]) {
     let design = design(&[1.0; 2], criteria(), 15);
     let analyses: Vec<SwitchbackAnalysis> =
@@ -82,7 +82,8 @@ fn is_difference(verdict: ContrastVerdict) -> bool {
     matches!(verdict, ContrastVerdict::Better | ContrastVerdict::Worse)
 }
 
-/// Prints which differences are found. As many treatments as fit have one, the others are equal to the reference.
+/// Prints which differences the experiments find. As many treatments as possible have one of the differences. The other
+/// treatments equal the reference.
 fn power(recording: &Recording, treatments: usize, seconds: u64, experiments: u64) {
     let names = ["cpu", "p50", "p99", "p99.9"];
     let mut found = vec![[[0.0; DIFFERENCES.len()]; 2]; names.len()];
@@ -121,7 +122,8 @@ fn is_better(analysis: &SwitchbackAnalysis, treatment: usize, criterion: &Criter
     })
 }
 
-/// Difference that 80 % of the experiments find, interpolated between the logarithms of the injected ones.
+/// Smallest difference that 80 % of the experiments find, interpolated between the logarithms of the injected
+/// differences.
 fn smallest(found: &[f64; DIFFERENCES.len()]) -> String {
     let Some(above) = found.iter().position(|share| *share >= 80.0) else { return "> 20".to_owned() };
     if above == 0 {
@@ -132,7 +134,7 @@ fn smallest(found: &[f64; DIFFERENCES.len()]) -> String {
     format!("{:.1}", (from + part * (to - from)).exp() * 100.0)
 }
 
-/// Shares, in %, of the experiments for which each of the answers is true. All CPUs share the work.
+/// Percentage of experiments for which each of the answers is true. All CPUs share the work.
 fn share(experiments: u64, answers: &(dyn Fn(u64) -> Vec<bool> + Sync)) -> Vec<f64> {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
     let of_thread = |thread: u64| {
@@ -152,9 +154,9 @@ fn share(experiments: u64, answers: &(dyn Fn(u64) -> Vec<bool> + Sync)) -> Vec<f
     (0..counts[0].len()).map(|at| 100.0 * sum(at) as f64 / experiments as f64).collect()
 }
 
-/// A measurement of earlier versions on a recording.
+/// A measurement by the rule of earlier versions on a recording.
 struct Bench {
-    /// By criterion and mode, the values of the repeats. The modes are base, base again, then the treatments.
+    /// Values of the repeats, by criterion and mode. The modes are base, base again, and then the treatments.
     values: Vec<Vec<Vec<f64>>>,
 }
 
@@ -199,7 +201,7 @@ impl Bench {
     }
 }
 
-/// Values of [`criteria`] over the slices of a trial.
+/// Values of [`criteria`] in the slices of a trial.
 fn trial_values(recording: &Recording, slices: &[usize], factor: f64) -> [f64; 4] {
     let mut latency = LatencyHistogram::new();
     let mut cpu = 0.0;

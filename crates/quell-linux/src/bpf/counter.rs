@@ -1,5 +1,5 @@
-//! Common parts of the counting programs: a per-CPU map with counters for selected keys, a program attached to
-//! a tracepoint, and the error when counting fails. Each program defines its own counters.
+//! Common parts of the counting programs: a per-CPU map with counters for selected keys, a program attached to a
+//! tracepoint, and the error type. Each program defines its own counters.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,16 +15,16 @@ use super::syscall::{self, LoadError, PerCpuHash};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// No keys were given.
+    /// The list of keys is empty.
     #[error("counting at a tracepoint: nothing to watch")]
     NothingToWatch,
     /// The kernel has no BTF or lacks the tracepoint.
     #[error("counting at a tracepoint: {0}")]
     Unsupported(#[source] BtfError),
-    /// BPF programs see PIDs of the initial PID namespace, which differ from those of this process.
+    /// BPF programs see PIDs of the initial PID namespace. They differ from the PIDs that this process sees.
     #[error("counting at a tracepoint, by process: PIDs of this PID namespace differ from the kernel's")]
     InContainer,
-    /// BTF of the kernel is unreadable or malformed.
+    /// The kernel's BTF is unreadable or malformed.
     #[error("counting at a tracepoint: {0}")]
     Types(#[source] BtfError),
     /// The kernel has no `bpf(2)`.
@@ -45,11 +45,11 @@ pub enum CounterError {
         source: io::Error,
     },
     /// The verifier rejected the program.
-    #[error("counting at a tracepoint: the kernel refused the program: {source}; it says: {log}")]
+    #[error("counting at a tracepoint: the kernel rejected the program: {source}; verifier log: {log}")]
     Rejected {
         /// Error returned by the system call.
         source: io::Error,
-        /// Log of the verifier.
+        /// The verifier's log.
         log: String,
     },
     /// The kernel returned another error.
@@ -83,12 +83,12 @@ impl From<BtfError> for CounterError {
 
 impl From<LoadError> for CounterError {
     fn from(LoadError { source, log }: LoadError) -> Self {
-        // The verifier also returns EACCES, but then it writes a log.
+        // EACCES with a verifier log means a rejected program, not a lack of permission.
         if log.is_empty() { Self::new("loading the program", source) } else { Self::Rejected { source, log } }
     }
 }
 
-/// A program at a tracepoint and its counters: `N` for each watched key.
+/// A program at a tracepoint and its counters. Each watched key has `N` counters.
 #[derive(Debug)]
 pub(super) struct TracepointCounter<const N: usize> {
     counters: PerCpuHash<N>,
@@ -98,8 +98,8 @@ pub(super) struct TracepointCounter<const N: usize> {
 }
 
 impl<const N: usize> TracepointCounter<N> {
-    /// Loads the program that `assemble` returns for a map's file descriptor, and attaches it to a tracepoint,
-    /// given by the id of its typedef. All counters start at zero.
+    /// Loads a program and attaches it to the tracepoint whose typedef has this id. `assemble` creates the program for
+    /// a map's file descriptor. All counters start at zero.
     pub(super) fn attach(
         name: &str,
         tracepoint_typedef: u32,
@@ -110,7 +110,7 @@ impl<const N: usize> TracepointCounter<N> {
         if entries == 0 {
             return Err(CounterError::NothingToWatch);
         }
-        let counters = PerCpuHash::create(entries).map_err(|source| CounterError::new("making a map", source))?;
+        let counters = PerCpuHash::create(entries).map_err(|source| CounterError::new("creating a map", source))?;
         for &key in &watched {
             counters.insert_zero(key).map_err(|source| CounterError::new("adding to the map", source))?;
         }

@@ -1,6 +1,6 @@
-//! Counts the results of epoll waits of selected processes at the tracepoint `raw_syscalls:sys_exit`. While it
-//! is attached, every system call of the machine takes the slow exit path of the kernel. Use it for short
-//! samples, not during a measurement.
+//! Counts the epoll waits of selected processes by their result, at the tracepoint `raw_syscalls:sys_exit`. While the
+//! program is attached, every system call on the machine takes the kernel's slow exit path. Use it for short samples,
+//! not during a measurement.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,16 +12,16 @@ use super::counter::{CounterError, TracepointCounter};
 use crate::proc::ProcRoot;
 use crate::{Pid, kernel};
 
-/// Results of `epoll_wait`, `epoll_pwait` and `epoll_pwait2` of all threads of a process.
+/// Results of all `epoll_wait`, `epoll_pwait` and `epoll_pwait2` calls of a process, over all its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollWaits {
-    /// Waits that returned at least one event.
+    /// Number of waits that returned at least one event.
     pub successful: u64,
-    /// Events that these waits returned.
+    /// Number of events that the successful waits returned.
     pub events: u64,
 }
 
-/// A program that counts at the tracepoint until it is dropped.
+/// Counts epoll waits at the tracepoint until it is dropped.
 #[derive(Debug)]
 pub struct EpollWaitCounter(TracepointCounter<COUNTERS>);
 
@@ -29,7 +29,7 @@ const COUNTERS: usize = 2;
 const SUCCESSFUL: i16 = 0;
 const EVENTS: i16 = 8;
 
-/// Member of `struct pt_regs` that holds the system call number.
+/// Member of `struct pt_regs` that contains the system call number.
 #[cfg(target_arch = "x86_64")]
 const SYSCALL_NUMBER: &str = "orig_ax";
 #[cfg(not(target_arch = "x86_64"))]
@@ -76,15 +76,15 @@ impl EpollWaitCounter {
     }
 }
 
-/// Assembles the program. Counters are incremented without locking: a thread that migrates between load and
-/// store loses one count, which is negligible in a sample of thousands.
+/// Assembles the program. It increments counters without locking. A thread that migrates between the load and the store
+/// loses one count, which is negligible in a sample of thousands.
 fn assemble(syscall_number: i16, map_fd: i32) -> Vec<Instruction> {
     const KEY: i16 = -4;
     const RETURNED: super::assembler::Register = R6;
     const NUMBER: super::assembler::Register = R7;
     let mut asm = Assembler::default();
 
-    // Arguments, eight bytes each: `struct pt_regs *regs, long ret`.
+    // The tracepoint has two arguments of eight bytes each: `struct pt_regs *regs, long ret`.
     asm.load(Width::Double, RETURNED, R1, 8);
     let failed = asm.jump_if(Condition::NotPositive, RETURNED, 0);
     asm.load(Width::Double, R2, R1, 0);

@@ -1,9 +1,9 @@
-//! BPF programs of Quell: counters at tracepoints for NAPI polls and epoll waits, and an XDP program that
-//! replaces a server in benchmarks. They are assembled here, so the machine needs neither a compiler nor
-//! tracefs. This is not a general BPF library.
+//! Quell's BPF programs: counters at tracepoints for NAPI polls and epoll waits, and an XDP program that replaces a
+//! server in benchmarks. The programs are assembled at run time, so the machine needs neither a compiler nor tracefs.
+//! This is not a general BPF library.
 //!
-//! Loader crates are not used: they require an object file from clang, and do not expose their BTF reader for
-//! looking up the offset of a member.
+//! Quell uses no BPF loader crate. Loader crates require an object file from clang, and do not expose a BTF reader that
+//! can look up the offset of a member.
 
 mod assembler;
 mod btf;

@@ -50,7 +50,7 @@ pub enum InvalidSteering {
         sockets: u32,
     },
     /// There is no interface, or there are more interfaces than a filter supports.
-    #[error("a filter distinguishes between 1 and {INTERFACES_MAX} interfaces, not {interfaces}")]
+    #[error("a filter supports 1 to {INTERFACES_MAX} interfaces, not {interfaces}")]
     Interfaces {
         /// Number of interfaces.
         interfaces: usize,

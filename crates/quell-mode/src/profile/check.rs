@@ -48,7 +48,8 @@ fn check_coalescing(values: &BTreeMap<CoalesceKey, Placed<u32>>) -> Checked {
 fn check_group(group: &QueueGroup) -> Checked {
     check_coalescing(&group.coalescing)?;
     if let Some((key, value)) = group.coalescing.iter().find(|(key, _)| !key.is_per_queue()) {
-        let refusal = ProfileRefusal::Value { key: key.to_string(), expected: "valid for the whole device only" };
+        let refusal =
+            ProfileRefusal::Value { key: key.to_string(), expected: "set in the coalescing table of the device" };
         return Err(ProfileError::new(&value.place, refusal));
     }
     if let Some(mode) = &group.mode

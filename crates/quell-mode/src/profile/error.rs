@@ -60,7 +60,7 @@ pub enum ProfileRefusal {
         nearest: Option<&'static str>,
     },
     /// The value has the wrong type.
-    #[error("`{key}` is {expected}, not {found}")]
+    #[error("`{key}` must be {expected}, not {found}")]
     WrongType {
         /// Name of the key.
         key: String,
@@ -70,7 +70,7 @@ pub enum ProfileRefusal {
         found: &'static str,
     },
     /// The value has the right type, but is invalid.
-    #[error("`{key}` is {expected}")]
+    #[error("`{key}` must be {expected}")]
     Value {
         /// Name of the key.
         key: String,

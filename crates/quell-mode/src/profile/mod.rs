@@ -117,8 +117,7 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     for (name, leaf) in table.leaves() {
         let value = leaf.as_sysctl().ok_or_else(|| leaf.wrong_type(&name, "a number or a text"))?;
         if !is_sysctl_name(&name) {
-            let expected =
-                "not the name of a network sysctl; a profile can set net.* only, for example net.core.busy_poll";
+            let expected = "the name of a network sysctl (net.*), for example net.core.busy_poll";
             return Err(ProfileError::new(&leaf.place, ProfileRefusal::Value { key: name, expected }));
         }
         sysctls.insert(name, Placed { value, place: leaf.place.clone() });
