@@ -85,7 +85,7 @@ pub struct Spawn<'a> {
     cpus: Option<CpuList>,
     stdout: Output,
     stderr: Output,
-    dies_with_this_thread: bool,
+    death_signal: Option<Signal>,
 }
 
 impl<'a> Spawn<'a> {
@@ -99,7 +99,7 @@ impl<'a> Spawn<'a> {
             cpus: None,
             stdout: Output::Null,
             stderr: Output::Null,
-            dies_with_this_thread: false,
+            death_signal: None,
         }
     }
 
@@ -150,7 +150,14 @@ impl<'a> Spawn<'a> {
     /// children, and a set-user-id program clears it.
     #[must_use]
     pub fn dies_with_this_thread(mut self) -> Self {
-        self.dies_with_this_thread = true;
+        self.death_signal.get_or_insert(Signal::KILL);
+        self
+    }
+
+    /// As [`Self::dies_with_this_thread`], with SIGTERM: for a child that has to end children of its own before it exits.
+    #[must_use]
+    pub fn is_terminated_with_this_thread(mut self) -> Self {
+        self.death_signal = Some(Signal::TERM);
         self
     }
 
@@ -175,7 +182,7 @@ impl<'a> Spawn<'a> {
         let preparation = Preparation {
             netns: self.netns.map(|netns| netns.as_raw_fd()),
             mask: self.cpus.as_ref().map(CpuMask::new),
-            parent: self.dies_with_this_thread.then(getpid),
+            parent: self.death_signal.map(|signal| (getpid(), signal)),
             reporter: reporter.as_raw_fd(),
         };
         // SAFETY: `in_child` makes only system calls. Its two file descriptors stay open until `spawn` returns.
@@ -240,7 +247,7 @@ fn reported_step(report: OwnedFd) -> SpawnStep {
 struct Preparation {
     netns: Option<RawFd>,
     mask: Option<CpuMask>,
-    parent: Option<rustix::process::Pid>,
+    parent: Option<(rustix::process::Pid, Signal)>,
     reporter: RawFd,
 }
 
@@ -278,10 +285,10 @@ impl Preparation {
     }
 
     fn die_with_parent(&self) -> io::Result<()> {
-        let Some(parent) = self.parent else {
+        let Some((parent, signal)) = self.parent else {
             return Ok(());
         };
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         if getppid() != Some(parent) {
             // The parent died before the child set the signal, so the signal will never arrive.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));

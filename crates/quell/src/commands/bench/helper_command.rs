@@ -43,7 +43,9 @@ impl HelperCommand {
         let id = format!("{role}-{}", std::process::id());
         let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
         keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
+        // With SIGKILL, `quell run` would leave its command behind, and the journal could not identify it.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
+        let spawn = spawn.is_terminated_with_this_thread();
         let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }
