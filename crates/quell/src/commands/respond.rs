@@ -70,10 +70,12 @@ struct Document {
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
+    // Once the responder accepts, its connections may take every descriptor.
+    let mut epoll = Epoll::new(2).map_err(refused)?;
     let responder = Responder::start(spec(args), None).map_err(|error| failure(args.address, &error))?;
     let address = responder.address();
     output::say(&format!("listening on {address}"));
-    serve(&responder, &interruption).map_err(refused)?;
+    serve(&responder, &interruption, &mut epoll).map_err(refused)?;
     let done = responder.stats();
     if args.json {
         let ResponderStats { accepted, answered, accept_pauses } = done;
@@ -85,8 +87,7 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
 }
 
 /// Waits for a signal or the failure of a worker. Warns once when no descriptor is left for connections.
-fn serve(responder: &Responder, interruption: &Interruption) -> std::io::Result<()> {
-    let mut epoll = Epoll::new(2)?;
+fn serve(responder: &Responder, interruption: &Interruption, epoll: &mut Epoll) -> std::io::Result<()> {
     epoll.add(interruption, 0, Trigger::Level)?;
     epoll.add(responder.trouble(), 1, Trigger::ReadEdge)?;
     let mut warned = false;
