@@ -143,8 +143,8 @@ pub(crate) const CONTROL: usize = 1;
 pub(crate) const TREATMENTS_FROM: usize = 2;
 
 impl<S> ExperimentDesign<S> {
-    /// Creates a design with slices of 200 ms, a settling time of 10 ms, a budget of 2 minutes, 10 looks, an error rate
-    /// of 5 % and a margin of 5 %. Every treatment is compared with the reference.
+    /// Creates a design with slices of 200 ms, a settling time of 10 ms, a budget of 2 minutes, and 10 looks. The error
+    /// rate and the margin are 5 %. Every treatment is compared with the reference.
     #[must_use]
     pub fn new(reference: Treatment<S>, treatments: Vec<Treatment<S>>, criteria: Vec<Criterion>, seed: u64) -> Self {
         Self {
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_budget_without_time_for_six_blocks_is_refused() {
         let short = ExperimentDesign { budget_ms: 5_000, ..design() };
-        let error = DesignError::BudgetTooShort { budget_ms: 5_000, block_ms: 880, blocks: 5, needed: 6 };
+        let error = DesignError::BudgetTooShort { budget_ms: 5_000, block_ms: 840, blocks: 5, needed: 6 };
         assert_eq!(short.check(), Err(error));
         assert_eq!(design().check(), Ok(()));
     }

@@ -72,8 +72,8 @@ pub struct Reached {
     pub library: Library,
 }
 
-/// Tracks the processes of a command over time. A result counts if it is the same in several consecutive checks,
-/// because a program that has just started may have created its sockets, but not its epolls.
+/// Tracks the processes of a command over time. A result counts if it is the same in several consecutive checks. The
+/// reason is that a program may create its epolls some time after its sockets.
 #[derive(Debug, Default)]
 pub struct ReachTracker {
     tracks: BTreeMap<(Pid, u64), Track>,
@@ -185,8 +185,8 @@ fn found(has: impl Iterator<Item = Option<bool>>) -> ReachedObjects {
 }
 
 impl Reached {
-    /// Whether the mode changes nothing in the process: an epoll, a socket or a wait that it needs was found, and none of
-    /// its kind has the mode's values.
+    /// Whether the mode changes nothing in the process. This is so if the process has a required epoll, socket or wait,
+    /// but none of that kind has the mode's values.
     #[must_use]
     pub fn is_without_effect(&self) -> bool {
         let lacks_all = |found| match found {
@@ -194,7 +194,7 @@ impl Reached {
             ReachedObjects::Lacking { without, of } => without == of,
             ReachedObjects::Everywhere | ReachedObjects::Unknown => false,
         };
-        // Epolls have the values whoever set them; the waits of such a process matter less.
+        // Epolls have the mode's values, regardless of which program set them. The waits of such a process matter less.
         let lacks_waits = self.waits == Waits::AroundLibrary && self.epolls != ReachedObjects::Everywhere;
         lacks_all(self.epolls) || lacks_all(self.sockets) || lacks_waits
     }

@@ -106,7 +106,7 @@ impl Addresses {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);
         let target = RequestTarget::Index(index);
-        let all = self.socket.collect("list addresses of", &target, &request, decode_address)?;
+        let all = self.socket.collect("list the addresses of", &target, &request, decode_address)?;
         Ok(all.into_iter().filter(|(owner, _)| *owner == index.get()).map(|(_, a)| a).collect())
     }
 }

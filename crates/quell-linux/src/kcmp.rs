@@ -23,7 +23,7 @@ struct Slot {
 /// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
 ///
 /// # Errors
-/// The error returned by `kcmp(2)`: `ENOSYS` if the kernel lacks the system call, `EINVAL` if it cannot compare epolls
+/// The error returned by `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `EINVAL` if it cannot compare epolls
 /// or the file is not an epoll.
 pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<bool> {
     let own = Pid::of_this_process().get();

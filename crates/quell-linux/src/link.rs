@@ -150,7 +150,7 @@ impl Links {
     pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.collect("list interfaces of", &RequestTarget::Namespace, &request, decode_link)
+        self.socket.collect("list the interfaces of", &RequestTarget::Namespace, &request, decode_link)
     }
 
     /// Finds an interface by name.
@@ -160,7 +160,7 @@ impl Links {
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.get("read state of", &RequestTarget::Name(name.clone()), &request, decode_link)
+        self.socket.get("read the state of", &RequestTarget::Name(name.clone()), &request, decode_link)
     }
 
     /// Finds an interface by index.
@@ -170,7 +170,7 @@ impl Links {
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.get("read state of", &RequestTarget::Index(index), &request, decode_link)
+        self.socket.get("read the state of", &RequestTarget::Index(index), &request, decode_link)
     }
 
     /// Creates a veth pair, with each end directly in its own namespace. Both ends are down.
@@ -190,7 +190,7 @@ impl Links {
         end_nested(bytes, peer);
         end_nested(bytes, data);
         drop(info);
-        self.socket.act("create veth pair with", &RequestTarget::Name(left.name.clone()), &request)?;
+        self.socket.act("create a veth pair with", &RequestTarget::Name(left.name.clone()), &request)?;
         Ok(VethPair { left: left_links.by_name(&left.name)?.index, right: right_links.by_name(&right.name)?.index })
     }
 
@@ -239,7 +239,7 @@ impl Links {
         let namespace_fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_net_ns_fd(namespace_fd);
-        self.socket.act("move to another namespace", &RequestTarget::Index(index), &request)
+        self.socket.act("change the namespace of", &RequestTarget::Index(index), &request)
     }
 
     /// Deletes an interface. Deleting one end of a veth pair also deletes the other end.

@@ -104,7 +104,7 @@ impl SockDiag {
         // The two requests in the bindings are identical, and the header selects the protocol.
         let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);
-        self.socket.collect("list sockets of", &RequestTarget::Namespace, &request, decode).map(drop)
+        self.socket.collect("list the sockets of", &RequestTarget::Namespace, &request, decode).map(drop)
     }
 }
 

@@ -1,6 +1,6 @@
-//! The settings nearest to a mode on a kernel without settings per NAPI instance (`napi-set`): settings of the whole
-//! device, and busy polling of epolls or sockets. Callers must tell the user that these settings are not the mode
-//! itself.
+//! The settings nearest to a mode on a kernel without settings per NAPI instance (`napi-set`). They consist of settings
+//! of the whole device, and busy polling of epolls or sockets. Callers must tell the user that these settings are not
+//! the mode itself.
 
 use std::fmt;
 

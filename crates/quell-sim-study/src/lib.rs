@@ -1,5 +1,5 @@
-//! Studies with the model of `quell-sim`. They compare it with published measurements, fit the constants of a host,
-//! measure the effect of each part of the model, and explain delivery modes step by step.
+//! Studies with the model of `quell-sim`. They compare it with published measurements and fit the constants of a host.
+//! They also measure the effect of each part of the model, and explain delivery modes step by step.
 //!
 //! | module | question |
 //! | --- | --- |

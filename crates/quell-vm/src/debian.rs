@@ -1,5 +1,5 @@
 //! Kernels from Debian's archive, fetched from the mirror that this system's apt uses. apt reads the indexes, verifies
-//! signatures and checksums, and downloads packages, all within a directory of this user. From the system's apt
+//! signatures and checksums, and downloads packages. It uses a directory of this user. From the system's apt
 //! configuration, only the mirror is used. System packages and package lists are not changed.
 
 use std::collections::BTreeMap;

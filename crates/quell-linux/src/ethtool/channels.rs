@@ -50,7 +50,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_channels_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read channels of", &RequestTarget::Index(index), &request, decode_channels)
+        self.socket.get("read the channels of", &RequestTarget::Index(index), &request, decode_channels)
     }
 
     /// Sets the channel counts of an interface.
@@ -71,7 +71,7 @@ impl Ethtool {
             attributes = attributes.push_combined_count(combined);
         }
         drop(attributes);
-        self.socket.act("set channels of", &RequestTarget::Index(index), &request)
+        self.socket.act("set the channels of", &RequestTarget::Index(index), &request)
     }
 }
 

@@ -166,7 +166,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_coalesce_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read coalescing of", &RequestTarget::Index(index), &request, decode_coalescing)
+        self.socket.get("read the coalescing of", &RequestTarget::Index(index), &request, decode_coalescing)
     }
 
     /// Sets the parameters in `changes` and leaves the others unchanged. On an error, nothing is changed.
@@ -187,7 +187,7 @@ impl Ethtool {
             }
         }
         drop(encoder);
-        self.socket.act("set coalescing of", &RequestTarget::Index(index), &request)
+        self.socket.act("set the coalescing of", &RequestTarget::Index(index), &request)
     }
 }
 

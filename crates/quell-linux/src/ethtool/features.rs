@@ -98,7 +98,7 @@ pub enum FeatureError {
         active: bool,
     },
     /// The kernel accepted the request, but other features prevent its effect.
-    #[error("set features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
+    #[error("set the features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
     NotInEffect {
         /// Names of the features whose state differs from the request.
         names: Vec<String>,
@@ -116,7 +116,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read features of", &RequestTarget::Index(index), &request, decode_features)
+        self.socket.get("read the features of", &RequestTarget::Index(index), &request, decode_features)
     }
 
     /// Switches features by name, and returns the resulting state of all features. If a feature cannot be switched, no
@@ -138,7 +138,7 @@ impl Ethtool {
             bits = if on { bit.push_value(()) } else { bit }.end_nested();
         }
         drop(bits);
-        self.socket.act("set features of", &RequestTarget::Index(index), &request)?;
+        self.socket.act("set the features of", &RequestTarget::Index(index), &request)?;
         let after = self.features(index)?;
         let names = after.unmet(changes);
         if names.is_empty() { Ok(after) } else { Err(FeatureError::NotInEffect { names, index }) }

@@ -69,9 +69,9 @@ impl Ethtool {
     ///
     /// # Errors
     /// [`NetlinkError`]: `Unsupported` if the driver has no flow rules (veth, virtio-net), `Absent` if the interface
-    /// does not exist, `Busy` if the rules change during the call.
+    /// does not exist. `Busy` if the rules change during the call.
     pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
-        const ACTION: &str = "list flow rules of";
+        const ACTION: &str = "list the flow rules of";
         let failed = |cause: Cause| NetlinkError::new(ACTION, RequestTarget::Index(index), cause);
         let mut buffer = command(ETHTOOL_GRXCLSRLCNT, 0);
         self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRLCNT", &mut buffer)?;

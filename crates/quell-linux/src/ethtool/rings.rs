@@ -48,7 +48,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rings_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read ring sizes of", &RequestTarget::Index(index), &request, decode_rings)
+        self.socket.get("read the ring sizes of", &RequestTarget::Index(index), &request, decode_rings)
     }
 
     /// Sets ring sizes. Most drivers take the link down briefly and recreate their queues.
@@ -67,7 +67,7 @@ impl Ethtool {
             attributes = attributes.push_tx(tx);
         }
         drop(attributes);
-        self.socket.act("set ring sizes of", &RequestTarget::Index(index), &request)
+        self.socket.act("set the ring sizes of", &RequestTarget::Index(index), &request)
     }
 }
 

@@ -122,7 +122,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
         drop(push_context(address_to(request.encode().nested_header(), index), context));
-        self.socket.get("read RSS of", &RequestTarget::Index(index), &request, decode_rss)
+        self.socket.get("read the RSS settings of", &RequestTarget::Index(index), &request, decode_rss)
     }
 
     /// Reads all RSS contexts of an interface, in ascending order. Kernels before 6.12 cannot list them; then only
@@ -134,7 +134,8 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_rss_get_dump();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
         drop(address_to(request.encode().nested_header(), index));
-        let listed = self.socket.collect("list RSS contexts of", &RequestTarget::Index(index), &request, decode_rss);
+        let listed =
+            self.socket.collect("list the RSS contexts of", &RequestTarget::Index(index), &request, decode_rss);
         match listed {
             // The list is empty for a driver without RSS; reading the default context returns the reason.
             Ok(contexts) if contexts.is_empty() => {}
@@ -158,7 +159,7 @@ impl Ethtool {
         request.header_mut().cmd = ETHTOOL_MSG_RSS_SET;
         let attributes = push_context(address_to(request.encode().nested_header(), index), context);
         push_request(attributes, change);
-        match self.socket.act("change RSS of", &RequestTarget::Index(index), &request) {
+        match self.socket.act("change the RSS settings of", &RequestTarget::Index(index), &request) {
             Err(error) if error.failure() == Failure::Unsupported => self.set_rss_by_ioctl(index, context, change),
             result => result,
         }

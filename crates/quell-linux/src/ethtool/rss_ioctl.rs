@@ -36,7 +36,7 @@ impl Ethtool {
         context: RssContextId,
         change: &RssRequest,
     ) -> Result<(), NetlinkError> {
-        self.write_rss("change RSS of", index, context.get(), change).map(drop)
+        self.write_rss("change the RSS settings of", index, context.get(), change).map(drop)
     }
 
     pub(super) fn create_rss_context_by_ioctl(

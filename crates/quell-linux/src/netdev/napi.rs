@@ -40,7 +40,7 @@ impl Netdev {
     pub fn napi(&mut self, id: NapiId) -> Result<Napi, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
-        self.socket.get("read settings of", &RequestTarget::Napi(id), &request, decode_napi)
+        self.socket.get("read the settings of", &RequestTarget::Napi(id), &request, decode_napi)
     }
 
     /// Lists the NAPI instances of an interface, in ascending order of id. An interface that is down, or a veth
@@ -52,7 +52,7 @@ impl Netdev {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());
         let target = RequestTarget::Index(ifindex);
-        let mut napis = self.socket.collect("list NAPIs of", &target, &request, decode_napi)?;
+        let mut napis = self.socket.collect("list the NAPIs of", &target, &request, decode_napi)?;
         napis.sort_unstable_by_key(|napi| napi.id);
         Ok(napis)
     }
@@ -82,7 +82,7 @@ impl Netdev {
             }
         }
         drop(attributes);
-        self.socket.act("change settings of", &RequestTarget::Napi(id), &request)
+        self.socket.act("change the settings of", &RequestTarget::Napi(id), &request)
     }
 }
 

@@ -99,7 +99,7 @@ impl Netdev {
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = RequestTarget::Index(ifindex);
-        let (_, _, counters) = self.socket.get("read statistics of", &target, &request, decode_stats)?;
+        let (_, _, counters) = self.socket.get("read the statistics of", &target, &request, decode_stats)?;
         Ok(DeviceStats { ifindex, counters })
     }
 
@@ -114,7 +114,7 @@ impl Netdev {
             (Some(kind), Some(id), counters) => Ok(QueueStats { kind, id, counters }),
             _ => Err(Malformed("statistics of a queue without its type and number")),
         };
-        let action = "read queue statistics of";
+        let action = "read the queue statistics of";
         let mut stats = self.socket.collect(action, &target, &request, decode_queue)?;
         stats.sort_unstable_by_key(|queue| (queue.kind, queue.id));
         Ok(stats)

@@ -48,7 +48,7 @@ impl Netdev {
         let mut request = bindings::Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex.get());
         let target = RequestTarget::Index(ifindex);
-        let mut queues = self.socket.collect("list queues of", &target, &request, decode_queue)?;
+        let mut queues = self.socket.collect("list the queues of", &target, &request, decode_queue)?;
         queues.sort_unstable_by_key(|queue| (queue.kind, queue.id));
         Ok(queues)
     }

@@ -117,7 +117,7 @@ impl NetlinkError {
         matches!(self.cause, Cause::FamilyAbsent { .. })
     }
 
-    /// Operation that failed, for example `change settings of`. [`NetlinkError::target`] is its object.
+    /// Operation that failed, for example `change the settings of`. [`NetlinkError::target`] is its object.
     #[must_use]
     pub fn action(&self) -> &'static str {
         self.action

@@ -1,8 +1,8 @@
 //! Network namespaces: creates, finds, enters and deletes them. Names are files `/run/netns/NAME`, as for `ip netns`,
 //! so each tool sees the other's namespaces. Callers decide on the content of a namespace, and when to delete it.
 //!
-//! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread that ends
-//! afterwards ([`Namespace::run`]), so a panic or an error cannot leave the caller in the wrong namespace.
+//! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread, which
+//! then ends ([`Namespace::run`]). A panic or an error therefore cannot leave the caller in the wrong namespace.
 
 mod cookie;
 mod error;

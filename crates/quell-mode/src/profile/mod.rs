@@ -125,9 +125,9 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     Ok(sysctls)
 }
 
-/// Whether the text is the name of a network sysctl: `net` and components of letters, digits, `_`, `-` and `/` (for a
-/// dot within a component), separated by dots. Other sysctls do not concern packet delivery, and some can run programs
-/// (`kernel.core_pattern`).
+/// Whether the text is the name of a network sysctl. It consists of `net` and further components, separated by dots. A
+/// component contains letters, digits, `_`, `-`, and `/` in place of a dot. Other sysctls do not concern packet
+/// delivery, and some can run programs (`kernel.core_pattern`).
 fn is_sysctl_name(name: &str) -> bool {
     let is_part = |part: &str| {
         let mut bytes = part.bytes();

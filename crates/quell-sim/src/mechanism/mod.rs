@@ -1,6 +1,6 @@
-//! State and transitions of single parts of the kernel and the NIC: the NAPI instance, interrupt coalescing with
-//! adaptive moderation, the RX queue with its ring, and the epoll context. These are pure functions; `world` adds CPUs
-//! and costs.
+//! State and transitions of single parts of the kernel and the NIC. These parts are the NAPI instance, interrupt
+//! coalescing with adaptive moderation, the RX queue with its ring, and the epoll context. The transitions are pure
+//! functions; `world` adds CPUs and costs.
 
 mod coalescing;
 mod epoll;

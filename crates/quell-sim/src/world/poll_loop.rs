@@ -1,5 +1,5 @@
-//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping: a loop over the receive ring, a thread that
-//! only kicks, and a sender with a fixed rate. A kick is one `recvfrom` call, which polls the queue once.
+//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping. They are a loop over the receive ring, a thread
+//! that only kicks, and a sender with a fixed rate. A kick is one `recvfrom` call, which polls the queue once.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, Program, Stage, World};
