@@ -23,7 +23,7 @@ enum Shape {
     GeneralizedPareto { location: f64, scale: f64, shape: f64 },
 }
 
-/// Why a text is not a valid distribution.
+/// Reason why a text is not a valid distribution.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("distribution '{text}': {problem}")]
 pub struct DistributionError {

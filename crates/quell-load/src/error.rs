@@ -9,7 +9,7 @@ use quell_linux::netns::NamespaceError;
 use quell_linux::sched::SchedError;
 use thiserror::Error;
 
-/// Why a generator could not be set up or could not run.
+/// Reason why a generator could not be set up or could not run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -22,7 +22,7 @@ pub enum LoadError {
         problem: String,
     },
     /// A connection could not be opened before the run.
-    #[error("connecting to {address}: {source}; is a server listening there?")]
+    #[error("could not connect to {address}: {source}; is a server listening there?")]
     Connect {
         /// The server's address.
         address: SocketAddr,
@@ -30,15 +30,15 @@ pub enum LoadError {
         source: io::Error,
     },
     /// A generator thread could not enter the network namespace.
-    #[error("generator thread: {0}")]
+    #[error("a generator thread could not enter the network namespace: {0}")]
     Namespace(#[from] NamespaceError),
     /// A thread could not be pinned.
-    #[error("pinning a thread: {0}")]
+    #[error("could not pin a thread: {0}")]
     Pin(#[from] SchedError),
     /// Another system call failed.
-    #[error("{action}: {source}")]
+    #[error("could not {action}: {source}")]
     System {
-        /// Attempted action.
+        /// Attempted action, in the infinitive: `create a socket`.
         action: &'static str,
         /// The kernel's error.
         source: io::Error,

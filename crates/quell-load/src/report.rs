@@ -65,7 +65,7 @@ impl LoadReport {
 pub struct EngineUsed {
     /// Method used.
     pub engine: Engine,
-    /// Why busy polling was not used, if it was requested or considered.
+    /// Reason why busy polling was not used, if it was requested or considered.
     pub why_not_busy_poll: Option<String>,
 }
 

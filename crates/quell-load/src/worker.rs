@@ -68,7 +68,7 @@ pub(crate) fn work(
         }
     };
     while let Ok(plan) = plans.recv() {
-        let result = Drive::new(&mut state, plan).run().map_err(LoadError::system("waiting for events"));
+        let result = Drive::new(&mut state, plan).run().map_err(LoadError::system("wait for events"));
         if done.send(Done { result, napi_ids: napi_ids(&state.connections) }).is_err() {
             return;
         }
@@ -127,16 +127,16 @@ fn choose_finder(polling: Polling, connections: &[Connection]) -> Result<(Finder
 }
 
 fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
-    let finder = Finder::epoll(connections.len()).map_err(LoadError::system("creating an epoll instance"))?;
+    let finder = Finder::epoll(connections.len()).map_err(LoadError::system("create an epoll instance"))?;
     for (id, connection) in (0..).zip(connections) {
         if let Some(socket) = connection.socket() {
-            finder.add(id, socket).map_err(LoadError::system("adding a connection to the epoll"))?;
+            finder.add(id, socket).map_err(LoadError::system("add a connection to the epoll"))?;
         }
     }
     Ok(finder)
 }
 
-/// Why busy polling would not help, or does not seem to be intended. `None` if it should be used.
+/// Reason why busy polling would not help, or does not seem to be intended. `None` if it should be used.
 fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     let most = Polling::CONNECTIONS_MAX;
     if connections.len() > most as usize {

@@ -95,7 +95,9 @@ impl<'a> Player<'a> {
             }
             ApplicationStep::AddWithoutInterest(descriptor) => {
                 if let (Some(epoll), Some(receiver)) = (&self.epoll, self.sockets.receiver(descriptor)) {
-                    epoll.add(receiver, descriptor as u64, Trigger::Unrequested).map_err(failed("add to an epoll"))?;
+                    epoll
+                        .add(receiver, descriptor as u64, Trigger::Unrequested)
+                        .map_err(failed("add a descriptor to an epoll"))?;
                 }
             }
             ApplicationStep::CloseEpoll => self.epoll = None,
@@ -111,7 +113,7 @@ impl<'a> Player<'a> {
         let returned_ns = self.now_ns();
         let wait = ObservedWait { application: self.index, called_ns, returned_ns, events: epoll.len() };
         self.epoll = Some(epoll);
-        result.map_err(failed("epoll_wait"))?;
+        result.map_err(failed("wait for events"))?;
         if returned_ns < self.scenario.lasts.0 && self.waits.len() < self.waits.capacity() {
             self.waits.push(wait);
         }
@@ -139,7 +141,7 @@ impl<'a> Player<'a> {
         let left_ns = self.scenario.lasts.0.saturating_sub(self.now_ns()).max(1_000_000);
         if let Some(receiver) = self.sockets.receiver(descriptor) {
             let until_the_end = Duration::from_nanos(left_ns);
-            receiver.set_receive_timeout(until_the_end).map_err(failed("setting a timeout"))?;
+            receiver.set_receive_timeout(until_the_end).map_err(failed("set a timeout"))?;
         }
         self.read_one(descriptor)?;
         Ok(())
@@ -156,7 +158,7 @@ impl<'a> Player<'a> {
                 Ok(true)
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(failed("receiving a message")(error)),
+            Err(error) => Err(failed("receive a message")(error)),
         }
     }
 

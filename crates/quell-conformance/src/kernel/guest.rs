@@ -97,13 +97,13 @@ fn control(application: &Side, napi: NapiId) -> Control {
 fn napi_of_the_queue(application: &Side, peer: &Side) -> Result<Option<NapiId>, PlayError> {
     let address = SocketAddr::new(application.address, 0);
     let receiver = application.namespace.run(|| UdpSocket::bind(address, false, Blocking::Yes))?;
-    let receiver = receiver.map_err(failed("creating a socket"))?;
-    receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("setting a timeout"))?;
-    let address = receiver.local_address().map_err(failed("reading a socket's port"))?;
-    let sender = peer.namespace.run(|| UdpSocket::connect(address))?.map_err(failed("creating a socket"))?;
+    let receiver = receiver.map_err(failed("create a socket"))?;
+    receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("set a timeout"))?;
+    let address = receiver.local_address().map_err(failed("read a socket's port"))?;
+    let sender = peer.namespace.run(|| UdpSocket::connect(address))?.map_err(failed("create a socket"))?;
     let began = Instant::now();
     while began.elapsed() < WAY_MAX {
-        sender.send(b"way").map_err(failed("sending a datagram"))?;
+        sender.send(b"way").map_err(failed("send a datagram"))?;
         if receiver.receive(&mut [0; 8]).is_ok() {
             return Ok(socket_options::incoming_napi_id(&receiver)?);
         }

@@ -107,9 +107,9 @@ pub enum PlayError {
         waited: Duration,
     },
     /// A system call on a socket, epoll or event failed.
-    #[error("{action}: {source}")]
+    #[error("could not {action}: {source}")]
     System {
-        /// Attempted action.
+        /// Attempted action, in the infinitive: `create a socket`.
         action: &'static str,
         /// The kernel's error.
         source: io::Error,
@@ -168,7 +168,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
         set_queue(&mut queues, index, settings, site)?;
     }
-    let stop = WakeEvent::new().map_err(failed("creating an eventfd"))?;
+    let stop = WakeEvent::new().map_err(failed("create an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
     let counting = Counting::begin(site, &mut queues, scenario)?;
     let outside = Outside::new(scenario, &sockets, &epolls, queues)?;
@@ -179,7 +179,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
             Ok((sent, counting.end(site)?))
         });
         // Stops all threads even after an error, so that no thread waits forever.
-        stop.raise().map_err(failed("raising an eventfd"))?;
+        stop.raise().map_err(failed("raise an eventfd"))?;
         end
     })?;
     let (sent, (counted, busy_poll_rx_packets)) = end;
@@ -220,8 +220,8 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Ve
     for (index, of) in scenario.epolls.iter().enumerate() {
         let users = scenario.applications.iter().filter(|application| application.epoll == index);
         let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
-        let epoll = Epoll::new(max_events).map_err(failed("creating an epoll"))?;
-        epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
+        let epoll = Epoll::new(max_events).map_err(failed("create an epoll"))?;
+        epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watch an eventfd"))?;
         // A new epoll already has the default parameters, and an older kernel supports no others.
         let has_parameters = of.settings != EpollParams::default();
         if of.napi_known && has_parameters {
@@ -233,7 +233,7 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Ve
         }
         if let Some(outer) = of.inside {
             let token = application::NESTED + index as u64;
-            epolls[outer].add(&epoll, token, Trigger::Level).map_err(failed("adding to an epoll"))?;
+            epolls[outer].add(&epoll, token, Trigger::Level).map_err(failed("add a descriptor to an epoll"))?;
         }
         epolls.push(epoll);
     }
@@ -244,7 +244,7 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &WakeEvent) -> Result<Ve
 /// references remain.
 fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
     let player = |(index, application): (usize, &'a crate::scenario::Application)| {
-        let duplicate = |of: &Epoll| of.duplicate().map_err(failed("duplicating an epoll"));
+        let duplicate = |of: &Epoll| of.duplicate().map_err(failed("duplicate an epoll"));
         let inside = |(_, of): &(&Epoll, &crate::scenario::ScenarioEpoll)| of.inside == Some(application.epoll);
         let inner = epolls.iter().zip(&scenario.epolls).filter(inside).map(|(epoll, _)| duplicate(epoll));
         let inner = inner.collect::<Result<_, PlayError>>()?;

@@ -41,7 +41,7 @@ impl<'a> Outside<'a> {
             let action = match change.what {
                 ChangeKind::Napi { queue, settings } => Some(Action::Napi { queue, settings }),
                 ChangeKind::Epoll { epoll, settings } => {
-                    let epoll = epolls[epoll].duplicate().map_err(failed("duplicating an epoll"))?;
+                    let epoll = epolls[epoll].duplicate().map_err(failed("duplicate an epoll"))?;
                     Some(Action::Epoll { epoll, settings })
                 }
                 ChangeKind::Raise(event) => sockets.event(event).map(Action::Raise),
@@ -61,13 +61,13 @@ impl<'a> Outside<'a> {
             match action {
                 Action::Send { number, by } => {
                     sent[number as usize] = clock::monotonic_ns().saturating_sub(begins_ns);
-                    by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
+                    by.send(&number.to_ne_bytes()).map_err(failed("send a message"))?;
                 }
                 Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
                 // Drop this reference to the epoll at once. An application may be about to close what must be the last
                 // one.
                 Action::Epoll { epoll, settings } => epoll_params::set(&epoll, settings)?,
-                Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
+                Action::Raise(event) => event.raise().map_err(failed("raise an eventfd"))?,
             }
         }
         Ok(sent)

@@ -42,7 +42,7 @@ impl Sockets {
                 configure(&opened.0, socket)?;
                 Ok(Opened::Socket { receiver: opened.0, sender: opened.1 })
             }
-            DescriptorKind::Event => Ok(Opened::Event(WakeEvent::new().map_err(failed("creating an eventfd"))?)),
+            DescriptorKind::Event => Ok(Opened::Event(WakeEvent::new().map_err(failed("create an eventfd"))?)),
         };
         scenario.descriptors.iter().map(open).collect::<Result<_, PlayError>>().map(Self)
     }
@@ -59,7 +59,7 @@ impl Sockets {
                 Opened::Socket { receiver, .. } => epoll.add(receiver, token as u64, trigger),
                 Opened::Event(event) => epoll.add(event, token as u64, trigger),
             };
-            added.map_err(failed("adding to an epoll"))?;
+            added.map_err(failed("add a descriptor to an epoll"))?;
         }
         Ok(())
     }
@@ -126,10 +126,10 @@ fn flow_by(
         let blocking = if descriptor.epoll.is_some() { Blocking::No } else { Blocking::Yes };
         let address = SocketAddr::new(site.application.address, 0);
         let receiver = site.application.namespace.run(|| UdpSocket::bind(address, false, blocking))?;
-        let receiver = receiver.map_err(failed("creating the application's socket"))?;
-        let address = receiver.local_address().map_err(failed("reading a socket's port"))?;
+        let receiver = receiver.map_err(failed("create the application's socket"))?;
+        let address = receiver.local_address().map_err(failed("read a socket's port"))?;
         let sender = site.peer.namespace.run(|| UdpSocket::connect(address))?;
-        let sender = sender.map_err(failed("creating the peer's socket"))?;
+        let sender = sender.map_err(failed("create the peer's socket"))?;
         find_the_way(&descriptor.name, &sender, &receiver)?;
         if socket_options::incoming_napi_id(&receiver)? == wanted {
             return Ok((receiver, sender));
@@ -140,14 +140,14 @@ fn flow_by(
 
 /// Sends one datagram and waits for it.
 fn find_the_way(name: &str, sender: &UdpSocket, receiver: &UdpSocket) -> Result<(), PlayError> {
-    receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("setting a timeout"))?;
-    sender.send(b"way").map_err(failed("sending a datagram"))?;
+    receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("set a timeout"))?;
+    sender.send(b"way").map_err(failed("send a datagram"))?;
     let began = Instant::now();
     while began.elapsed() < WAY_MAX {
         match receiver.receive(&mut [0; 8]) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
-            Err(error) => return Err(failed("receiving a datagram")(error)),
+            Err(error) => return Err(failed("receive a datagram")(error)),
         }
     }
     Err(PlayError::NoWay { socket: name.to_owned(), waited: WAY_MAX })

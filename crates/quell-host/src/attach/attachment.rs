@@ -279,7 +279,7 @@ impl Attachment {
         self.transaction.revert()
     }
 
-    /// The programs, as found by the last pass.
+    /// The programs that the last pass found.
     #[must_use]
     pub fn targets(&self) -> &Targets {
         &self.targets

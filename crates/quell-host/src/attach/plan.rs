@@ -62,9 +62,9 @@ pub enum AttachStep {
     Queue(QueueStep),
     /// An epoll of the program.
     Epoll(EpollStep),
-    /// Sockets of the program that busy poll (`SO_BUSY_POLL`).
+    /// Sockets of the program to set to busy polling (`SO_BUSY_POLL`).
     Sockets(SocketsStep),
-    /// An io_uring of the program that busy polls.
+    /// An io_uring of the program to set to busy polling.
     Ring(RingStep),
 }
 

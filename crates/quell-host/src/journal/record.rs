@@ -284,7 +284,7 @@ pub struct SocketsPolling {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsAlike {
-    /// Listening sockets; connections inherit their setting.
+    /// Whether these are listening sockets, whose connections inherit the setting.
     pub listens: bool,
     /// Previous setting.
     pub old: SocketValues,

@@ -158,7 +158,7 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// Known coalescing of the device after the plan.
+/// Coalescing of the device after the plan, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coalesced {
     /// Values of queues that have none of their own.

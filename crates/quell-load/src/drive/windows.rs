@@ -24,7 +24,7 @@ pub(crate) struct WindowOrder {
     pub(crate) window_ns: Range<u64>,
 }
 
-/// Tells the main thread what became of order `number`.
+/// Notifies the main thread of the stage of order `number`.
 pub(crate) struct WindowNotice {
     pub(crate) number: u64,
     pub(crate) stage: WindowStage,

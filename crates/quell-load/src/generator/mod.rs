@@ -144,7 +144,7 @@ impl Generator {
         let handle = std::thread::Builder::new()
             .name(format!("quell-load-{thread}"))
             .spawn(move || work(&assignment, &ready_sender, &plan_receiver, &done_sender))
-            .map_err(LoadError::system("starting a generator thread"))?;
+            .map_err(LoadError::system("start a generator thread"))?;
         let Ready { tid, engine, napi_ids } = ready.recv().map_err(|_| LoadError::ThreadLost)??;
         self.napi_ids.extend(napi_ids);
         self.workers.push(Worker { tid, engine, plans: Some(plans), done, thread: Some(handle) });

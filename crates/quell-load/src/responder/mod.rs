@@ -113,7 +113,7 @@ impl Responder {
     /// [`LoadError::Pin`] when a worker cannot be pinned. Nothing keeps running after an error.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
-        let event = || WakeEvent::new().map_err(LoadError::system("creating an eventfd"));
+        let event = || WakeEvent::new().map_err(LoadError::system("create an eventfd"));
         let shared = Arc::new(Shared {
             spec,
             stop: AtomicBool::new(false),
@@ -141,7 +141,7 @@ impl Responder {
         let handle = std::thread::Builder::new()
             .name(format!("quell-respond-{worker}"))
             .spawn(move || run_worker(&shared, worker, address, namespace.as_deref(), &sender))
-            .map_err(LoadError::system("starting a responder thread"))?;
+            .map_err(LoadError::system("start a responder thread"))?;
         self.workers.push(handle);
         let (tid, address) = ready.recv().map_err(|_| LoadError::ThreadLost)??;
         self.address = address;
@@ -271,7 +271,7 @@ fn open_worker(
         Transport::Udp => UdpSocket::bind(address, share_port, blocking)
             .and_then(|socket| Ok((socket.local_address()?, Endpoint::Udp(socket)))),
     };
-    let (address, endpoint) = bound.map_err(LoadError::system("binding the responder's address"))?;
+    let (address, endpoint) = bound.map_err(LoadError::system("bind the responder's address"))?;
     Ok((endpoint, address))
 }
 

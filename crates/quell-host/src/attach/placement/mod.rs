@@ -194,7 +194,7 @@ impl Placement {
                 debug!(?verification, "connections since the filter was attached");
             }
             for not_pinned in &placed.not_pinned {
-                debug!(%not_pinned, "not bound");
+                debug!(%not_pinned, "worker is not pinned");
             }
             if self.filters.are_settled() && !placed.not_pinned.iter().any(|one| may_change(&one.why)) {
                 break;
@@ -284,12 +284,12 @@ impl Placement {
                     pass.steered.push(Steered { steering, is_replacement });
                 }
                 Err(error) if has_moved_on(&error) => {
-                    info!(group = %steering.group.key, %error, "not steered yet: the group changes");
+                    info!(group = %steering.group.key, %error, "could not attach the filter yet: the group is changing");
                     pass.is_changing = true;
                     moved_on.push(steering.group.key);
                 }
                 Err(error) => {
-                    warn!(group = %steering.group.key, %error, "not steered");
+                    warn!(group = %steering.group.key, %error, "could not attach the filter");
                     pass.not_steered.push((steering.group.key, error));
                 }
             }
@@ -321,10 +321,10 @@ impl Placement {
             match attachment.heard(looks_on, |transaction| transaction.pin(&pin)) {
                 Ok(_) => workers.pinned.push(pin),
                 Err(ChangeError::Settings(error)) if error.is_absent() => {
-                    info!(tid = pin.tid.get(), %error, "not bound: it vanished in the meantime");
+                    info!(tid = pin.tid.get(), %error, "the thread no longer exists");
                 }
                 Err(error) => {
-                    warn!(tid = pin.tid.get(), %error, "not bound");
+                    warn!(tid = pin.tid.get(), %error, "could not pin the thread");
                     workers.failed.push((pin.tid, error));
                 }
             }
