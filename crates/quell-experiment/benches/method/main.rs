@@ -3,9 +3,12 @@
 //! for the same time. `docs/statistics.md` has the results.
 //!
 //! cargo bench -p quell-experiment --bench method -- [EXPERIMENTS-OF-A [OF-B [PART-OF-A-RECORDING'S-NAME]]]
+//!
+//! With `files FILE...` instead, both rules are applied to result files of `quell bench`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 
+mod files;
 mod paired_rule;
 #[path = "../../tests/replay/mod.rs"]
 mod replay;
@@ -29,7 +32,10 @@ const SIZES: [(usize, u64); 6] = [(2, 30), (4, 30), (7, 30), (2, 120), (4, 120),
 const TRIAL_SLICES: usize = 9;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench").peekable();
+    if arguments.next_if_eq("files").is_some() {
+        return files::compare(arguments);
+    }
     let experiments: u64 = arguments.next().map_or(400, |number| number.parse().unwrap());
     let of_power: u64 = arguments.next().map_or(100, |number| number.parse().unwrap());
     let part = arguments.next().unwrap_or_default();
