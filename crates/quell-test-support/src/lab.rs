@@ -278,9 +278,22 @@ impl UdpProgram {
         }
     }
 
-    /// Takes the events of datagram 1 and does not call epoll_wait again, so the queue is suspended. Then datagram 2
-    /// arrives. The settings of the epoll and the queue must be in place.
+    /// Suspends the queue with datagram 2 in it. The settings of the epoll and the queue must be in place.
+    ///
+    /// A NAPI poll that ends after `epoll_wait` has suspended the queue sets the timer back to `gro_flush_timeout`
+    /// (`napi_complete_done`), and the next timer poll delivers the datagram. A program would suspend the queue again with
+    /// its next `epoll_wait`, and so does this function.
     pub fn hold(&mut self) {
+        const WAITS_MAX: u32 = 10;
+        let is_held = (0..WAITS_MAX).any(|_| {
+            self.suspend_and_send();
+            self.receives_within(WATCHED).is_none()
+        });
+        assert!(is_held, "none of {WAITS_MAX} waits suspended the queue");
+    }
+
+    /// Takes the events of datagram 1, which suspends the queue, and sends datagram 2.
+    fn suspend_and_send(&mut self) {
         self.send(1);
         self.epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
         assert_eq!(self.epoll.len(), 1, "the event that suspends the queue");

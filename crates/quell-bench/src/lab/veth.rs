@@ -173,8 +173,8 @@ impl LabSide {
     }
 }
 
-fn stand_in(end: &mut LabSide, name: &'static str, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
-    end.queues.stand_in_for_interrupts(&end.namespace, &device(name), cpus)
+fn stand_in(side: &mut LabSide, name: &'static str, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
+    side.queues.stand_in_for_interrupts(&side.namespace, &device(name), cpus)
 }
 
 fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result<(), LabError> {
