@@ -1,11 +1,11 @@
-//! Records the noise of this machine: slices of memcached in the veth lab under one mode, with CPU time per request and
-//! latency. `cargo bench -p quell-experiment --bench method` replays the recordings. Needs root and memcached.
+//! Records the noise of this machine: CPU time per request and latency of memcached in the veth lab, under a constant
+//! mode. `cargo bench -p quell-experiment --bench method` replays the recordings. Needs root and memcached.
 //!
 //! setsid --wait cargo bench -p quell-bench --bench record_noise -- DIRECTORY [SECONDS-PER-RECORDING [NAME]]
 //!
-//! The lab has priority over other sessions, so other programs of the machine disturb it little. `beside` in a name: each CPU
-//! also runs a thread of that priority that spins for 1 ms and sleeps for 4 ms on average, both at random. `builds`: the
-//! lab has no priority over the compilers that run at the same time.
+//! The lab has a higher priority than other sessions, so other programs disturb it little. In recordings named
+//! `beside`, a thread of the same priority on each CPU spins for 1 ms and sleeps for 4 ms on average, at random. In
+//! recordings named `builds`, the lab has the same priority as compilers that run at the same time.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 
@@ -40,7 +40,7 @@ const SETTLE_MS: u32 = 20;
 /// CPU of the server, and CPU of the generator.
 const CPUS: [u32; 2] = [0, 1];
 
-/// Recordings: name, mode, requests per second, and what the lab has beside it.
+/// Recordings: name, mode, requests per second, and the other programs on the lab's CPUs.
 const RECORDINGS: [(&str, &str, f64, Company); 7] = [
     ("base-40k", "base", 40_000.0, Company::Quiet),
     ("base-40k-beside", "base", 40_000.0, Company::OtherProgram),
@@ -54,9 +54,9 @@ const RECORDINGS: [(&str, &str, f64, Company); 7] = [
 #[derive(Clone, Copy, PartialEq)]
 enum Company {
     Quiet,
-    /// A program that takes a fifth of each CPU.
+    /// A program that uses 20 % of each CPU.
     OtherProgram,
-    /// Whatever else runs, at the same priority.
+    /// All other programs of this machine, at the same priority as the lab.
     Builds,
 }
 
@@ -79,8 +79,8 @@ fn write(directory: &Path, name: &str, text: &str) {
     println!("{}: {} slices", path.display(), text.lines().count() - 1);
 }
 
-/// One line per slice: CPU time of the server per request in ns, foreign share of the server's CPU time in thousandths,
-/// number of requests, and quantiles of the latency in tenths of a µs.
+/// Measures one recording as CSV, one line per slice: CPU time of the server per request in ns, CPU share of other
+/// programs in thousandths, number of requests, and latency quantiles in tenths of a µs.
 fn record(mode: &DeliveryMode, rate_per_s: f64, company: Company, time: Duration) -> String {
     let _turn = LabTurn::wait();
     let directory = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn record(mode: &DeliveryMode, rate_per_s: f64, company: Company, time: Duration
         let of_server = server.processes().unwrap().into_iter();
         let threads = of_server.flat_map(|pid| ProcRoot::default().process(pid).tids().unwrap());
         threads.chain(lab.server.napi_threads.iter().copied()).for_each(prioritise);
-        // A generator that spins with a real-time priority would be stopped for 50 ms per second.
+        // The generator gets no real-time priority: it spins, so the kernel would throttle it for 50 ms per second.
         std::fs::write("/proc/self/autogroup", "-20").unwrap();
     }
     let targets = Targets::find(Selection::Processes(server.processes().unwrap())).unwrap();
@@ -168,7 +168,7 @@ fn line(load: &LoadReport, slice: &Slice) -> String {
     format!("{cpu_ns},{:.0},{},{}", foreign * 1e3, load.latency.count(), latency.join(","))
 }
 
-/// Reads the counters when the measured time begins and when it ends.
+/// Reads the counters at the start and at the end of the measured time.
 struct Slice {
     watched: Watched,
     proc: ProcRoot,
@@ -186,7 +186,7 @@ impl RunObserver for Slice {
     }
 }
 
-/// A program that takes a fifth of each CPU at random times.
+/// A program that uses 20 % of each CPU at random times.
 struct OtherProgram {
     is_over: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,

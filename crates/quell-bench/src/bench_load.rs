@@ -1,4 +1,4 @@
-//! Generator configuration of a bench run: the memcached load of the published experiment, sized for the lab.
+//! Configures the load generator of a lab run with the memcached workload of the published experiment.
 
 use std::net::SocketAddr;
 
@@ -6,10 +6,10 @@ use quell_load::{LoadSpec, Memcached, Transport, Workload};
 
 use crate::cpus::CpuLayout;
 
-/// Share of reads in the published experiment: 3 % of its requests are sets.
+/// Share of reads. The published experiment sends 3 % sets.
 const GET_SHARE: f64 = 0.97;
 
-/// Generator configuration for `connections` connections to a server at `address`.
+/// Returns the generator configuration for `connections` connections to the server at `address`.
 #[must_use]
 pub(crate) fn spec(address: SocketAddr, connections: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
     let memcached = Memcached { get_share: GET_SHARE, ..Memcached::facebook() };

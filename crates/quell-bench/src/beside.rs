@@ -1,5 +1,5 @@
-//! A second server on the queues of the server under test, and its client. Modes are set for the queues, so they also delay
-//! programs that did not ask for a mode; this measures by how much.
+//! Measures how a delivery mode affects a second server on the same queues. Modes are set per queue, so they also delay
+//! programs that did not request a mode.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,18 +15,19 @@ use quell_stats::LatencyHistogram;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
-/// Request in memcached's text protocol.
+/// A request in memcached's text protocol.
 const REQUEST: &[u8] = b"version\r\n";
-/// Mean gap between requests. At 1,000 requests per second the client takes some percent of its CPU.
+/// Mean interval between requests. At 1,000 requests per second, the client uses a few percent of its CPU.
 const MEAN_GAP: Duration = Duration::from_millis(1);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Time limit for a response.
+/// Time limit for one response.
 const RESPONSE_MAX: Duration = Duration::from_secs(2);
-/// The client preempts the generator on its CPU: its own delay would otherwise be added to the latency.
+/// The client has a higher priority than the generator on the same CPU. Otherwise its scheduling delay would count as
+/// latency.
 const PRIORITY: Scheduling = Scheduling { policy: Policy::Fifo { priority: 1 }, reset_on_fork: false };
 
-/// A client that sends one request at a time, sleeps in between, and measures latency from the time at which each request
-/// was due. Dropping it ends it.
+/// A client that sends one request at a time and sleeps in between. It measures latency from the time at which the
+/// request was due. Dropping the value stops the client.
 #[derive(Debug)]
 pub struct BesideClient {
     shared: Arc<Shared>,
@@ -37,15 +38,15 @@ pub struct BesideClient {
 struct Shared {
     latency: Mutex<LatencyHistogram>,
     stop: AtomicBool,
-    /// Why the client ended by itself.
+    /// Reason why the client stopped without being asked to.
     failure: Mutex<Option<String>>,
 }
 
 impl BesideClient {
-    /// Connects to `address` from `namespace` and starts sending from `cpus`.
+    /// Connects to `address` from `namespace` and starts to send from the CPUs `cpus`.
     ///
     /// # Errors
-    /// When the thread cannot be started, pinned or connected.
+    /// Fails if the thread cannot be started, pinned or connected.
     pub fn start(
         address: SocketAddr,
         namespace: Arc<Namespace>,
@@ -60,7 +61,7 @@ impl BesideClient {
             if let (Ok(()), Ok(mut connection)) = (ready.send(outcome), connected)
                 && let Err(error) = ask_until_stopped(&mut connection, &of_thread, seed)
             {
-                *locked(&of_thread.failure) = Some(format!("the second server at {address}: {error}"));
+                *locked(&of_thread.failure) = Some(format!("the second server at {address} failed: {error}"));
             }
         };
         let thread =
@@ -73,10 +74,10 @@ impl BesideClient {
         }
     }
 
-    /// Latencies since the last call.
+    /// Returns the latencies recorded since the last call.
     ///
     /// # Errors
-    /// The client has ended: the server closed the connection or did not respond.
+    /// Fails if the client has stopped because the server closed the connection or did not respond.
     pub fn take(&self) -> Result<LatencyHistogram, BesideError> {
         if let Some(why) = locked(&self.shared.failure).take() {
             return Err(BesideError::Ended(why));
@@ -94,22 +95,22 @@ impl Drop for BesideClient {
     }
 }
 
-/// Why the second server could not be measured.
+/// Reason why the second server could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BesideError {
     /// The client's thread could not be started.
-    #[error("starting the client of the second server: {0}")]
+    #[error("cannot start the client of the second server: {0}")]
     Thread(std::io::Error),
-    /// It could not be pinned or connected.
-    #[error("the client of the second server at {address}: {why}")]
+    /// The client's thread could not be pinned, or the client could not connect.
+    #[error("the client of the second server at {address} failed: {why}")]
     Connect {
-        /// Address of the server.
+        /// Address of the second server.
         address: SocketAddr,
-        /// Cause.
+        /// Description of the error.
         why: String,
     },
-    /// The server does not respond any more.
+    /// The second server has stopped responding.
     #[error("{0}")]
     Ended(String),
 }
@@ -144,7 +145,8 @@ fn ask_until_stopped(connection: &mut BufReader<TcpStream>, shared: &Shared, see
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         locked(&shared.latency).record(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        // Uniform gaps: a fixed gap would keep its phase to the kernel's timers. A late response delays the next request.
+        // Random intervals prevent the requests from running in phase with the kernel's timers. A late response delays
+        // the next request.
         due = (due + MEAN_GAP.mul_f64(random.random_range(0.5..1.5))).max(Instant::now());
     }
     Ok(())

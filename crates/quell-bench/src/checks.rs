@@ -1,15 +1,17 @@
-//! Preconditions for valid lab results. Pure functions of what was observed while a few requests were sent.
+//! Checks the preconditions for valid lab results. The functions are pure and use observations made while the generator
+//! sent a few requests.
 
 use quell_linux::proc::Softirqs;
 
 use crate::facts::{Check, WorkerFacts};
 
-/// Upper limit of NET_RX softirqs per request on the server's CPUs. Above it, these CPUs do receive work of others. If
-/// every queue is polled by its thread, the lab itself causes no NET_RX softirqs; other programs of the machine cause a
-/// few.
+/// Upper limit of NET_RX softirqs per request on the server's CPUs. A higher count means that these CPUs process
+/// packets for other programs. If NAPI threads poll all queues, the lab itself causes no NET_RX softirqs, but other
+/// programs cause a few.
 const NET_RX_PER_REQUEST_MAX: f64 = 0.1;
 
-/// Checks that every worker polls one queue, that every queue has one worker, and that no connection bypasses NAPI.
+/// Checks that each worker polls exactly one queue, that each queue has one worker, and that no connection bypasses
+/// NAPI.
 #[must_use]
 pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check> {
     let lists: Vec<String> = workers
@@ -26,8 +28,8 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     let bypassing: u32 = workers.iter().map(|worker| worker.connections_without_napi).sum();
     vec![
         Check {
-            claim: "each worker's connections arrive by exactly one queue, and each queue has one worker".into(),
-            seen: if lists.is_empty() { "no epoll of the server carries connections".into() } else { lists.join("; ") },
+            claim: "the connections of each worker arrive on exactly one queue, and each queue has one worker".into(),
+            seen: if lists.is_empty() { "the server has no epoll with connections".into() } else { lists.join("; ") },
             holds: one_each && seen == queues,
         },
         Check {
@@ -38,34 +40,34 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     ]
 }
 
-/// Checks that no sysctl makes every epoll busy poll, including the epolls of `base`.
+/// Checks that no sysctl enables busy polling for every epoll. Such a sysctl would also affect the epolls of `base`.
 #[must_use]
 pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     Check {
-        claim: "no sysctl makes every program busy poll".into(),
+        claim: "no sysctl enables busy polling for all programs".into(),
         seen: busy_poll_us.map_or_else(
-            || "there is no net.core.busy_poll".into(),
-            |us| format!("net.core.busy_poll is {us} µs; to fix it: sysctl net.core.busy_poll=0"),
+            || "net.core.busy_poll does not exist".into(),
+            |us| format!("net.core.busy_poll is {us} µs; to fix this, run: sysctl net.core.busy_poll=0"),
         ),
         holds: busy_poll_us.unwrap_or(0) == 0,
     }
 }
 
-/// Checks that the server's CPUs do no receive work of the client.
+/// Checks that the server's CPUs do no receive work for the client.
 #[must_use]
 pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
     let on =
         |softirqs: &Softirqs| -> Option<u64> { server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum() };
-    let claim = "the server's CPUs do none of the client's receive work".to_owned();
+    let claim = "the server's CPUs do no receive work for the client".to_owned();
     let (Some(before), Some(after)) = (on(from), on(to)) else {
-        return Check { claim, seen: "the softirqs of these CPUs could not be read".into(), holds: false };
+        return Check { claim, seen: "the softirq counters of these CPUs could not be read".into(), holds: false };
     };
     let softirqs = after.saturating_sub(before);
     #[expect(clippy::cast_precision_loss, reason = "counts of a fraction of a second")]
     let per_request = softirqs as f64 / requests.max(1) as f64;
     Check {
         claim,
-        seen: format!("{softirqs} NET_RX softirqs there for {requests} requests"),
+        seen: format!("{softirqs} NET_RX softirqs on the server's CPUs for {requests} requests"),
         holds: requests > 0 && per_request <= NET_RX_PER_REQUEST_MAX,
     }
 }
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_on_two_queues_two_on_one_or_a_queue_without_worker_fails() {
+    fn two_queues_per_worker_two_workers_per_queue_and_unused_queues_fail() {
         for workers in
             [vec![worker(&[300, 301], 0)], vec![worker(&[300], 0), worker(&[300], 0)], vec![worker(&[300], 0)]]
         {
@@ -125,10 +127,7 @@ mod tests {
         let check = of_receive_work(&softirqs(0), &softirqs(1_675), &[0], 6_726);
         let said = crate::run::BenchError::Check(check).to_string();
         assert!(said.starts_with("lab check failed"), "{said}");
-        assert!(
-            said.contains("expected: the server's CPUs do none of the client's receive work; found: 1675 "),
-            "{said}"
-        );
+        assert!(said.contains("expected: the server's CPUs do no receive work for the client; found: 1675 "), "{said}");
     }
 
     #[test]
@@ -138,6 +137,6 @@ mod tests {
         };
         assert!(of_receive_work(&softirqs(0, 0), &softirqs(3, 5_000), &[0], 1_000).holds);
         assert!(!of_receive_work(&softirqs(0, 0), &softirqs(1_000, 0), &[0], 1_000).holds);
-        assert!(!of_receive_work(&softirqs(0, 0), &softirqs(0, 0), &[0], 0).holds, "nothing was sent");
+        assert!(!of_receive_work(&softirqs(0, 0), &softirqs(0, 0), &[0], 0).holds, "the generator sent no request");
     }
 }

@@ -1,5 +1,5 @@
-//! Kernel counters of a trial. All are read once when the measured time begins and once when it ends; only differences
-//! are returned. A counter that could not be read at either time has no difference.
+//! Reads the kernel counters of a trial at the start and at the end of the measured time, and returns the differences.
+//! If a counter could not be read both times, its difference is absent.
 
 use quell_linux::CpuList;
 use quell_linux::Pid;
@@ -8,38 +8,38 @@ use quell_linux::clock;
 use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
 use serde::Deserialize;
 
-/// Kernel counters over the measured time of a trial.
+/// Differences of the kernel counters over the measured time of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct TrialCounters {
-    /// Run time of the server's threads (`/proc/PID/task/TID/schedstat`), in nanoseconds.
+    /// Run time of the server's threads, in nanoseconds, from `/proc/PID/task/TID/schedstat`.
     pub server_run_ns: Option<u64>,
     /// Run time of the NAPI threads of the server's queues, in nanoseconds. Absent if softirqs poll the queues, because
-    /// no thread is charged for their time.
+    /// the kernel charges softirq time to no thread.
     pub napi_run_ns: Option<u64>,
-    /// Time of the server's CPUs.
+    /// Time accounting of the server's CPUs.
     pub server_cpus: Option<CpuUse>,
-    /// Time of the client's CPUs.
+    /// Time accounting of the client's CPUs.
     pub client_cpus: Option<CpuUse>,
-    /// Number of times that a thread of the server slept, counted as voluntary context switches.
+    /// Number of times that a thread of the server went to sleep, counted as voluntary context switches.
     pub server_sleeps: Option<u64>,
-    /// Device interrupts of the server's queues. Absent on a veth, which has no interrupts.
+    /// Number of device interrupts of the server's queues. Absent on a veth, which has no interrupts.
     pub irqs: Option<u64>,
-    /// NET_RX softirqs on the server's CPUs.
+    /// Number of NET_RX softirqs on the server's CPUs.
     pub net_rx_softirqs: Option<u64>,
-    /// Timer interrupts of the server's CPUs.
+    /// Number of timer interrupts on the server's CPUs.
     pub timer_irqs: Option<u64>,
-    /// Polls of the server's queues by any thread or softirq (tracepoint `napi:napi_poll`).
+    /// Number of polls of the server's queues by threads and softirqs, counted at the tracepoint `napi:napi_poll`.
     pub polls: Option<u64>,
-    /// Polls that found no packet.
+    /// Number of polls that found no packet.
     pub empty_polls: Option<u64>,
-    /// Packets found by these polls.
+    /// Number of packets that the polls found.
     pub polled_packets: Option<u64>,
-    /// Packets dropped in either direction.
+    /// Number of packets dropped in both directions.
     pub drops: Option<u64>,
 }
 
-/// Time accounting of a set of CPUs.
+/// Time accounting of a set of CPUs over the measured time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct CpuUse {
@@ -49,20 +49,20 @@ pub struct CpuUse {
     pub idle_ns: u64,
     /// Time stolen by the hypervisor, in nanoseconds.
     pub steal_ns: u64,
-    /// Run time of the lab's threads: server or generator, and NAPI threads. In nanoseconds.
+    /// Run time of the lab's threads on these CPUs, in nanoseconds: server or generator, and NAPI threads.
     pub lab_ns: u64,
 }
 
 impl CpuUse {
-    /// Time spent outside the lab or stolen by the hypervisor, as a share of the capacity. It includes interrupts,
-    /// which no thread is charged for.
+    /// CPU share of other programs and of the hypervisor (steal time), 0 to 1. It includes interrupts, because the
+    /// kernel charges interrupt time to no thread.
     #[must_use]
     pub fn foreign_share(&self) -> Option<f64> {
         let used = self.capacity_ns.saturating_sub(self.idle_ns);
         share(used.saturating_sub(self.lab_ns), self.capacity_ns)
     }
 
-    /// Busy time as a share of the capacity.
+    /// Share of time in which the CPUs were not idle, 0 to 1.
     #[must_use]
     pub fn busy_share(&self) -> Option<f64> {
         share(self.capacity_ns.saturating_sub(self.idle_ns), self.capacity_ns)
@@ -74,24 +74,25 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Processes, CPUs and devices to read counters of.
+/// Processes, CPUs and devices whose counters are read.
 #[derive(Debug)]
 pub struct Watched {
-    /// The server's processes.
+    /// Processes of the server.
     pub server: Vec<Pid>,
-    /// The NAPI threads of the server's queues.
+    /// NAPI threads of the server's queues.
     pub server_napi: Vec<Pid>,
-    /// The generator's threads.
+    /// Threads of the generator.
     pub generator: Vec<Pid>,
-    /// The NAPI threads of the client's queues.
+    /// NAPI threads of the client's queues.
     pub client_napi: Vec<Pid>,
-    /// The server's CPUs.
+    /// CPUs that the server may use.
     pub server_cpus: CpuList,
-    /// The client's CPUs.
+    /// CPUs that the client may use.
     pub client_cpus: CpuList,
-    /// Names of the server's and the client's device. Absent outside of a lab, where packets are dropped in too many places.
+    /// Names of the server's device and of the client's device. Absent outside of a lab, because packets can be dropped
+    /// at too many places.
     pub devices: Option<(&'static str, &'static str)>,
-    /// Interrupts of the server's queues; none on a veth.
+    /// IRQ numbers of the server's queues. Empty on a veth.
     pub irqs: Vec<u32>,
 }
 
@@ -112,7 +113,7 @@ pub struct CounterReading {
 }
 
 impl Watched {
-    /// Reads every counter.
+    /// Reads all counters.
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> CounterReading {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
@@ -136,8 +137,8 @@ impl Watched {
         }
     }
 
-    /// Whether NAPI threads poll the server's queues. Without them, softirqs poll on whichever CPU sends, and no thread
-    /// is charged for that time. The values are then absent, not zero.
+    /// Whether NAPI threads poll the server's queues. Otherwise softirqs poll on the sending CPU, and the kernel
+    /// charges their time to no thread. The NAPI run time is then absent, not zero.
     fn has_napi_threads(&self) -> bool {
         !self.server_napi.is_empty()
     }
@@ -161,7 +162,7 @@ impl Watched {
         Some(rx_dropped + tx_dropped)
     }
 
-    /// Differences of the counters between two times.
+    /// Returns the differences between two readings.
     #[must_use]
     pub fn between(&self, from: &CounterReading, to: &CounterReading) -> TrialCounters {
         let elapsed_ns = to.at_ns.saturating_sub(from.at_ns);
@@ -200,13 +201,13 @@ fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
     sum(threads, |tid| Some(proc.process(tid).schedstat().ok()?.run_ns))
 }
 
-/// Voluntary context switches of all threads of a process.
+/// Returns the number of voluntary context switches of all threads of a process.
 fn sleeps(process: &ProcDir) -> Option<u64> {
     let tids = process.tids().ok()?;
     tids.into_iter().map(|tid| process.thread(tid).status().ok()?.voluntary_ctxt_switches).sum()
 }
 
-/// Sum of a value over all threads. Absent if one value could not be read, because a partial sum would mislead.
+/// Sums a value over all threads. Returns `None` if one value could not be read, because a partial sum would mislead.
 fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
     pids.iter().map(|&pid| read(pid)).sum()
 }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn time_neither_idle_nor_of_the_lab_is_foreign() {
+    fn busy_time_outside_the_lab_counts_as_other_programs() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let to = stat("cpu  0 0 0 60 0 0 0 10 0 0\ncpu0 30 0 0 60 0 0 0 10 0 0\n");
         let cpus = [0].into_iter().collect();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_use_is_absent_if_a_cpu_vanished() {
+    fn the_cpu_use_is_absent_if_a_cpu_goes_offline() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let cpus = [0, 1].into_iter().collect();
         assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
@@ -295,9 +296,9 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_with_an_unread_part_is_absent() {
+    fn a_sum_with_an_unreadable_value_is_absent() {
         let pids = [Pid::of_this_process(), Pid::of_this_thread()];
         assert_eq!(sum(&pids, |_| None), None);
-        assert_eq!(sum(&[], |_| None), Some(0), "no thread has run for no time");
+        assert_eq!(sum(&[], |_| None), Some(0), "the sum over no threads is zero");
     }
 }

@@ -1,11 +1,11 @@
-//! Assigns the CPUs of a lab: pure arithmetic over the CPUs that this process may use. If a server worker and a
-//! generator thread share a CPU, the lab measures the scheduler. Such a layout is refused. If the user insists, it
-//! carries the reason why its results are not a measurement.
+//! Assigns CPUs to the server and to the generator of a lab. If a server worker and a generator thread share a CPU, the
+//! results show the scheduler, not the delivery mode. Such a layout is refused unless the user passes `--insist`; its
+//! results are then marked.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The CPUs of one lab.
+/// CPU assignment of one lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct CpuLayout {
@@ -17,14 +17,14 @@ pub struct CpuLayout {
     pub overcommitted: Option<String>,
 }
 
-/// Why the CPUs do not suffice for a lab of the requested size.
+/// Reason why the CPUs do not suffice for a lab of the requested size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
-    /// There are not enough CPUs.
+    /// This process may use too few CPUs.
     #[error(
-        "{workers} server worker(s) and {generators} generator thread(s) need {} CPUs, and this process may use \
-         {available}: they would share, and the figures would measure the scheduler. Ask for fewer queues, or insist \
-         (the result then says that it is not a measurement)", workers + generators
+        "{workers} server worker(s) and {generators} generator thread(s) need {} CPUs, but this process may use only \
+         {available}. On shared CPUs, the figures would measure the scheduler. Request fewer queues, or pass --insist \
+         to measure anyway (the result is then marked as not a measurement)", workers + generators
     )]
     TooFew {
         /// Requested number of server workers, one per queue.
@@ -40,8 +40,8 @@ pub enum CpuError {
 }
 
 impl CpuLayout {
-    /// Assigns one CPU of `available` to each of `workers` and `generators`; the server gets the lower ones. If there
-    /// are too few CPUs, `insist` splits them in proportion and shares them.
+    /// Assigns one CPU of `available` to each of the `workers` and `generators`. The server gets the CPUs with the
+    /// lowest numbers. If there are too few CPUs and `insist` is set, workers and generators share CPUs.
     ///
     /// # Errors
     /// See [`CpuError`].
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_cpus_hold_one_worker_and_one_generator_thread() {
+    fn two_cpus_suffice_for_one_worker_and_one_generator_thread() {
         let layout = CpuLayout::plan(&[0, 1], 1, 1, false).unwrap();
         assert_eq!((layout.server, layout.client, layout.overcommitted), (vec![0], vec![1], None));
     }
 
     #[test]
-    fn more_than_the_cpus_can_hold_is_refused() {
+    fn too_few_cpus_are_refused() {
         assert_eq!(
             CpuLayout::plan(&[0, 1], 2, 1, false),
             Err(CpuError::TooFew { workers: 2, generators: 1, available: 2 })
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_insisted_layout_separates_server_and_client_and_states_why_it_is_no_measurement() {
+    fn a_forced_layout_separates_server_and_client_and_is_marked_as_no_measurement() {
         let layout = CpuLayout::plan(&[0, 1], 4, 2, true).unwrap();
         assert_eq!((layout.server_cpus(), layout.client_cpus()), (vec![0], vec![1]));
         assert!(layout.overcommitted.is_some());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_can_be_insisted_on() {
+    fn a_lab_can_be_forced_onto_one_cpu() {
         let layout = CpuLayout::plan(&[7], 1, 1, true).unwrap();
         assert_eq!((layout.server, layout.client), (vec![7], vec![7]));
     }

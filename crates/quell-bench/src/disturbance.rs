@@ -1,30 +1,31 @@
-//! Decides whether a trial is valid: pure functions of the counters. Each limit is a named constant with its reason.
+//! Decides from the counters whether a trial is valid. All functions are pure.
 
 use quell_load::{ErrorCounts, LoadReport};
 
 use crate::counters::{CpuUse, TrialCounters};
 
-/// A reason to distrust a trial.
+/// A reason to distrust the result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Disturbance {
     /// Other programs ran on the server's CPUs.
     ForeignOnServer {
-        /// Share of the CPU time.
+        /// CPU share of other programs, 0 to 1.
         share: f64,
     },
     /// Other programs ran on the client's CPUs.
     ForeignOnClient {
-        /// Share of the CPU time.
+        /// CPU share of other programs, 0 to 1.
         share: f64,
     },
     /// The generator sent requests late.
     GeneratorLate {
-        /// 99th percentile of its lateness, in nanoseconds.
+        /// 99th percentile of the delay with which requests were sent, in nanoseconds.
         p99_ns: u64,
     },
-    /// The server was slower than the rate, so some due requests were never sent. The remaining latencies mean little.
+    /// The server was slower than the offered rate, so some requests were never sent. The slowest latencies are
+    /// missing.
     Saturated {
-        /// Number of requests never sent.
+        /// Number of requests that were due but never sent.
         never_sent: u64,
     },
     /// Packets were dropped.
@@ -39,26 +40,26 @@ pub enum Disturbance {
     },
 }
 
-/// Upper limit of the share of the server's CPUs that is used by others or stolen by the hypervisor. Above it, CPU per
-/// request and latency are distorted. Interrupts of the machine's own devices stay far below it.
+/// Upper limit of the CPU share of other programs and steal time on the server's CPUs. A higher share distorts CPU time
+/// per request and latency. Interrupts of the machine's own devices use much less.
 const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
-/// Limit for the client's CPUs. They also run the observer and kernel threads; interference that matters shows as
-/// lateness.
+/// Upper limit of the same share on the client's CPUs. The limit is higher because these CPUs also run the observer and
+/// kernel threads. Relevant disturbances of the generator are detected by late requests.
 const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
-/// Upper limit of the share of requests that are never sent. A higher share is more than a stall at the end of the
-/// measured time: the backlog grows, and the quantiles from p99 on miss the slowest requests.
+/// Upper limit of the share of requests that are never sent. A stall at the end of the measured time causes a lower
+/// share. A higher share shows a growing backlog, so the quantiles from p99 on miss the slowest requests.
 const NEVER_SENT_MAX: f64 = 0.005;
 
-/// Whether the server could not keep up with the rate. The slowest latencies are then missing, and the reported ones
-/// are lower bounds.
+/// Returns whether the server could not keep up with the offered rate. If so, the slowest latencies are missing, and
+/// the reported quantiles are lower bounds.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
 pub(crate) fn is_saturated(sent: u64, never_sent: u64) -> bool {
     never_sent as f64 > NEVER_SENT_MAX * (sent + never_sent) as f64
 }
 
-/// Disturbances of a trial.
+/// Returns the disturbances of a trial.
 #[must_use]
 pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturbance> {
     let over = |used: &Option<CpuUse>, max: f64| used.as_ref()?.foreign_share().filter(|share| *share > max);
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_at_the_end_is_no_saturation_and_a_growing_backlog_is() {
+    fn a_growing_backlog_is_saturation_but_a_stall_at_the_end_is_not() {
         assert!(!is_saturated(10_000, 30) && is_saturated(10_000, 90));
     }
 

@@ -1,22 +1,22 @@
-//! Modes, loads and time of a comparison where the user names none.
+//! Default modes, loads and durations of `quell bench`.
 
 use std::time::Duration;
 
 use crate::offered_load::OfferedLoad;
 
-/// Extent of a measurement: number of modes and loads, and duration.
+/// Size of a measurement: number of modes and loads, and duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// Three modes, two loads: under a minute.
+    /// `--quick`: three modes and two loads, in less than a minute.
     Quick,
-    /// Five modes, three loads: about two minutes.
+    /// The default: five modes and three loads, in about two minutes.
     Standard,
-    /// Every mode that can be set from outside, five loads.
+    /// `--full`: all modes that can be set without starting the server, and five loads.
     Full,
 }
 
 impl Extent {
-    /// Modes of this extent, the reference first.
+    /// Modes of this extent. The first one is the reference.
     #[must_use]
     pub fn modes(self) -> &'static [&'static str] {
         match self {
@@ -49,7 +49,7 @@ impl Extent {
         percents.iter().copied().map(OfferedLoad::Percent).chain([OfferedLoad::Max]).collect()
     }
 
-    /// Time of all experiments in the lab.
+    /// Duration of all experiments in the lab.
     #[must_use]
     pub fn budget(self) -> Duration {
         Duration::from_secs(match self {
@@ -59,7 +59,7 @@ impl Extent {
         })
     }
 
-    /// Virtual time of all experiments on the model. A processor simulates some two seconds of it per second.
+    /// Virtual duration of all experiments on the model. One CPU simulates about two virtual seconds per second.
     #[must_use]
     pub fn virtual_budget(self) -> Duration {
         Duration::from_secs(match self {

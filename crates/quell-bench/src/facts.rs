@@ -1,4 +1,4 @@
-//! Facts of result files: the measured machine, the lab, the model, and the server under test.
+//! Facts that result files record about the measured machine, the lab, the model, and the server under test.
 
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -14,9 +14,9 @@ use crate::cpus::CpuLayout;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostFacts {
-    /// `uname -r`.
+    /// Kernel release, as printed by `uname -r`.
     pub kernel_release: String,
-    /// `uname -v`.
+    /// Kernel version, as printed by `uname -v`.
     pub kernel_version: String,
     /// Kernel command line.
     pub kernel_command_line: Option<String>,
@@ -24,9 +24,9 @@ pub struct HostFacts {
     pub cpu_model: Option<String>,
     /// CPUs that this process may use.
     pub cpus: Vec<u32>,
-    /// `net.core.busy_poll`, µs. If it is not 0, every mode busy polls.
+    /// `net.core.busy_poll` in µs. If it is not 0, every mode busy polls.
     pub busy_poll_us: Option<u32>,
-    /// `net.core.busy_read`, µs.
+    /// `net.core.busy_read` in µs.
     pub busy_read_us: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl HostFacts {
     /// Reads the facts. Facts that the machine does not report are absent.
     ///
     /// # Errors
-    /// When the kernel does not report the CPUs that this process may use.
+    /// Fails if the kernel does not report the CPUs that this process may use.
     pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
         let kernel = Kernel::running();
         let cpus = sched::affinity(Pid::of_this_process())?;
@@ -58,7 +58,7 @@ pub struct ModelFacts {
     pub profile: String,
     /// Description of the modelled host.
     pub description: String,
-    /// Number of RX queues. Workers and CPUs have the same number.
+    /// Number of RX queues. The modelled server has one worker and one CPU per queue.
     pub queues: u32,
     /// Total number of connections.
     pub connections: u32,
@@ -68,24 +68,24 @@ pub struct ModelFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LabFacts {
-    /// Name of the lab and prefix of its namespaces.
+    /// Name of the lab. The names of its namespaces begin with it.
     pub name: String,
-    /// Number of RX queues of the server's device. The client's device has the same number.
+    /// Number of RX queues of the server's device and of the client's device.
     pub queues: u32,
-    /// Whether each queue's NAPI thread stands in for its interrupt.
+    /// Whether a NAPI thread polls each queue in place of an interrupt.
     pub interrupt_stand_in: bool,
-    /// CPU assignment.
+    /// CPUs of the server and of the generator.
     pub cpus: CpuLayout,
-    /// Whether a server CPU and a client CPU are hardware threads of one core and slow each other down. Absent if the
-    /// machine does not report it.
+    /// Whether a server CPU and a client CPU are hardware threads of the same core, which slow each other down. Absent
+    /// if the machine does not report its topology.
     pub shared_core: Option<bool>,
     /// NAPI IDs of the server's queues.
     pub server_napi_ids: Vec<u32>,
     /// NAPI IDs of the client's queues.
     pub client_napi_ids: Vec<u32>,
-    /// Settings of the client's queues, the same in every trial.
+    /// NAPI settings of the client's queues. They are the same in every trial.
     pub client_napi: NapiSettings,
-    /// Checks made before the measurement, each with the observation.
+    /// Checks made before the measurement, with their observations.
     pub checks: Vec<Check>,
 }
 
@@ -93,16 +93,16 @@ pub struct LabFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Check {
-    /// Required condition.
+    /// Condition that must hold.
     pub claim: String,
-    /// Observation.
+    /// Observed value or state.
     pub seen: String,
     /// Whether the condition holds.
     pub holds: bool,
 }
 
 impl Check {
-    /// Description of a failed check: the required condition and the observation.
+    /// Describes a failed check: the required condition and the observation.
     #[must_use]
     pub fn violation(&self) -> String {
         format!("expected: {}; found: {}", self.claim, self.seen)
@@ -113,23 +113,23 @@ impl Check {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerFacts {
-    /// Command with its arguments.
+    /// Program and arguments.
     pub command: Vec<String>,
-    /// Version that the server reports. Absent if it reports none.
+    /// Version that the server reports. Absent if the server reports no version.
     pub version: Option<String>,
     /// Workers of the server.
     pub workers: Vec<WorkerFacts>,
 }
 
-/// One epoll of the server that carries connections.
+/// An epoll of the server that watches connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct WorkerFacts {
-    /// Thread that waits on the epoll. Absent if it is unknown.
+    /// ID of the thread that waits on the epoll. Absent if the thread is unknown.
     pub tid: Option<i32>,
     /// CPU that the thread is pinned to. Absent if the thread is unknown.
     pub cpu: Option<u32>,
-    /// Number of the epoll's file descriptor in the server.
+    /// File descriptor number of the epoll in the server.
     pub epoll_fd: i32,
     /// Number of connections in the epoll.
     pub connections: u32,

@@ -1,6 +1,6 @@
-//! Compares delivery modes: labs, the server under test, subjects of experiments, and the result file. [`run::run`] measures
-//! on a lab, [`experiment::run_programs`] on programs of this host, [`experiment::model::run_model`] simulates. [`cpus`],
-//! [`checks`] and [`disturbance`] are pure. Nothing here prints.
+//! Compares delivery modes: labs, the server under test, subjects of experiments, and the result file. [`run::run`]
+//! measures a server in a lab. [`experiment::run_programs`] measures programs of this host.
+//! [`experiment::model::run_model`] simulates a server. This crate prints nothing.
 
 #![forbid(unsafe_code)]
 

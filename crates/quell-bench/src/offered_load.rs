@@ -1,4 +1,4 @@
-//! Load offered to the server in a trial: a share of the throughput of `base`, a rate, or the maximum.
+//! Load that the generator offers to the server: a share of `base`'s maximum throughput, a rate, or the maximum.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,30 +6,31 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Load of a trial, written as `50%`, `200K` or `max`.
+/// Offered load, written as `50%`, `200K` or `max`.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum OfferedLoad {
-    /// Open loop, at this percentage of the closed-loop throughput of `base` on this lab.
+    /// Open loop with this percentage of `base`'s closed-loop throughput in this lab.
     Percent(f64),
-    /// Open loop, at this rate in requests per second.
+    /// Open loop with this rate, in requests per second.
     Rate(f64),
-    /// Closed loop: every connection sends its next request as soon as the previous one is answered.
+    /// Closed loop: each connection sends its next request as soon as the previous one is answered.
     Max,
 }
 
-/// Why a text is not a valid load.
+/// Error: the text is not a valid load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max"
+    "{text:?} is not a load: write a share of base's maximum throughput (50%), requests per second (200K, 1.2M, 35000), or max"
 )]
 pub struct ParseLoadError {
     text: String,
 }
 
 impl OfferedLoad {
-    /// Offered rate in requests per second, given the throughput of `base`. Absent in a closed loop.
+    /// Returns the offered rate in requests per second, given `base`'s maximum throughput. Returns `None` for a closed
+    /// loop.
     #[must_use]
     pub fn rate_per_s(self, base_reaches_per_s: f64) -> Option<f64> {
         match self {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_refers_to_the_throughput_of_base() {
+    fn a_percentage_is_a_share_of_the_maximum_throughput_of_base() {
         assert_eq!(OfferedLoad::Percent(50.0).rate_per_s(80_000.0), Some(40_000.0));
         assert_eq!(OfferedLoad::Max.rate_per_s(80_000.0), None);
     }

@@ -1,5 +1,5 @@
-//! Finds the requirements of a lab that this machine lacks, before anything is changed. The machine is probed; its
-//! version is not used. Each entry states the missing requirement, the observation and the fix.
+//! Finds the requirements of a lab that this machine does not meet, before anything is changed. The functions probe the
+//! kernel instead of comparing versions.
 
 use std::path::{Path, PathBuf};
 
@@ -12,26 +12,26 @@ use quell_linux::{NapiId, kernel};
 
 use crate::server::ServerCommand;
 
-/// A missing requirement of the lab.
+/// A requirement of the lab that this machine does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// Missing requirement.
+    /// Name of the requirement.
     pub what: String,
-    /// Observation.
+    /// Observed state.
     pub seen: String,
-    /// How to fix it.
+    /// Instruction that fixes the problem.
     pub fix: String,
 }
 
-/// Capabilities that the lab uses, with their purpose.
+/// Capabilities that the lab needs, with the reason for each.
 const CAPABILITIES: &[(Capability, &str)] = &[
-    (Capability::NetAdmin, "make the veth pair and set its queues"),
-    (Capability::SysAdmin, "make network namespaces"),
+    (Capability::NetAdmin, "create the veth pair and configure its queues"),
+    (Capability::SysAdmin, "create network namespaces"),
     (Capability::SysNice, "run NAPI threads under SCHED_FIFO"),
-    (Capability::SysPtrace, "reach the server's epolls"),
+    (Capability::SysPtrace, "access the server's epolls"),
 ];
 
-/// All requirements that are missing to run `server` in the lab. Empty if it can run.
+/// Returns all requirements of a lab with `server` that this machine does not meet.
 #[must_use]
 pub fn missing(server: &ServerCommand) -> Vec<Missing> {
     let all = [missing_capabilities(), missing_napi_settings(), missing_kernel_threads(), missing_server(server)];
@@ -41,9 +41,9 @@ pub fn missing(server: &ServerCommand) -> Vec<Missing> {
 fn missing_capabilities() -> Option<Missing> {
     let Ok(Some(effective)) = capability::effective(&ProcRoot::default()) else {
         return Some(Missing {
-            what: "the capabilities of this process".into(),
-            seen: "its status could not be read".into(),
-            fix: "mount the proc file system".into(),
+            what: "readable capabilities of this process".into(),
+            seen: "its /proc/self/status could not be read".into(),
+            fix: "mount the proc file system at /proc".into(),
         });
     };
     let lacking: Vec<String> = CAPABILITIES
@@ -56,13 +56,13 @@ fn missing_capabilities() -> Option<Missing> {
     }
     Some(Missing {
         what: format!("privileges: {}", lacking.join(", ")),
-        seen: "this process does not have them".into(),
+        seen: "this process lacks them".into(),
         fix: "run it as root: sudo quell bench".into(),
     })
 }
 
-/// Asks the kernel to set nothing on a NAPI instance that cannot exist. A kernel with `napi-set` answers that there is
-/// no such instance. A kernel without it answers that the operation is not supported.
+/// Sends an empty `napi-set` request for a NAPI instance that does not exist. A kernel with `napi-set` answers
+/// `ENOENT`; an older kernel answers `EOPNOTSUPP`.
 fn missing_napi_settings() -> Option<Missing> {
     let asked = Netdev::open().and_then(|mut netdev| {
         let nobody = NapiId::from_kernel(u32::MAX).unwrap_or_else(|| unreachable!("not zero"));
@@ -75,7 +75,7 @@ fn missing_napi_settings() -> Option<Missing> {
     Some(Missing {
         what: "per-NAPI settings (netlink family netdev, napi-set)".into(),
         seen: error.to_string(),
-        fix: "boot Linux 6.13 or newer; before it there is no IRQ suspension either".into(),
+        fix: "boot Linux 6.13 or newer; older kernels have no IRQ suspension either".into(),
     })
 }
 
@@ -84,9 +84,9 @@ fn missing_kernel_threads() -> Option<Missing> {
         return None;
     }
     Some(Missing {
-        what: "the kernel's threads, to pin those of NAPI instances".into(),
-        seen: "they are not in this PID namespace".into(),
-        fix: "run it outside of the container, or in one that shares the host's PID namespace (--pid=host)".into(),
+        what: "visible kernel threads, to pin NAPI threads".into(),
+        seen: "this PID namespace does not contain the kernel's threads".into(),
+        fix: "run quell outside of the container, or share the host's PID namespace with it (--pid=host)".into(),
     })
 }
 
@@ -100,12 +100,12 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
     }
     let fix = match server {
         ServerCommand::Memcached { .. } => {
-            "install it (Debian: apt-get install memcached), or name another with --server"
+            "install it (Debian: apt-get install memcached), or choose another server with --server"
         }
-        ServerCommand::Other(_) => "give the path of a program that exists",
+        ServerCommand::Other(_) => "specify the path of an existing program",
     };
     let what = format!("the server program {}", visible::path(&program));
-    Some(Missing { what, seen: "there is no such executable file".into(), fix: fix.into() })
+    Some(Missing { what, seen: "no such executable file".into(), fix: fix.into() })
 }
 
 fn is_executable(program: &Path) -> bool {

@@ -1,5 +1,5 @@
-//! A bench run on the lab: sets it up, starts the server and the load, runs an experiment for each load, and removes the
-//! lab. The caller receives events. Nothing is printed.
+//! Runs `quell bench` in the veth lab: sets up the lab, starts the server and the load, and runs an experiment for each
+//! load. Events are reported to the caller.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -35,69 +35,69 @@ use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
 
-/// Number of attempts before a lab check counts as failed.
+/// Number of attempts after which a lab check counts as failed.
 const LOOKS_MAX: u32 = 4;
 
-/// Traffic that gives every connection its NAPI ID.
+/// Load that gives each connection a NAPI ID before the workers are inspected.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 
-/// Closed loop that measures the throughput of `base`, of which loads are shares.
+/// Closed loop that measures `base`'s maximum throughput. Loads in percent refer to it.
 const REACH: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 200, measure_ms: 1_000 };
 
-/// What to measure, and on which lab.
+/// Parameters of a lab measurement.
 #[derive(Debug, Clone)]
 pub struct LabRequest {
-    /// Modes; the first is the reference.
+    /// Delivery modes to compare. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
-    /// Loads; an experiment for each.
+    /// Offered loads. Each load has its own experiment.
     pub loads: Vec<OfferedLoad>,
-    /// Times and limits of all experiments together.
+    /// Durations and limits of all experiments together.
     pub timing: Timing,
     /// Server under test.
     pub server: ServerCommand,
-    /// A second server on the same queues, whose latency is measured too: any command that speaks memcached's text
-    /// protocol.
+    /// Second server on the same queues, whose latency is measured too. It must implement memcached's text protocol.
     pub beside: Option<ServerCommand>,
-    /// Receive queues. Each has one server worker.
+    /// Number of receive queues. The server has one worker per queue.
     pub queues: u32,
-    /// Generator threads.
+    /// Number of generator threads.
     pub generators: u32,
     /// Total number of connections.
     pub connections: u32,
-    /// Whether NAPI threads stand in for the interrupts of the server's queues.
+    /// Whether NAPI threads replace the interrupts of the server's queues.
     pub interrupt_stand_in: bool,
-    /// Whether to measure although there are too few CPUs or a check fails.
+    /// Whether to measure although there are too few CPUs or a lab check fails.
     pub insist: bool,
 }
 
-/// Events of a run.
+/// Events of a lab run.
 #[derive(Debug)]
 pub enum LabEvent<'a> {
-    /// Killed runs were searched for leftovers. Labs that still run would disturb the measurement.
+    /// Changes left by killed runs were searched for and reverted. Other labs that still run would disturb the
+    /// measurement.
     Recovered(&'a [Found]),
-    /// The lab is up and the server runs in it.
+    /// The lab is set up, and the server runs in it.
     LabIsUp(&'a LabFacts),
     /// An experiment begins.
     Begins {
-        /// Load.
+        /// Offered load.
         load: OfferedLoad,
-        /// Rate of an open loop, requests per second.
+        /// Offered rate of an open loop, in requests per second. Absent for a closed loop.
         offered_per_s: Option<f64>,
     },
-    /// Something happened in it.
+    /// Event of the current experiment.
     Experiment(ExperimentEvent<'a, DeliveryMode>),
-    /// The lab was removed as far as possible. The measured trials remain valid.
+    /// The lab was removed, or its removal failed. The measured trials are valid in both cases.
     TakenDown(&'a Result<Reverted, JournalError>),
 }
 
-/// Why there is no result. All changes have been undone.
+/// Reason why there is no result. All changes were undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// This machine lacks a requirement of the lab.
+    /// This machine does not meet a requirement of the lab.
     #[error("this machine cannot run the lab")]
     NotPossibleHere(Vec<Missing>),
-    /// The experiment could not be made.
+    /// The experiment failed.
     #[error(transparent)]
     Experiment(#[from] ComparisonError),
     /// The server's processes could not be found.
@@ -109,13 +109,13 @@ pub enum BenchError {
     /// The server could not be switched between modes.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// There are too few CPUs.
+    /// This process may use too few CPUs.
     #[error(transparent)]
     Cpus(#[from] CpuError),
     /// A check before the measurement failed.
-    #[error("lab check failed, and figures of this lab would be wrong; {}", .0.violation())]
+    #[error("lab check failed, so the figures of this lab would be wrong; {}", .0.violation())]
     Check(Check),
-    /// Leftovers of killed runs could not be removed, or journals could not be read.
+    /// Changes left by killed runs could not be reverted, or journals could not be read.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// The lab could not be set up.
@@ -124,11 +124,11 @@ pub enum BenchError {
     /// The second server could not be measured.
     #[error(transparent)]
     Beside(#[from] BesideError),
-    /// The server could not be started or reached.
+    /// The server could not be started or contacted.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The server exited during the run.
-    #[error("the server ended in the middle of the run")]
+    #[error("the server exited during the run")]
     ServerEnded,
     /// The generator failed.
     #[error(transparent)]
@@ -144,13 +144,13 @@ pub enum BenchError {
     Interrupted,
 }
 
-/// `gro_flush_timeout` of the client's queue when the generator busy polls it, ns. The generator spins. The queue's
-/// NAPI thread takes over only when the generator has not polled for this long.
+/// `gro_flush_timeout` of the client's queue while the generator busy polls it, in nanoseconds. The queue's NAPI thread
+/// takes over only if the generator has not polled for this long.
 const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
 const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
-/// Runs the bench. Reports events to `watch`. Calls `stopped` often; when it returns true, the run ends early and the
-/// slices measured so far are the result.
+/// Sets up the lab, measures, and removes the lab. Reports events to `watch`. Polls `stopped`; when it returns true,
+/// the run ends early, and the result contains the slices measured so far.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -188,9 +188,9 @@ fn veth_plan(request: &LabRequest, cpus: CpuLayout) -> VethPlan {
     }
 }
 
-/// A single generator thread with few connections polls the single queue itself. Otherwise NAPI threads poll the queues
-/// without deferral. With several queues, a thread could busy poll only one; with many connections, polling each of
-/// them takes too long.
+/// NAPI settings of the client's queues. A single generator thread with few connections busy polls the single queue.
+/// Otherwise NAPI threads poll the queues without deferral, because a generator thread cannot poll several queues or
+/// many connections fast enough.
 fn client_napi(request: &LabRequest) -> NapiSettings {
     let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
     let polls_itself =
@@ -205,7 +205,7 @@ fn client_napi(request: &LabRequest) -> NapiSettings {
     }
 }
 
-/// Runs everything between setting up and removing the lab.
+/// Measures in a lab that is already set up.
 fn measure(
     request: &LabRequest,
     host: &HostFacts,
@@ -252,7 +252,7 @@ fn measure(
     Ok(result)
 }
 
-/// A second server on the same queues and CPUs, and its client.
+/// A second server on the same queues and CPUs, with its client.
 struct Beside {
     server: Server,
     client: Arc<BesideClient>,
@@ -272,7 +272,7 @@ impl Beside {
     }
 }
 
-/// An experiment for each load.
+/// Runs an experiment for each load.
 #[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
 fn experiments(
     request: &LabRequest,
@@ -342,19 +342,20 @@ fn experiment(
     Ok((experiment, running.stop()?))
 }
 
-/// Why the lab cannot give a mode to its server. Shorter waits are not included: without them the mode still works.
+/// Reason why a mode cannot be set in the lab. A mode with shortened waits is not refused, because it has an effect
+/// even if waits are not shortened.
 fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
     if let Some(requirement) = needs_launch(mode) {
         return Some(requirement.to_string());
     }
     match mode.napi().threaded {
         Threaded::BusyPoll => Some(
-            "a thread for each queue would poll without end on the server's CPU; it needs a CPU of its own, which this lab \
-             does not give"
+            "this mode needs a dedicated CPU for the polling thread of each queue, but in this lab the thread would poll \
+             continuously on the server's CPU"
                 .to_owned(),
         ),
         Threaded::Thread if lab.plan.interrupt_stand_in => Some(
-            "NAPI threads stand in for the interrupts here, so it would be base under another name; measure it with \
+            "NAPI threads replace the interrupts in this lab, so this mode equals base; measure it with \
              --no-interrupt-stand-in"
                 .to_owned(),
         ),
@@ -369,7 +370,7 @@ fn interrupted(error: LoadError) -> BenchError {
     }
 }
 
-/// Stores the keys, unless the server exits or the user interrupts.
+/// Stores the keys in the server, unless the server exits or the user interrupts.
 fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), BenchError> {
     match generator.preload(Generator::PRELOAD_LIMIT, &mut UntilStopped(stopped)) {
         Ok(_) => Ok(()),
@@ -379,7 +380,7 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
     }
 }
 
-/// Cancels the generator when the user interrupts.
+/// Stops the generator when the user interrupts.
 struct UntilStopped<'a>(&'a dyn Fn() -> bool);
 
 impl RunObserver for UntilStopped<'_> {
@@ -388,7 +389,7 @@ impl RunObserver for UntilStopped<'_> {
     }
 }
 
-/// Repeats the check a few times: receive work of other programs can break it temporarily.
+/// Repeats the lab checks a few times, because receive work of other programs can make them fail temporarily.
 fn look_until_it_holds(
     lab: &mut VethLab,
     server: &Server,
@@ -404,7 +405,7 @@ fn look_until_it_holds(
     Ok(looked)
 }
 
-/// Finds the workers during traffic, when every connection has a NAPI ID, and checks the lab.
+/// Inspects the server's workers and checks the lab. The generator runs first, so that every connection has a NAPI ID.
 fn look_at_the_workers(
     lab: &mut VethLab,
     server: &Server,
@@ -453,7 +454,7 @@ fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {
     lab.cpus.overcommitted.clone().or(check)
 }
 
-/// Pins the calling thread to the client's CPUs while this value lives. The thread wakes up now and then and must not
+/// Pins the calling thread to the client's CPUs until the value is dropped. The thread wakes up regularly and must not
 /// disturb the server's CPUs.
 struct PinnedTo {
     before: CpuList,
@@ -469,8 +470,8 @@ impl PinnedTo {
 
 impl Drop for PinnedTo {
     fn drop(&mut self) {
-        // This affinity was valid before, so setting it again should succeed. If it fails, the thread stays on fewer
-        // CPUs.
+        // The thread had this affinity before, so restoring it should succeed. If it fails, the thread is restricted to
+        // the client's CPUs.
         let _ = sched::set_affinity(Pid::of_this_thread(), &self.before);
     }
 }

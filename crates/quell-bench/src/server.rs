@@ -1,5 +1,5 @@
-//! The server under test: an unmodified program, started in the lab's server namespace and pinned to the server's CPUs.
-//! Quell finds its epolls from outside, through duplicates of its file descriptors. The program does not cooperate.
+//! The server under test: an unmodified program in the lab's server namespace, pinned to the server's CPUs. Quell finds
+//! and changes its epolls through duplicated file descriptors, so the program does not have to cooperate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,28 +20,28 @@ use quell_linux::{CpuList, NapiId, Pid};
 use crate::facts::{ServerFacts, WorkerFacts};
 use crate::lab::veth::VethLab;
 
-/// Port of the server. The namespace is private, so the port is always free.
+/// Port of the server. It is always free, because the namespace is private.
 pub const PORT: u16 = 11_211;
-/// Port of a second server.
+/// Port of the second server (`--beside`).
 pub const BESIDE_PORT: u16 = 11_212;
 /// Time limit for the server to accept connections.
 const START_BOUND: Duration = Duration::from_secs(10);
-/// Time that the server gets to exit by itself.
+/// Time that the server has to exit after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Number of last bytes of stderr that an error shows.
+/// Number of bytes from the end of stderr that an error quotes.
 const STDERR_KEPT: usize = 4_096;
 
-/// Server to measure.
+/// The server program to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCommand {
-    /// memcached with one worker per queue. With several workers, `-N` assigns each connection to the worker of its
-    /// queue.
+    /// memcached with one worker per queue. If there are several workers, `-N` assigns each connection to the worker of
+    /// its queue.
     Memcached {
-        /// Path of the program.
+        /// Path of the memcached program.
         program: PathBuf,
     },
-    /// Any other command that speaks memcached's text protocol. `{address}`, `{port}` and `{workers}` in its words are
-    /// replaced.
+    /// Another command that implements memcached's text protocol. `{address}`, `{port}` and `{workers}` in its
+    /// arguments are replaced.
     Other(Vec<String>),
 }
 
@@ -55,34 +55,34 @@ pub struct Server {
     proc: ProcRoot,
 }
 
-/// Why the server could not be started or inspected.
+/// Reason why the server could not be started or inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The command is empty.
-    #[error("the server's command is empty: write a program and its arguments")]
+    #[error("the server's command is empty; specify a program and its arguments")]
     EmptyCommand,
     /// The program could not be started.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// The server exited before it accepted a connection.
-    #[error("the server `{command}` ended at once, {status}; it said: {said}")]
+    #[error("the server `{command}` exited during startup ({status}); its stderr: {said}")]
     Ended {
         /// Command line.
         command: String,
         /// Exit status.
         status: String,
-        /// Last output on stderr.
+        /// End of the server's stderr output.
         said: String,
     },
     /// The server does not accept connections.
-    #[error("the server `{command}` accepts no connection at {address} after {START_BOUND:?}; it said: {said}")]
+    #[error("the server `{command}` accepts no connection at {address} after {START_BOUND:?}; its stderr: {said}")]
     Deaf {
         /// Command line.
         command: String,
-        /// Expected address.
+        /// Address on which the server should listen.
         address: SocketAddr,
-        /// Last output on stderr.
+        /// End of the server's stderr output.
         said: String,
     },
     /// The user interrupted the start.
@@ -91,13 +91,13 @@ pub enum ServerError {
     /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A process could not be awaited or terminated.
+    /// Waiting for a process or terminating it failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The process's files in /proc could not be read.
+    /// The server's files in /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The file descriptors could not be duplicated.
+    /// The server's file descriptors could not be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
     /// A socket option could not be read.
@@ -109,7 +109,7 @@ pub enum ServerError {
 }
 
 impl ServerCommand {
-    /// The command line to execute.
+    /// Returns the command line with its placeholders replaced.
     fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let workers = workers.to_string();
@@ -139,8 +139,8 @@ impl ServerCommand {
 }
 
 impl Server {
-    /// Starts the server in the lab. Returns when it accepts a connection from the client's side. Calls `stopped`
-    /// repeatedly and gives up when it returns true.
+    /// Starts the server in the lab. Returns as soon as the server accepts a connection from the client's namespace.
+    /// Polls `stopped` and gives up if it returns true.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -165,40 +165,40 @@ impl Server {
         Ok(started)
     }
 
-    /// Address that the server listens on.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether the server is still running.
+    /// Returns whether the server is still running.
     ///
     /// # Errors
-    /// When the kernel refuses to report the state of the process.
+    /// Fails if the kernel refuses to report the state of the process.
     pub fn is_running(&mut self) -> Result<bool, ServerError> {
         Ok(self.child.wait(Duration::ZERO)?.is_none())
     }
 
-    /// Server facts for the result file.
+    /// Returns the facts that the result file records about the server.
     #[must_use]
     pub fn facts(&self, workers: &[WorkerFacts]) -> ServerFacts {
         ServerFacts { command: self.command.clone(), version: self.version.clone(), workers: workers.to_vec() }
     }
 
-    /// Processes of the server: the started one and its descendants in the same session.
+    /// Returns the server's process and its descendants in the same session.
     ///
     /// # Errors
-    /// When /proc cannot be read.
+    /// Fails if /proc cannot be read.
     pub fn processes(&self) -> Result<Vec<Pid>, ServerError> {
         let members = session_members(&self.proc, &self.child.identity())?;
         Ok(members.into_iter().map(|member| member.identity.pid).collect())
     }
 
-    /// All epolls that currently carry connections, ordered by NAPI ID. The connections must exist and must have
-    /// received a packet: before its first packet, a socket has no NAPI ID.
+    /// Returns all epolls that watch connections, ordered by NAPI ID. A socket has no NAPI ID before its first packet,
+    /// so each connection must have received one.
     ///
     /// # Errors
-    /// When the server's files cannot be read or duplicated.
+    /// Fails if the server's files cannot be read or duplicated.
     pub fn workers(&self) -> Result<Vec<WorkerFacts>, ServerError> {
         let mut workers = Vec::new();
         for pid in self.processes()? {
@@ -208,11 +208,11 @@ impl Server {
         Ok(workers)
     }
 
-    /// Pins the known thread of each worker to the CPU of the queue that the worker polls. `cpus` is in the order of
-    /// `napi_ids`.
+    /// Pins each worker's thread to the CPU of the queue that the worker polls. `cpus[i]` is the CPU of the queue with
+    /// `napi_ids[i]`.
     ///
     /// # Errors
-    /// When a thread cannot be pinned.
+    /// Fails if a thread cannot be pinned.
     pub fn pin(workers: &mut [WorkerFacts], napi_ids: &[NapiId], cpus: &[u32]) -> Result<(), ServerError> {
         let cpu_of: BTreeMap<u32, u32> = napi_ids.iter().map(|id| id.get()).zip(cpus.iter().copied()).collect();
         for worker in workers {
@@ -227,7 +227,7 @@ impl Server {
     /// Terminates the server and its child processes.
     ///
     /// # Errors
-    /// When a process cannot be terminated.
+    /// Fails if a process cannot be terminated.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.child.terminate(STOP_GRACE)?;
         Ok(())
@@ -241,7 +241,7 @@ impl Server {
             if connected {
                 return Ok(());
             }
-            // Waits for the exit between attempts, so a server that dies is reported at once.
+            // The loop also waits for the process to exit, so the exit of a server is reported without delay.
             if let Some(status) = self.child.wait(Duration::from_millis(10))? {
                 let (command, status) = (self.command.join(" "), status.to_string());
                 return Err(ServerError::Ended { command, status, said: self.said() });
@@ -259,14 +259,14 @@ impl Server {
     fn said(&self) -> String {
         let bytes = self.child.stderr_tail().unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-        if text.is_empty() { "nothing".to_owned() } else { text }
+        if text.is_empty() { "empty".to_owned() } else { text }
     }
 }
 
-/// Finds the epolls of a process that carry connections with a NAPI ID, and what the kernel reports about each.
+/// Finds the epolls of a process that watch connections with a NAPI ID.
 ///
 /// # Errors
-/// When the process has exited, or its files cannot be read or duplicated.
+/// Fails if the process has exited, or if its files cannot be read or duplicated.
 pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<WorkerFacts>, ServerError> {
     let process = proc.process(pid);
     let pidfd = PidFd::open(pid)?;
@@ -292,7 +292,8 @@ pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<WorkerFacts>, ServerE
     Ok(workers)
 }
 
-/// NAPI ID of a connected socket. The outer `None` means that `fd` is not a connection or was closed in the meantime.
+/// Returns the NAPI ID of a connected socket. The outer `None` means that `fd` is not a connection or is already
+/// closed.
 fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerError> {
     let duplicate = match pidfd.duplicate(fd) {
         Ok(duplicate) => duplicate,
@@ -302,19 +303,19 @@ fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerEr
     match is_connection(&duplicate) {
         Ok(false) => Ok(None),
         Ok(true) => Ok(Some(socket_options::incoming_napi_id(&duplicate)?)),
-        // Not a socket: for example a pipe or an eventfd between the server's threads.
+        // The descriptor is not a socket, but for example a pipe or an eventfd between the server's threads.
         Err(SocketOptionError::Refused { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether the socket is a connection: it neither listens nor connects processes of the server.
+/// Returns whether the socket is a network connection. Listening sockets and Unix sockets are not.
 fn is_connection(socket: &DuplicatedFd) -> Result<bool, SocketOptionError> {
     Ok(socket_options::is_inet(socket)? && !socket_options::is_listening(socket)?)
 }
 
-/// Maps the file descriptor number of an epoll to the thread that sleeps on it. Running threads and threads that cannot
-/// be inspected are missing.
+/// Maps the file descriptor number of each epoll to the thread that sleeps on it. Threads that are running or cannot be
+/// inspected are omitted.
 fn threads_waiting_on_epolls(proc: &ProcRoot, pid: Pid) -> Result<BTreeMap<i32, Pid>, ServerError> {
     let process = proc.process(pid);
     let waits = |tid: Pid| {

@@ -1,4 +1,4 @@
-//! Experiments on the model.
+//! Experiments on the model of a host.
 
 use quell_bench::experiment::model::{ModelRequest, run_model};
 use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, Timing};
@@ -21,10 +21,10 @@ fn run(request: &ModelRequest) -> ExperimentResult {
     run_model(request, &mut |_, _| (), &|| false).expect("it runs")
 }
 
-/// Threads that poll continuously give neither throughput nor efficiency, and each takes a whole CPU (cover letter of
-/// threaded NAPI busy polling, v10).
+/// Threads that poll continuously improve neither throughput nor efficiency, and each uses a whole CPU (cover letter of
+/// the kernel's threaded NAPI busy polling, v10).
 #[test]
-fn continuously_polling_threads_win_neither_throughput_nor_cpu_time() {
+fn continuously_polling_threads_improve_neither_throughput_nor_cpu_time() {
     let result = run(&request("base,threadedbusy", &["50%", "max"]));
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
@@ -43,7 +43,7 @@ fn continuously_polling_threads_win_neither_throughput_nor_cpu_time() {
 }
 
 #[test]
-fn a_mode_with_a_plain_effect_is_decided_before_the_time_is_over() {
+fn a_large_effect_is_decided_before_the_budget_is_spent() {
     let result = run(&request("base,fullbusy", &["50%"]));
     let experiment = &result.experiments[0];
     let analysis = experiment.analyse();
@@ -54,7 +54,7 @@ fn a_mode_with_a_plain_effect_is_decided_before_the_time_is_over() {
 }
 
 #[test]
-fn the_seed_decides_every_slice_and_the_number_of_threads_none() {
+fn slices_depend_on_the_seed_and_not_on_the_number_of_threads() {
     let one = ModelRequest { threads: 1, ..request("base,defer20", &["50%", "max"]) };
     let many = ModelRequest { threads: 7, ..one.clone() };
     let another = ModelRequest { timing: Timing { seed: 2, ..one.timing }, ..one.clone() };
@@ -82,7 +82,7 @@ fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
 }
 
 #[test]
-fn an_interrupted_experiment_has_the_slices_until_then_and_none_follows() {
+fn an_interrupted_experiment_keeps_its_slices_and_is_the_last_one() {
     let slices = std::cell::Cell::new(0);
     let mut count = |_, _: quell_experiment::ExperimentEvent<'_, _>| slices.set(slices.get() + 1);
     let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
@@ -98,7 +98,7 @@ fn an_interrupted_experiment_has_the_slices_until_then_and_none_follows() {
 }
 
 #[test]
-fn a_result_says_that_it_is_no_measurement_and_survives_its_file() {
+fn a_result_is_marked_as_no_measurement_and_can_be_read_from_its_file() {
     let result = run(&request("base,defer20", &["50%"]));
     assert!(result.not_a_measurement.is_some());
     let text = serde_json::to_string(&result).expect("JSON");

@@ -1,5 +1,5 @@
-//! The published JSON Schemas of result files are up to date, and recorded results are read: those of this version survive a
-//! round trip, those of earlier versions become experiments.
+//! Checks that the published JSON Schemas are up to date and that recorded result files can be read. Files of this
+//! version survive a round trip; files of earlier versions become experiments.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -65,7 +65,7 @@ fn figures_of_an_earlier_version_keep_their_values() {
 }
 
 #[test]
-fn of_a_repeated_trial_the_attempt_with_the_fewest_disturbances_counts() {
+fn the_attempt_with_the_fewest_disturbances_is_used() {
     let mut document = recorded();
     let mut again = document["trials"][0].clone();
     assert_eq!(again["disturbances"].as_array().unwrap().len(), 1);
@@ -81,7 +81,7 @@ fn of_a_repeated_trial_the_attempt_with_the_fewest_disturbances_counts() {
 }
 
 #[test]
-fn a_result_of_the_earlier_model_is_read_too() {
+fn a_result_of_the_earlier_model_can_be_read() {
     let mut document = recorded();
     let profile = json!({ "kind": "sim", "profile": "epyc7662-cx5", "description": "", "queues": 8, "connections": 4480,
         "obtained": { "load/hits": "not modelled" } });

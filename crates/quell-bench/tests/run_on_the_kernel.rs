@@ -1,5 +1,5 @@
-//! Complete bench runs on the real kernel with a real memcached: content of the result, refusals, marked trials. No
-//! test asserts performance. The tests need root and report when they are skipped.
+//! Runs complete lab measurements on the real kernel with memcached. The tests check the content of the result,
+//! refusals and marked results, not performance. They need root.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -36,11 +36,15 @@ fn a_small_run_gives_a_complete_result() {
     }
     let affinity = sched::affinity(Pid::of_this_thread()).unwrap();
     let result = run_to_the_end(&request("base,suspend50", &["50%", "max"]), |_| {}).unwrap();
-    assert_eq!(sched::affinity(Pid::of_this_thread()).unwrap(), affinity, "the caller's thread is where it was");
+    assert_eq!(
+        sched::affinity(Pid::of_this_thread()).unwrap(),
+        affinity,
+        "the affinity of the caller's thread is restored"
+    );
 
     let written = serde_json::to_string(&result).unwrap();
     let read: ExperimentResult = serde_json::from_str(&written).unwrap();
-    assert!(serde_json::to_string(&read).unwrap() == written, "the file reads back as it was, to the last bit");
+    assert!(serde_json::to_string(&read).unwrap() == written, "a result survives writing and reading unchanged");
     assert_eq!(result.not_a_measurement, None);
     let (facts, server) = lab(&result);
     assert!(facts.checks.iter().all(|check| check.holds), "{:?}", facts.checks);
@@ -77,7 +81,7 @@ fn every_readable_counter_is_present() {
     }
     let napi = quell_linux::NapiId::from_kernel(u32::MAX).unwrap();
     if let Err(error) = bpf::NapiPollCounter::attach(kernel::sysfs(), &[napi]) {
-        skip_part(Lacks::KernelFeature, format_args!("polls are not counted here: {error}"));
+        skip_part(Lacks::KernelFeature, format_args!("this machine cannot count polls: {error}"));
         assert!(slices(&result).all(|slice| slice.metric("polls-per-request").is_none()));
         return;
     }
@@ -167,7 +171,8 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
     }
     let mut request = request("base,defer200", &["max"]);
     request.interrupt_stand_in = false;
-    // Softirqs then run on the sending CPU, so the last check, about the server's CPUs, may fail.
+    // Without the stand-in, softirqs run on the sending CPU. The check of the server's CPUs may therefore fail, and
+    // `insist` ignores it.
     request.insist = true;
     let result = run_to_the_end(&request, |_| {}).unwrap();
     assert!(!lab(&result).0.interrupt_stand_in);
@@ -175,7 +180,7 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
 }
 
 #[test]
-fn another_server_gets_its_address_and_is_measured_unmodified() {
+fn another_server_is_started_with_its_address_and_measured() {
     if !can_raise_a_lab() {
         return;
     }
@@ -183,6 +188,6 @@ fn another_server_gets_its_address_and_is_measured_unmodified() {
     let mut request = request("base,defer200", &["2000"]);
     request.server = ServerCommand::Other(words.collect());
     let result = run_to_the_end(&request, |_| {}).unwrap();
-    assert_eq!(lab(&result).1.version.as_deref(), None, "nobody knows how to ask it");
+    assert_eq!(lab(&result).1.version.as_deref(), None, "Quell cannot query the version of other servers");
     assert_eq!(result.experiments[0].offered_per_s, Some(2_000.0));
 }

@@ -1,5 +1,6 @@
-//! `quell bench -- COMMAND` starts a memcached under each mode, in every way in which the experiment can end. Each time no
-//! memcached is left, and the queue is as before. No test asserts a verdict. Needs root, Linux 6.13 and memcached.
+//! Runs `quell bench -- COMMAND` with memcached and ends the experiment in every possible way. Each test checks that no
+//! memcached is left and that the queue is restored. No test asserts a verdict. The tests need root, Linux 6.13 and
+//! memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -27,14 +28,14 @@ impl Stage {
     fn enter(test: &str) -> Option<Self> {
         let lab = TestLab::raise(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
-            skip(Lacks::Server("memcached"), "there is no memcached");
+            skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let before = format!("{:?}", lab.napi().settings);
         Some(Self { lab, dir: tempfile::tempdir().unwrap(), before })
     }
 
-    /// A judge in the client's namespace.
+    /// Creates a judge that runs in the client's namespace, and returns its path.
     fn judge(&self) -> String {
         let path = self.dir.path().join("judge");
         let client = self.lab.server_name.replace("-server", "-client");
@@ -60,7 +61,7 @@ impl Stage {
         spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
     }
 
-    /// Runs it to its end: exit code, stdout and stderr.
+    /// Runs quell until it exits. Returns its exit code, stdout and stderr.
     fn run(&self, options: &[&str], command: &str) -> (Option<i32>, String, String) {
         end(self.start(options, command))
     }
@@ -69,7 +70,7 @@ impl Stage {
         serde_json::from_slice(&std::fs::read(self.file()).unwrap()).unwrap()
     }
 
-    /// Processes in the server's namespace.
+    /// Returns the names of the processes in the server's namespace.
     fn processes(&self) -> Vec<String> {
         let proc = ProcRoot::default();
         let namespace = std::fs::metadata(format!("/run/netns/{}", self.lab.server_name)).unwrap();
@@ -96,13 +97,13 @@ impl Stage {
 }
 
 fn end(mut quell: Child) -> (Option<i32>, String, String) {
-    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("it ends");
+    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("quell exits in time");
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
 }
 
 #[test]
-fn modes_that_need_the_preload_library_are_measured_and_the_command_is_ended() {
+fn modes_that_need_the_preload_library_are_measured_and_the_command_is_stopped() {
     let Some(stage) = Stage::enter("bc-modes") else { return };
     let (code, stdout, stderr) = stage.run(&["--modes=base,sockpoll50,suspend200", "--budget=30s"], MEMCACHED);
     assert_eq!(code, Some(0), "{stdout}\n{stderr}");
@@ -111,16 +112,16 @@ fn modes_that_need_the_preload_library_are_measured_and_the_command_is_ended() {
     let record = &result["experiments"][0]["record"];
     assert_eq!(record["dropped"], serde_json::json!({}));
     let slices = record["slices"].as_array().unwrap();
-    assert!(slices.iter().any(|slice| slice["arm"] == 2), "sockpoll50 has a slice");
+    assert!(slices.iter().any(|slice| slice["arm"] == 2), "no slice of sockpoll50");
     assert!(slices.iter().all(|slice| slice["observation"]["metrics"]["p99-us"].as_f64().unwrap() > 0.0));
     assert!(stdout.contains("CPU/request"), "{stdout}");
     stage.assert_as_before();
 }
 
 #[test]
-fn a_mode_that_does_not_reach_the_command_is_dropped_with_the_reason() {
+fn a_mode_without_effect_on_the_command_is_dropped_with_the_reason() {
     let Some(stage) = Stage::enter("bc-reach") else { return };
-    // Without its environment, the command has no preload library.
+    // `env -i` removes the environment variable that loads the preload library.
     let command = format!("env -i PATH=/usr/bin:/bin {MEMCACHED}");
     let (code, stdout, stderr) = stage.run(&["--modes=base,sockpoll50,suspend200", "--budget=30s"], &command);
     assert_eq!(code, Some(0), "{stdout}\n{stderr}");
@@ -139,9 +140,9 @@ fn a_command_that_exits_at_once_is_an_error_with_its_output() {
 }
 
 #[test]
-fn a_budget_without_time_for_six_blocks_is_refused_with_the_time_to_start_included() {
+fn a_budget_for_fewer_than_six_blocks_including_the_starts_is_refused() {
     let Some(stage) = Stage::enter("bc-budget") else { return };
-    // Without the time to start the command, eight blocks of three slices of 120 ms would fit.
+    // Without the time to start the command, eight blocks of three slices of 120 ms would fit into the budget.
     let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=3s"], MEMCACHED);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("the budget of 3000 ms"), "{stderr}");
@@ -149,11 +150,15 @@ fn a_budget_without_time_for_six_blocks_is_refused_with_the_time_to_start_includ
 }
 
 #[test]
-fn a_signal_ends_the_experiment_and_the_command() {
+fn a_signal_stops_the_experiment_and_the_command() {
     let Some(stage) = Stage::enter("bc-signal") else { return };
     let quell = stage.start(&["--modes=base,suspend200", "--budget=600s"], MEMCACHED);
     wait_until(|| {
-        if stage.processes().iter().any(|name| name == "memcached") { Ok(()) } else { Err("no memcached".to_owned()) }
+        if stage.processes().iter().any(|name| name == "memcached") {
+            Ok(())
+        } else {
+            Err("memcached is not running".to_owned())
+        }
     });
     quell.pidfd().signal(Signal::INT).unwrap();
     let (code, _, stderr) = end(quell);
@@ -162,7 +167,7 @@ fn a_signal_ends_the_experiment_and_the_command() {
 }
 
 #[test]
-fn after_a_kill_the_command_is_ended_and_the_queue_restored() {
+fn after_a_kill_the_command_is_stopped_and_the_queue_is_restored() {
     let Some(stage) = Stage::enter("bc-kill") else { return };
     let quell = stage.start(&["--modes=base,suspend200", "--budget=600s"], MEMCACHED);
     let suspends = || stage.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);

@@ -1,5 +1,5 @@
-//! `quell bench` on the real kernel, ended in every possible way. Afterwards the machine is exactly as before. No test
-//! asserts a performance figure. Needs root; reports when it is skipped.
+//! Runs `quell bench` on the real kernel and ends it in every possible way. Each test checks that the machine is in the
+//! same state as before. No test asserts a performance figure. The tests need root.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -14,13 +14,13 @@ use quell_linux::pidfd::Signal;
 use quell_test_support::wait_until;
 
 const SHORT: &[&str] = &["--loads=max", "--budget=2s", "--slice=50"];
-/// Runs far longer than any test waits.
+/// Options of a run that lasts much longer than any test waits.
 const LONG: &[&str] = &["--loads=max", "--budget=600s"];
-/// A server that starts another process.
+/// A server that starts a child process.
 const SERVER_WITH_A_CHILD: &str =
     "--server=sh -c 'memcached -u root -U 0 -l {address} -p {port} -t {workers} & sleep 1000'";
 
-/// Command prefix that runs a program without any privilege.
+/// Command prefix that drops all privileges of a program.
 const NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
 
 /// Network namespaces of servers in running labs.
@@ -31,7 +31,7 @@ fn server_namespaces(stage: &Stage) -> Vec<Namespace> {
     servers.filter_map(|name| Namespace::open_named(&NamespaceName::new(name).unwrap()).ok()).collect()
 }
 
-/// Waits until a lab's queue has this gro-flush-timeout, which shows that a mode was set.
+/// Waits until a queue of a lab has this gro-flush-timeout, which shows that a mode was set.
 fn wait_until_flushed_after(us: u64, stage: &Stage, running: &Running) {
     let server = InterfaceName::new("server0").unwrap();
     let is_reported = |namespace: &Namespace| {
@@ -41,11 +41,11 @@ fn wait_until_flushed_after(us: u64, stage: &Stage, running: &Running) {
     };
     wait_until(|| {
         let set = server_namespaces(stage).iter().any(|namespace| is_reported(namespace).is_some());
-        if set { Ok(()) } else { Err(format!("no mode with {us} µs is set; it said {}", running.stderr())) }
+        if set { Ok(()) } else { Err(format!("no mode with {us} µs was set; stderr of quell: {}", running.stderr())) }
     });
 }
 
-/// Waits until the bench sets modes, or a trial runs.
+/// Waits until the bench has set the mode suspend200.
 fn wait_until_modes_are_set(stage: &Stage, running: &Running) {
     wait_until_flushed_after(200, stage, running);
 }
@@ -64,7 +64,7 @@ fn a_run_leaves_the_machine_as_before() {
     stage.assert_as_before();
 }
 
-/// A second server, which ends after as many seconds.
+/// Option that starts a second server, which exits after `seconds` seconds.
 fn second_server(seconds: u32) -> String {
     format!("--beside=timeout {seconds} memcached -u root -U 0 -t 1 -l {{address}} -p {{port}}")
 }
@@ -80,7 +80,7 @@ fn the_latency_of_a_second_server_on_the_same_queues_is_compared_too() {
     let slices = result["experiments"][0]["record"]["slices"].as_array().unwrap();
     let is_measured = |slice: &serde_json::Value| slice["observation"]["metrics"]["beside p99-us"].as_f64() > Some(0.0);
     assert!(slices.iter().any(is_measured), "{slices:?}");
-    assert!(ended.stdout.contains("p99 beside"), "{ended:?}");
+    assert!(ended.stdout.contains("second server p99"), "{ended:?}");
     stage.assert_as_before();
 }
 
@@ -99,7 +99,7 @@ fn a_server_that_exits_at_once_is_reported_with_its_output() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &["--server=sh -c 'echo no more memory >&2; exit 3'"]).end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
-    assert!(ended.stderr.contains("ended at once, exit status: 3; it said: no more memory"), "{ended:?}");
+    assert!(ended.stderr.contains("exited during startup (exit status: 3); its stderr: no more memory"), "{ended:?}");
     assert!(!stage.file("result.json").exists());
     stage.assert_as_before();
 }
@@ -113,7 +113,7 @@ fn a_server_that_never_listens_ends_the_run() {
     stage.assert_as_before();
 }
 
-/// A server that reads a megabyte before it answers.
+/// A server that does not answer before it has received a megabyte.
 const SERVER_THAT_NEVER_ANSWERS: &str =
     concat!("--server=", env!("CARGO_BIN_EXE_quell"), " respond {address}:{port} --request-bytes 1000000");
 
@@ -134,7 +134,7 @@ fn a_server_that_dies_ends_the_run() {
     stage.kill_the_server("memcached");
     let ended = running.end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
-    assert!(ended.stderr.contains("the server ended in the middle of the run"), "{ended:?}");
+    assert!(ended.stderr.contains("the server exited during the run"), "{ended:?}");
     stage.assert_as_before();
 }
 
@@ -270,7 +270,7 @@ fn more_workers_than_cpus_are_refused_before_any_change() {
 #[test]
 fn a_run_without_any_settable_mode_is_refused() {
     let Some(stage) = Stage::enter() else { return };
-    // The seeds cover both orders of the reference and the other mode.
+    // Some of these seeds begin with the reference, others with the other mode.
     for seed in ["--seed=1", "--seed=2", "--seed=3", "--seed=4"] {
         let ended = stage.start_bench("sockpoll50,eventspin50", &[SHORT, &[seed]].concat()).end();
         assert_eq!(ended.code, Some(5), "{ended:?}");
@@ -284,17 +284,17 @@ fn a_missing_server_program_is_refused() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base", &["--server=/no/such/server -p {port}"]).end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    assert!(ended.stderr.contains("/no/such/server") && ended.stderr.contains("to fix it"), "{ended:?}");
+    assert!(ended.stderr.contains("/no/such/server") && ended.stderr.contains("to fix this"), "{ended:?}");
     stage.assert_as_before();
 }
 
 #[test]
-fn without_privileges_the_model_answers_and_the_output_states_it() {
+fn without_privileges_the_model_is_used_and_the_output_states_it() {
     let Some(stage) = Stage::enter() else { return };
     let small = ["--quick", "--modes=base,suspend20", "--loads=20K", "--output=/dev/null"];
     let ended = stage.start_as(NOBODY, &[&["bench"], &small[..]].concat()).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("CAP_NET_ADMIN") && ended.stderr.contains("The model answers now"), "{ended:?}");
+    assert!(ended.stderr.contains("CAP_NET_ADMIN") && ended.stderr.contains("simulated on the model"), "{ended:?}");
     for row in ["NOT A MEASUREMENT", " base ", " suspend20 "] {
         assert!(ended.stdout.lines().any(|line| line.starts_with(row)), "{row}: {ended:?}");
     }

@@ -1,5 +1,5 @@
-//! `quell bench --pid` on a memcached with live traffic, ended in every possible way. Afterwards its queues and epolls
-//! are as before. No test asserts a verdict. Needs root, Linux 6.13 and memcached.
+//! Runs `quell bench --pid` on a memcached with live traffic and ends it in every possible way. Each test checks that
+//! the queues and epolls are restored. No test asserts a verdict. The tests need root, Linux 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,7 +23,7 @@ use quell_test_support::{Lacks, skip, wait_until};
 const OUTPUT_KEPT: usize = 64 * 1024;
 const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
 
-/// A memcached in a lab, and a client that sends requests all the time.
+/// memcached in a lab, and a client that sends requests continuously.
 struct Stage {
     lab: TestLab,
     server: Child,
@@ -47,7 +47,7 @@ impl Stage {
         ask(&mut connection).unwrap();
         let asks = Arc::new(AtomicBool::new(true));
         let goes_on = Arc::clone(&asks);
-        // The client ends with the server.
+        // The client exits when the server closes its connections.
         let client =
             std::thread::spawn(move || while goes_on.load(Ordering::Relaxed) && ask(&mut connection).is_ok() {});
         let mut stage = Self {
@@ -78,7 +78,7 @@ impl Stage {
         spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
     }
 
-    /// Runs the bench to its end. Returns exit code, stdout and stderr.
+    /// Runs the bench until it exits. Returns exit code, stdout and stderr.
     fn run(&self, options: &[&str]) -> (Option<i32>, String, String) {
         end(self.start(options))
     }
@@ -87,7 +87,7 @@ impl Stage {
         serde_json::from_slice(&std::fs::read(self.file()).unwrap()).unwrap()
     }
 
-    /// Settings of the server's queue and epolls, by name.
+    /// Returns the settings of the server's queue and epolls, by name.
     fn state(&self) -> BTreeMap<String, String> {
         let scope = SnapshotScope { netns: Some(self.lab.server_name.clone()), ..SnapshotScope::default() };
         let snapshot = take(&scope).unwrap().0;
@@ -107,7 +107,7 @@ impl Stage {
         wait_until(|| if suspends() { Ok(()) } else { Err("suspend200 was never set".to_owned()) });
     }
 
-    /// Waits until a slice of suspend200 is complete: the next slice has another mode.
+    /// Waits until a slice of suspend200 is complete, which shows as a change to another mode.
     fn wait_until_a_slice_was_measured(&self) {
         self.wait_until_switched();
         let base = || self.lab.napi().settings.irq_suspend_timeout_ns == Some(0);
@@ -144,7 +144,7 @@ fn ask(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 }
 
 fn end(mut quell: Child) -> (Option<i32>, String, String) {
-    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("it exits");
+    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("quell exits in time");
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
 }
@@ -216,7 +216,7 @@ fn after_a_kill_the_keeper_restores_the_server() {
 }
 
 #[test]
-fn a_server_that_dies_is_named_and_the_measurements_are_kept() {
+fn if_the_server_dies_its_pid_is_reported_and_the_measurements_are_kept() {
     let Some(mut stage) = Stage::enter("bp-dies") else { return };
     let quell = stage.start(LONG);
     stage.wait_until_a_slice_was_measured();
@@ -229,7 +229,7 @@ fn a_server_that_dies_is_named_and_the_measurements_are_kept() {
 }
 
 #[test]
-fn a_full_disk_for_journals_ends_it_before_anything_is_changed() {
+fn a_full_disk_for_journals_ends_the_run_before_any_change() {
     let Some(stage) = Stage::enter("bp-disk-j") else { return };
     let Some(disk) = SmallDisk::mount(stage.dir.path().join("journal")) else { return };
     disk.fill();
@@ -241,7 +241,7 @@ fn a_full_disk_for_journals_ends_it_before_anything_is_changed() {
 }
 
 #[test]
-fn a_result_that_does_not_fit_the_disk_is_printed_and_the_server_is_as_before() {
+fn a_result_that_does_not_fit_on_the_disk_is_printed_and_the_server_is_restored() {
     let Some(stage) = Stage::enter("bp-disk-r") else { return };
     let quell = stage.start_with_output("/dev/full", &["--modes=base,suspend200", "--budget=3s", "--yes"]);
     let (code, stdout, stderr) = end(quell);

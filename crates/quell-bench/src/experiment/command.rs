@@ -1,5 +1,5 @@
-//! The subject of an experiment on a command: it is started for each slice, under the mode of the slice. Modes that a
-//! running program cannot be given can be measured like this: busy polling of sockets, shortened waits.
+//! Experiments on a command that is started again for each slice, under the mode of the slice. In this way, modes that
+//! cannot be set on a running program can be measured, for example busy polling of sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,45 +14,47 @@ use quell_mode::DeliveryMode;
 use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::{ComparisonError, Timing, server_side};
 
-/// Time limit for the command to listen.
+/// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
-/// Interval at which its sockets are looked at until then.
+/// Interval between two checks whether the command listens.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Starts and ends the command. The implementation journals it, so that it also ends when this process is killed.
+/// Starts and stops the command. The implementation records the command in the journal, so it is also stopped if this
+/// process is killed.
 pub trait CommandRunner {
-    /// Starts the command under a mode. Returns the process whose descendants serve.
+    /// Starts the command under a mode. Returns a process whose descendants are the server.
     ///
     /// # Errors
-    /// See [`CommandFailure`].
+    /// Fails if the command cannot be started under this mode.
     fn start(&mut self, mode: &DeliveryMode) -> Result<Pid, CommandFailure>;
 
-    /// The command listens: starts the load, if there is one.
+    /// Called when the command listens. Starts the load, if the user specified one.
     ///
     /// # Errors
-    /// The load could not be started.
+    /// Fails if the load cannot be started.
     fn listens(&mut self) -> Result<(), CommandFailure>;
 
-    /// Whether the command and its load still run.
+    /// Checks that the command and its load are still running.
     ///
     /// # Errors
-    /// One of them has exited.
+    /// Fails if one of them has exited.
     fn check_running(&mut self) -> Result<(), CommandFailure>;
 
-    /// Why the mode has no effect in the processes `pids` of a snapshot. `None` if it has, or if this is unknown.
+    /// Returns the reason why the mode has no effect on the processes `pids`. Returns `None` if the mode has an effect,
+    /// or if this is unknown.
     fn why_without_effect(&self, mode: &DeliveryMode, snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<String>;
 
-    /// Ends the load and the command, and waits until the queues are restored. Does nothing if nothing runs.
+    /// Stops the load and the command, and waits until the queues are restored. Does nothing if neither is running.
     ///
     /// # Errors
-    /// Something could not be ended or restored.
+    /// Fails if a process could not be stopped or a setting could not be restored.
     fn stop(&mut self) -> Result<(), CommandFailure>;
 }
 
-/// Why a command does not run under a mode.
+/// Reason why the command does not run under a mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandFailure {
-    /// The mode is not possible for this command on this host. Other modes may be.
+    /// This host or this command does not support the mode. Other modes may be possible.
     #[error("{0}")]
     NotPossible(String),
     /// The command or its load failed.
@@ -60,8 +62,8 @@ pub enum CommandFailure {
     Failed(String),
 }
 
-/// Why an experiment on a command failed. The command was ended, and its settings were restored, unless
-/// [`CommandSubjectError::NotEnded`].
+/// Reason why an experiment on a command failed. The command was stopped and all settings were restored, except in the
+/// case [`CommandSubjectError::NotEnded`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandSubjectError {
@@ -72,31 +74,33 @@ pub enum CommandSubjectError {
     #[error("{0}")]
     NoEffect(String),
     /// The command opened no listening socket.
-    #[error("the command did not listen within {LISTENS_WITHIN:?}: no TCP socket in LISTEN, no bound UDP socket")]
+    #[error("the command opened no listening TCP socket and no bound UDP socket within {LISTENS_WITHIN:?}")]
     NeverListened,
-    /// The command that measures failed.
+    /// The judge failed or printed no figures.
     #[error(transparent)]
     Judge(#[from] JudgeError),
     /// The command's processes could not be found.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The host could not be observed.
+    /// The snapshot of the host could not be taken.
     #[error(transparent)]
     Snapshot(#[from] TakeError),
-    /// Something could not be ended or restored. It stays in the journal.
-    #[error("the command was not ended (`quell status` shows what is left, `quell revert` tries again): {0}")]
+    /// A process could not be stopped or a setting could not be restored. The change stays in the journal.
+    #[error(
+        "the command was not stopped or its settings were not restored (`quell status` lists them, `quell revert` tries again): {0}"
+    )]
     NotEnded(CommandFailure),
 }
 
-/// A command that is started for each slice.
+/// The subject of an experiment: a command that is started for each slice.
 pub struct StartedCommand<'a> {
     runner: &'a mut dyn CommandRunner,
     judges: Judges,
     stopped: &'a dyn Fn() -> bool,
-    /// Modes that had no effect, with the reason.
+    /// Modes that had no effect on the command, with the reasons.
     without_effect: BTreeMap<String, String>,
     running: Option<Running>,
-    /// Figures that the judge printed last.
+    /// Figures that the judge printed in the most recent slice.
     printed: PrintedFigures,
     slice_began: Instant,
 }
@@ -107,7 +111,7 @@ struct Running {
 }
 
 impl<'a> StartedCommand<'a> {
-    /// Nothing is started yet.
+    /// Creates the subject without starting the command.
     #[must_use]
     pub fn new(runner: &'a mut dyn CommandRunner, judges: Judges, stopped: &'a dyn Fn() -> bool) -> Self {
         Self {
@@ -121,11 +125,11 @@ impl<'a> StartedCommand<'a> {
         }
     }
 
-    /// Measures one slice under the first mode, which is not recorded: figures that the judge prints, and time of the slice in
-    /// milliseconds with starting and ending the command.
+    /// Measures one slice under the first mode without recording it. Returns the judge's figures and the total time of
+    /// the slice in milliseconds, including the start and the stop of the command.
     ///
     /// # Errors
-    /// The command does not listen, or the judge prints no figures.
+    /// Fails if the command does not listen, or if the judge prints no figures.
     pub(super) fn rehearse(
         &mut self,
         mode: &DeliveryMode,
@@ -181,7 +185,7 @@ impl<'a> StartedCommand<'a> {
     }
 }
 
-/// Whether a process of the snapshot has a listening TCP socket or a bound UDP socket.
+/// Returns whether a process of the snapshot has a listening TCP socket or a bound UDP socket.
 fn listens(snapshot: &Snapshot) -> bool {
     let held = |inode: &u64| {
         let at = snapshot.sockets.binary_search_by_key(inode, |socket| socket.inode).ok()?;
@@ -196,7 +200,7 @@ fn listens(snapshot: &Snapshot) -> bool {
     })
 }
 
-/// NAPI instances that delivered packets to the processes of a snapshot.
+/// Returns the NAPI instances that delivered packets to the sockets of the processes `pids`.
 fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
     let held = processes.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
@@ -234,7 +238,7 @@ impl ExperimentSubject for StartedCommand<'_> {
         let napis = napis(&snapshot, &pids);
         let watched = server_side::watched(&snapshot, &pids, &napis);
         let counted: Vec<NapiId> = napis.into_iter().collect();
-        // If polls cannot be counted, their figures are absent.
+        // If the kernel does not allow counting polls, the metrics of polls are absent.
         let polls = NapiPollCounter::attach(kernel::sysfs(), &counted).ok();
         let observed = server_side::observe(&watched, polls.as_ref(), &self.judges, slice_ms, self.stopped)?;
         self.runner.check_running()?;

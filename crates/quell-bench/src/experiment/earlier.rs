@@ -1,5 +1,5 @@
-//! Result files of earlier versions: matrices of modes and loads, measured in repeats, in the lab or on the model. A repeat
-//! becomes a block and a trial a slice. Reads only what an [`ExperimentResult`] has.
+//! Reads result files of earlier versions, which measured a matrix of modes and loads in repeats. Each repeat becomes a
+//! block, and each trial becomes a slice. Fields without a counterpart in [`ExperimentResult`] are ignored.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::counters::{CpuUse, TrialCounters};
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::offered_load::OfferedLoad;
 
-/// Value of the `schema` field of these files.
+/// Value of the `schema` field in these files.
 pub const SCHEMA: &str = "quell-bench/1";
 
 /// A result file of an earlier version.
@@ -29,7 +29,7 @@ pub struct Matrix {
     load: Option<LoadSpec>,
     plan: Plan,
     trials: Vec<Trial>,
-    /// Modes that could not be set, by label.
+    /// Modes that could not be set, by label, with the reasons.
     refused: BTreeMap<String, String>,
     not_a_measurement: Option<String>,
     interrupted: bool,
@@ -56,7 +56,7 @@ struct Plan {
 struct ModeEntry {
     label: String,
     mode: DeliveryMode,
-    /// Whether it is the second `base`.
+    /// Whether this entry is the second measurement of `base`.
     control: bool,
 }
 
@@ -71,7 +71,7 @@ struct Trial {
     disturbances: Vec<serde_json::Value>,
 }
 
-/// Indices into the plan.
+/// Position of a trial in the plan: indices of its repeat, load and mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 struct TrialId {
     repeat: u32,
@@ -79,9 +79,9 @@ struct TrialId {
     mode: usize,
 }
 
-/// A result of a lab that does not describe it.
+/// Error: the file contains a lab result but does not describe the lab.
 #[derive(Debug, thiserror::Error)]
-#[error("the file has no description of the lab's server or generator")]
+#[error("the file does not describe the lab's server or load generator")]
 pub struct NoServer;
 
 impl TryFrom<Matrix> for ExperimentResult {
@@ -144,7 +144,8 @@ impl Matrix {
         }
     }
 
-    /// Whether this attempt counts: the one with the fewest disturbances, or the first of equals.
+    /// Returns whether the attempt is used: among repeated attempts, the one with the fewest disturbances, and the
+    /// first of several equal ones.
     fn counts(&self, trial: &Trial) -> bool {
         let attempts = self.trials.iter().filter(|other| other.id == trial.id);
         let best = attempts.map(|other| (other.disturbances.len(), other.attempt)).min();

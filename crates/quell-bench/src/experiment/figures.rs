@@ -1,5 +1,5 @@
-//! Names of the figures of a slice, with unit and direction. Kernel counters are divided by the work that was done: by the
-//! requests answered where they are known, by the packets polled otherwise.
+//! Names and units of the metrics of a slice. Costs are divided by the number of answered requests. If that number is
+//! unknown, they are divided by the number of polled packets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,43 +9,44 @@ use quell_stats::LatencyHistogram;
 
 use crate::counters::{CpuUse, TrialCounters};
 
-/// What costs are divided by.
+/// Unit of work by which costs are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Answered requests.
+    /// Requests that the server answered.
     Request,
     /// Packets that the queues delivered.
     Packet,
 }
 
-/// CPU time per request or packet, µs: of the server's threads and of the NAPI threads of its queues. Where softirqs poll, no
-/// thread is charged for that, and it is all time in which the server's CPUs were not idle, whoever used it.
+/// CPU time per request or packet, in µs, of the server's threads and of the NAPI threads of its queues. If softirqs
+/// poll the queues, it is the time in which the server's CPUs were not idle, because the kernel charges softirq time to
+/// no thread.
 pub const CPU: &str = "cpu-us-per";
-/// Run time of the server's own threads per request or packet, µs.
+/// Run time of the server's threads per request or packet, in µs.
 pub const PROCESS_CPU: &str = "process-us-per";
-/// Polls of the queues per request or packet.
+/// Number of polls of the queues per request or packet.
 pub const POLLS: &str = "polls-per";
-/// Interrupts of the queues per request or packet.
+/// Number of interrupts of the queues per request or packet.
 pub const IRQS: &str = "irqs-per";
-/// NET_RX softirqs on the server's CPUs per request or packet.
+/// Number of NET_RX softirqs on the server's CPUs per request or packet.
 pub const NET_RX: &str = "net-rx-softirqs-per";
-/// Timer interrupts of the server's CPUs per request or packet.
+/// Number of timer interrupts on the server's CPUs per request or packet.
 pub const TIMER_IRQS: &str = "timer-irqs-per";
-/// Times that a thread of the server slept per request or packet.
+/// Number of times that a thread of the server went to sleep, per request or packet.
 pub const SLEEPS: &str = "sleeps-per";
-/// Share of the polls that found no packet.
+/// Share of the polls that found no packet, 0 to 1.
 pub const EMPTY_POLLS: &str = "empty-poll-share";
-/// Busy share of the server's CPUs.
+/// Share of time in which the server's CPUs were not idle, 0 to 1.
 pub const BUSY: &str = "busy-share";
-/// Requests answered per second.
+/// Answered requests per second.
 pub const REQUESTS: &str = "requests-per-s";
-/// Number of requests that a judge sent; costs are then divided by it.
+/// Name under which a judge prints the number of requests that it sent. Costs are then divided by this number.
 pub const PRINTED_REQUESTS: &str = "requests";
-/// Packets polled per second.
+/// Polled packets per second.
 pub const PACKETS: &str = "packets-per-s";
 
 impl Work {
-    /// Name of a cost.
+    /// Returns the full name of a cost, for example `polls-per-request`.
     #[must_use]
     pub fn name(self, cost: &str) -> String {
         let work = match self {
@@ -55,19 +56,19 @@ impl Work {
         format!("{cost}-{work}")
     }
 
-    /// CPU time as a criterion.
+    /// Returns the criterion that compares CPU time.
     #[must_use]
     pub fn cpu(self) -> Criterion {
         self.criterion(CPU)
     }
 
-    /// A cost as a criterion.
+    /// Returns the criterion that compares a cost.
     pub(crate) fn criterion(self, cost: &str) -> Criterion {
         Criterion::Metric { name: self.name(cost), goal: Goal::Lowest }
     }
 }
 
-/// Figures of a slice from its counters. `requests` were answered, if that is known.
+/// Computes the metrics of a slice from its counters. `requests` is the number of answered requests, if it is known.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^53")]
 pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64) -> BTreeMap<String, f64> {
@@ -102,18 +103,18 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
     figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Median latency of a second server on the same queues, µs.
+/// Median latency of a second server on the same queues, in µs.
 pub const BESIDE_P50: &str = "beside p50-us";
-/// 99th percentile of the same, µs.
+/// 99th percentile of the latency of a second server on the same queues, in µs.
 pub const BESIDE_P99: &str = "beside p99-us";
 
-/// Latencies of a second server as criteria.
+/// Returns the criteria that compare the latency of the second server.
 pub(crate) fn criteria_of_beside() -> impl Iterator<Item = Criterion> {
     let criterion = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
     [BESIDE_P50, BESIDE_P99].into_iter().map(criterion)
 }
 
-/// Figures of a second server.
+/// Computes the metrics of the second server from its latencies.
 #[must_use]
 pub fn of_beside(latency: &LatencyHistogram) -> BTreeMap<String, f64> {
     let figures = [(BESIDE_P50, latency.p50()), (BESIDE_P99, latency.p99())];
@@ -121,7 +122,8 @@ pub fn of_beside(latency: &LatencyHistogram) -> BTreeMap<String, f64> {
     figures.into_iter().filter_map(|(name, latency)| Some((name.to_owned(), us(latency?)))).collect()
 }
 
-/// Whether a figure that a command printed is better high: rates, whose names say so.
+/// Returns whether higher or lower values of a printed figure are better. Figures whose names end like a rate are
+/// better when they are higher.
 #[must_use]
 pub fn goal_of(name: &str) -> Goal {
     let is_rate =
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn where_threads_poll_the_queues_only_the_servers_and_their_time_counts() {
+    fn if_threads_poll_the_queues_only_their_time_and_the_servers_counts() {
         let cpus = CpuUse { capacity_ns: 1_000_000, ..CpuUse::default() };
         let counters = TrialCounters {
             server_cpus: Some(cpus),
@@ -166,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_counted_or_has_no_work_is_absent() {
+    fn metrics_without_counter_or_without_work_are_absent() {
         assert!(of_counters(&TrialCounters::default(), None, 1.0).is_empty());
         let idle = TrialCounters { polls: Some(3), polled_packets: Some(0), ..TrialCounters::default() };
         assert!(!of_counters(&idle, None, 1.0).contains_key("polls-per-packet"));
     }
 
     #[test]
-    fn rates_are_better_high_and_everything_else_low() {
+    fn higher_is_better_for_rates_and_lower_for_everything_else() {
         for rate in ["Requests/sec", "rps", "ops_per_s", "read-iops", "GET/s"] {
             assert_eq!(goal_of(rate), Goal::Highest, "{rate}");
         }

@@ -1,5 +1,4 @@
-//! A command that judges a slice: it runs for the length of the slice and prints figures. What it prints is hostile until
-//! parsed.
+//! Judges. A judge is a command of the user that measures one slice and prints figures. Its output is untrusted input.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,89 +6,89 @@ use std::time::{Duration, Instant};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::visible;
 
-/// Longest output that is read, bytes. More is cut off at the front.
+/// Upper limit of the output that is parsed, in bytes. Of longer output, only the end is parsed.
 const OUTPUT_MAX: usize = 64 * 1024;
-/// Time limit of one run.
+/// Time limit of one run of a judge.
 const RUN_MAX: Duration = Duration::from_secs(60);
-/// How often it is asked whether the experiment is to stop.
+/// Interval at which a running judge is polled, and at which the experiment can be stopped.
 const TICK: Duration = Duration::from_millis(50);
-/// Longest excerpt of the output in an error, in characters.
+/// Maximum length of the output excerpt in an error, in characters.
 const EXCERPT_CHARS: usize = 200;
 
-/// Figures that a command printed, by name.
+/// Figures that judges printed, by name.
 pub type PrintedFigures = BTreeMap<String, f64>;
 
-/// A command with its arguments.
+/// A judge: program and arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judge {
     words: Vec<String>,
 }
 
-/// Commands that measure a slice.
+/// The judges of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Judges {
-    /// Measures the server.
+    /// Judge that measures the server.
     pub latency: Option<Judge>,
-    /// Measures another program on the same queues. The names of its figures begin with [`BESIDE`].
+    /// Judge that measures another program on the same queues. The names of its figures are prefixed with [`BESIDE`].
     pub beside: Option<Judge>,
 }
 
-/// Begins the names of figures of a second program on the same queues.
+/// Prefix of the names of figures that belong to a second program on the same queues.
 pub const BESIDE: &str = "beside ";
 
-/// Why a command gave no figures.
+/// Reason why a judge printed no figures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JudgeError {
-    /// The command is empty or not quoted correctly.
-    #[error("{command:?} is no command: {why}")]
+    /// The command is empty or incorrectly quoted.
+    #[error("{command:?} is not a command: {why}")]
     NotACommand {
-        /// Text.
+        /// Text that was specified as command.
         command: String,
-        /// Reason.
+        /// Reason why the text is invalid.
         why: String,
     },
-    /// It could not be started.
-    #[error("`{command}` could not be started: {source}")]
+    /// The judge could not be started.
+    #[error("cannot start `{command}`: {source}")]
     Start {
         /// Command line.
         command: String,
-        /// Cause.
+        /// Error of the system call.
         source: ProcessError,
     },
-    /// It failed.
-    #[error("`{command}` ended with {status}; it printed: {printed}")]
+    /// The judge exited with an error.
+    #[error("`{command}` failed with {status}; output: {printed}")]
     Failed {
         /// Command line.
         command: String,
         /// Exit status.
         status: String,
-        /// Last output.
+        /// End of its output.
         printed: String,
     },
-    /// It did not end.
-    #[error("`{command}` did not end within {RUN_MAX:?}; give it a duration, as in `wrk -d 1 …`")]
+    /// The judge did not exit within the time limit.
+    #[error("`{command}` did not exit within {RUN_MAX:?}; limit its duration, as in `wrk -d 1 …`")]
     TooLong {
         /// Command line.
         command: String,
     },
-    /// It printed no figures.
+    /// The output of the judge contains no figures.
     #[error(
-        "`{command}` printed no figures: {why}. Expected are lines of `NAME VALUE`, or one line of JSON with numbers, values \
-         of 0 or more; it printed: {printed}"
+        "`{command}` printed no figures: {why}. Figures are lines `NAME VALUE` or JSON objects with numbers, one per line, \
+         and are not negative. Output: {printed}"
     )]
     NoFigures {
         /// Command line.
         command: String,
-        /// What is wrong.
+        /// Reason why the output is invalid.
         why: String,
-        /// Last output.
+        /// End of its output.
         printed: String,
     },
 }
 
 impl Judge {
-    /// Reads a command line, quoted as for a shell. Nothing is started.
+    /// Parses a command line that is quoted as for a shell. Does not start the command.
     ///
     /// # Errors
     /// [`JudgeError::NotACommand`].
@@ -97,18 +96,18 @@ impl Judge {
         let not = |why: String| JudgeError::NotACommand { command: command.to_owned(), why };
         let words = shell_words::split(command).map_err(|error| not(error.to_string()))?;
         if words.is_empty() {
-            return Err(not("it is empty".to_owned()));
+            return Err(not("the text is empty".to_owned()));
         }
         Ok(Self { words })
     }
 
-    /// Program and arguments.
+    /// Returns the program and its arguments.
     #[must_use]
     pub fn words(&self) -> &[String] {
         &self.words
     }
 
-    /// Runs the command and reads its figures, see [`Judges::run`].
+    /// Runs the judge and parses its figures; see [`Judges::run`].
     ///
     /// # Errors
     /// See [`JudgeError`].
@@ -123,8 +122,9 @@ impl Judge {
 }
 
 impl Judges {
-    /// Runs both commands at the same time and reads their figures. They find the length of the slice in the environment
-    /// variable `QUELL_SLICE_MS`. Returns `None` if `stopped` returned true before they exited; they are killed then.
+    /// Runs all judges at the same time and parses their figures. The environment variable `QUELL_SLICE_MS` contains
+    /// the length of the slice. If `stopped` returns true before the judges exit, they are killed, and the result is
+    /// `None`.
     ///
     /// # Errors
     /// See [`JudgeError`].
@@ -141,7 +141,7 @@ impl Judges {
         Ok(Some(named.collect()))
     }
 
-    /// Whether there is no judge.
+    /// Returns whether there are no judges.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -162,7 +162,7 @@ impl<'a> RunningJudge<'a> {
         Ok(Self { judge, child })
     }
 
-    /// Its figures once it has exited; `None` while it runs.
+    /// Returns the figures of the judge after it has exited, and `None` while it is running.
     fn figures(&mut self) -> Result<Option<PrintedFigures>, JudgeError> {
         let command = || self.judge.command();
         let waited = self.child.wait(TICK);
@@ -181,7 +181,8 @@ impl<'a> RunningJudge<'a> {
     }
 }
 
-/// Figures of every judge, in their order. `None` if `stopped` returned true before all had exited.
+/// Waits for all judges and returns their figures in the same order. Returns `None` if `stopped` returns true before
+/// that.
 fn wait_for_all(
     running: &mut [RunningJudge<'_>],
     stopped: &dyn Fn() -> bool,
@@ -205,8 +206,8 @@ fn wait_for_all(
     Ok(Some(printed))
 }
 
-/// Figures of a text: the numbers of every line that is a JSON object, and of every line of the form `NAME VALUE`. Other lines
-/// are ignored, for programs that print more. Of a repeated name the last value counts.
+/// Parses figures: lines that are JSON objects, and lines of the form `NAME VALUE`. Other lines are ignored, because
+/// many programs print headings. If a name occurs several times, its last value is used.
 fn parse(text: &str) -> Result<PrintedFigures, String> {
     let mut figures = BTreeMap::new();
     for line in text.lines().map(str::trim) {
@@ -221,7 +222,7 @@ fn parse(text: &str) -> Result<PrintedFigures, String> {
     }
     match figures.iter().find(|(_, value)| !value.is_finite() || **value < 0.0) {
         Some((name, value)) => Err(format!("{:?} is {value}", visible::name(name))),
-        None if figures.is_empty() => Err("no line has a name and a number".to_owned()),
+        None if figures.is_empty() => Err("no line contains a name and a number".to_owned()),
         None => Ok(figures),
     }
 }
@@ -229,7 +230,7 @@ fn parse(text: &str) -> Result<PrintedFigures, String> {
 fn excerpt(text: &str) -> String {
     let text = text.trim();
     if text.is_empty() {
-        return "nothing".to_owned();
+        return "(none)".to_owned();
     }
     let cut: String = text.chars().take(EXCERPT_CHARS).collect();
     let more = if cut.len() < text.len() { "…" } else { "" };
@@ -256,13 +257,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_run_and_knows_the_length_of_the_slice() {
+    fn a_judge_gets_the_length_of_the_slice_in_its_environment() {
         let figures = run("sh -c 'echo slice $QUELL_SLICE_MS'").unwrap().unwrap();
         assert_eq!(figures["slice"], 200.0);
     }
 
     #[test]
-    fn a_command_that_fails_or_prints_nonsense_is_quoted() {
+    fn errors_quote_the_output_of_a_judge() {
         let failed = run("sh -c 'echo connection refused >&2; exit 3'").unwrap_err().to_string();
         assert!(failed.contains("exit status: 3") && failed.contains("connection refused"), "{failed}");
         for nonsense in ["echo hello", "echo p99 -3", "echo p99 NaN", "true"] {
@@ -281,9 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn two_judges_run_at_the_same_time_and_figures_of_the_second_are_named() {
+    fn two_judges_run_at_the_same_time_and_figures_of_the_second_get_a_prefix() {
         let judge = |command: &str| Some(Judge::new(command).unwrap());
-        // Each waits for the other.
+        // Each judge waits for a file that the other one creates.
         let dir = tempfile::tempdir().unwrap();
         let meet = |mine: &str, other: &str| {
             let dir = dir.path().display();
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_command_is_ended() {
+    fn an_interrupted_judge_is_killed() {
         let ended = Judge::new("sleep 1000").unwrap().run(200, &|| true).unwrap();
         assert_eq!(ended, None);
     }

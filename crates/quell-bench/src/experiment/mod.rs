@@ -1,6 +1,6 @@
-//! Switchback experiments on a server under load. [`program`] switches programs of this host, and the server of the lab,
-//! while they serve; [`command`] starts a command for each slice; [`model`] simulates. [`ExperimentResult`] is the result
-//! file, and [`quell_experiment::analyse`] derives the verdicts from it.
+//! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
+//! starts a command for each slice, and [`model`] simulates a server. [`ExperimentResult`] is the result file.
+//! [`quell_experiment::analyse`] derives the verdicts from it.
 
 pub mod command;
 pub mod earlier;
@@ -37,31 +37,31 @@ use figures::Work;
 use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 
-/// Value of the `schema` field that this version writes and reads.
+/// Value of the `schema` field in files of this version.
 pub const SCHEMA: &str = "quell-experiment/1";
 
-/// Result file of an experiment: what was measured, on what, slice by slice. The verdicts follow from it.
+/// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExperimentResult {
-    /// [`SCHEMA`].
+    /// Format of the file: [`SCHEMA`].
     pub schema: String,
     /// Version of Quell that made the measurement.
     pub quell_version: String,
-    /// Start: wall-clock seconds since 1970.
+    /// Start of the measurement, in seconds since 1970-01-01 UTC.
     pub began_unix_s: u64,
-    /// Measured machine.
+    /// Machine on which the measurement was made.
     pub host: HostFacts,
-    /// What was switched.
+    /// Subject whose mode was switched.
     pub subject: SubjectFacts,
-    /// An experiment for each load.
+    /// Experiments, one for each load.
     pub experiments: Vec<LoadExperiment>,
-    /// Why the results are not a measurement. Absent if they are.
+    /// Reason why the result is not a measurement. Absent if it is a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_a_measurement: Option<String>,
 }
 
-/// What was switched between modes.
+/// Subject whose mode was switched.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum SubjectFacts {
@@ -71,39 +71,39 @@ pub enum SubjectFacts {
     Command(CommandFacts),
     /// A server in a private lab.
     Veth {
-        /// Lab.
+        /// Description of the lab.
         lab: Box<LabFacts>,
-        /// Server.
+        /// Server under test.
         server: ServerFacts,
-        /// Generator without the rate.
+        /// Configuration of the load generator, except for the rate.
         load: Box<quell_load::LoadSpec>,
-        /// Command line of the second server on the same queues.
+        /// Command line of the second server on the same queues. Absent without `--beside`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         beside: Option<Vec<String>>,
     },
-    /// A server on the model of a host.
+    /// A simulated server on the model of a host.
     Model(ModelFacts),
     /// A server in a guest of the vm lab.
     Guest(GuestFacts),
 }
 
-/// Programs of this host, and who measured them.
+/// Programs of this host, and the commands that loaded and measured them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProgramsFacts {
-    /// Processes, by PID and name.
+    /// Processes that were measured.
     pub processes: Vec<ProcessFacts>,
-    /// Queues that were switched.
+    /// Queues whose settings were switched.
     pub queues: Vec<QueueFacts>,
-    /// Number of epolls that were switched.
+    /// Number of epolls whose parameters were switched.
     pub epolls: usize,
     /// CPUs whose time was counted.
     pub cpus: Vec<u32>,
-    /// Command that sent the load. Absent under live traffic.
+    /// Command that generated the load. Absent if the programs had only their live traffic.
     pub load: Option<Vec<String>>,
-    /// Command that printed figures of each slice. Absent if only the server's side is known.
+    /// Judge that printed figures of each slice. Absent if only the server was measured.
     pub latency: Option<Vec<String>>,
-    /// Command that printed figures of another program on the same queues.
+    /// Judge that printed figures of another program on the same queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Vec<String>>,
 }
@@ -114,67 +114,67 @@ pub struct ProgramsFacts {
 pub struct CommandFacts {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Command that sent the load. Absent if the judge sends it, or under live traffic.
+    /// Command that generated the load. Absent if the judge or live traffic was the load.
     pub load: Option<Vec<String>>,
-    /// Command that printed figures of each slice. Absent if only the server's side is known.
+    /// Judge that printed figures of each slice. Absent if only the server was measured.
     pub latency: Option<Vec<String>>,
-    /// Command that printed figures of another program on the same queues.
+    /// Judge that printed figures of another program on the same queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Vec<String>>,
 }
 
-/// A process.
+/// A measured process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProcessFacts {
     /// Process ID.
     pub pid: u32,
-    /// Name of its main thread.
+    /// Name of the main thread (`/proc/PID/comm`).
     pub name: String,
 }
 
-/// A queue.
+/// A queue whose settings were switched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct QueueFacts {
-    /// Device name.
+    /// Name of the network device.
     pub device: String,
-    /// Receive queues of the NAPI instance, where known.
+    /// RX queue numbers of the NAPI instance. Empty if they are unknown.
     pub queues: Vec<u32>,
-    /// NAPI ID.
+    /// NAPI ID of the queue.
     pub napi: u32,
-    /// IRQ number; absent where there is none.
+    /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
     pub irq: Option<u32>,
 }
 
-/// The experiment under one load.
+/// Result of the experiment under one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LoadExperiment {
-    /// Load. Absent if others send it.
+    /// Offered load. Absent if Quell's generator did not generate the load.
     pub load: Option<OfferedLoad>,
-    /// Rate of an open loop, requests per second.
+    /// Offered rate of an open loop, in requests per second.
     pub offered_per_s: Option<f64>,
-    /// Design and slices.
+    /// Design of the experiment and all measured slices.
     pub record: ExperimentRecord<DeliveryMode>,
-    /// How it ended.
+    /// Reason why the experiment ended.
     pub end: EndOfExperiment,
 }
 
-/// How an experiment ended.
+/// Reason why an experiment ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", content = "why", rename_all = "kebab-case")]
 pub enum EndOfExperiment {
-    /// By its own rule.
+    /// The stopping rule of the experiment ended it.
     Stopped(StopReason),
-    /// It was interrupted.
+    /// The user or a signal interrupted the experiment.
     Interrupted,
-    /// It failed; the text says why. The slices before that are valid.
+    /// The experiment failed; the text contains the reason. The slices before the failure are valid.
     Failed(String),
 }
 
 impl LoadExperiment {
-    /// What follows from the slices.
+    /// Analyses the slices and decides the verdicts.
     #[must_use]
     pub fn analyse(&self) -> SwitchbackAnalysis {
         quell_experiment::analyse(&self.record)
@@ -182,7 +182,7 @@ impl LoadExperiment {
 }
 
 impl ExperimentResult {
-    /// JSON Schema of result files.
+    /// Returns the JSON Schema of result files.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)
@@ -200,13 +200,13 @@ impl ExperimentResult {
         })
     }
 
-    /// Whether an experiment was interrupted.
+    /// Returns whether an experiment was interrupted.
     #[must_use]
     pub fn was_interrupted(&self) -> bool {
         self.experiments.iter().any(|experiment| experiment.end == EndOfExperiment::Interrupted)
     }
 
-    /// Why an experiment failed. `None` if none did.
+    /// Returns the reason why an experiment failed. Returns `None` if no experiment failed.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.experiments.iter().find_map(|experiment| match &experiment.end {
@@ -216,78 +216,78 @@ impl ExperimentResult {
     }
 }
 
-/// Times and limits of an experiment.
+/// Durations and limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Timing {
-    /// Whole time, ms.
+    /// Maximum duration of the experiment, in milliseconds.
     pub budget_ms: u64,
-    /// Observed time of a slice, ms.
+    /// Measured time of a slice, in milliseconds.
     pub slice_ms: u32,
-    /// Time between setting a mode and observing it, ms.
+    /// Time between setting a mode and the start of the measurement, in milliseconds.
     pub settle_ms: u32,
-    /// Relative difference that does not matter.
+    /// Smallest relevant difference, as a share: 0.05 means 5 %.
     pub margin: f64,
-    /// Seed of the order.
+    /// Seed of the random order of modes.
     pub seed: u64,
 }
 
-/// Programs of this host that are compared under modes.
+/// An experiment on running programs of this host.
 #[derive(Debug, Clone)]
 pub struct ProgramsRequest {
-    /// Modes; the first is the reference.
+    /// Delivery modes to compare. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
-    /// Times and limits.
+    /// Durations and limits.
     pub timing: Timing,
-    /// Command that sends the load. Absent: somebody sends anyway.
+    /// Command that generates the load. Absent if the programs have live traffic.
     pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
 }
 
-/// A command that is started under each mode.
+/// An experiment on a command that is started under each mode.
 #[derive(Debug, Clone)]
 pub struct CommandRequest {
-    /// Modes; the first is the reference.
+    /// Delivery modes to compare. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
-    /// Times and limits.
+    /// Durations and limits.
     pub timing: Timing,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Command that sends the load. Absent: the judge sends it, or clients reconnect.
+    /// Command that generates the load. Absent if the judge or reconnecting clients are the load.
     pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
 }
 
-/// What an experiment would do to programs.
+/// The changes that an experiment would make to running programs.
 #[derive(Debug)]
 pub struct Preview {
-    /// The host as it is.
+    /// Snapshot of the host before the experiment.
     pub snapshot: Snapshot,
-    /// Values of every mode.
+    /// Settings of each mode.
     pub plan: SwitchPlan,
 }
 
 impl Preview {
-    /// Looks at the host and plans. Changes nothing.
+    /// Takes a snapshot of the host and plans the settings of each mode. Changes nothing.
     ///
     /// # Errors
-    /// When the host cannot be observed.
+    /// Fails if the snapshot cannot be taken.
     pub fn of(targets: &Targets, modes: &[DeliveryMode]) -> Result<Self, TakeError> {
         let snapshot = observe()?;
         let plan = SwitchPlan::new(&snapshot, targets, modes);
         Ok(Self { snapshot, plan })
     }
 
-    /// Plans of the single modes, for their effects on other programs.
+    /// Returns a plan for each mode, which lists its effects on other programs.
     #[must_use]
     pub fn plans(&self) -> &[AttachPlan] {
         &self.plan.plans
     }
 }
 
-/// Why there is no result.
+/// Reason why a comparison has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComparisonError {
@@ -297,49 +297,49 @@ pub enum ComparisonError {
     /// The programs cannot be switched.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// The command that measures gives no figures.
+    /// The judge failed or printed no figures.
     #[error(transparent)]
     Judge(#[from] JudgeError),
-    /// The machine does not report its CPUs.
+    /// The kernel does not report the CPUs that this process may use.
     #[error(transparent)]
     Host(#[from] SchedError),
     /// The reference cannot be set.
-    #[error("{mode} cannot be set here, so nothing can be compared with it: {why}")]
+    #[error("{mode} cannot be set on this host, so nothing can be compared with it: {why}")]
     Reference {
-        /// Mode.
+        /// Name of the reference mode.
         mode: String,
-        /// Reason.
+        /// Reason why the mode cannot be set.
         why: String,
     },
     /// The server, its load or its judge failed in the first slice.
-    #[error("under {mode}: {why}; nothing was measured, and everything was restored")]
+    #[error("the first slice failed (mode {mode}): {why}; nothing was measured, and all settings were restored")]
     FirstSlice {
-        /// Mode.
+        /// Name of the mode.
         mode: String,
-        /// Cause.
+        /// Description of the failure.
         why: String,
     },
-    /// No mode is left to compare with the reference.
-    #[error("none of the modes can be set here, so nothing can be compared: {0}")]
+    /// Only the reference can be set, so there is nothing to compare.
+    #[error("none of the modes can be set on this host, so nothing can be compared: {0}")]
     NoModeLeft(String),
-    /// Something was not restored.
+    /// A setting could not be restored.
     #[error(transparent)]
     Subject(#[from] SubjectError),
-    /// The command was not ended, or something was not restored.
+    /// The command could not be stopped, or a setting could not be restored.
     #[error(transparent)]
     Command(#[from] CommandSubjectError),
-    /// It was interrupted before the first slice.
-    #[error("interrupted before anything was measured; nothing was changed")]
+    /// The experiment was interrupted before the first slice.
+    #[error("interrupted before the first slice; nothing was changed")]
     Interrupted,
 }
 
-/// Receives the events of an experiment.
+/// Callback that receives the events of an experiment.
 pub type Watch<'a> = dyn FnMut(ExperimentEvent<'_, DeliveryMode>) + 'a;
 
-/// Compares modes on programs of this host. The load, if it is a command, is running already.
+/// Compares modes on running programs of this host. The caller has already started the load, if there is one.
 ///
 /// # Errors
-/// See [`ComparisonError`]. Everything was restored, or the error says what was not.
+/// See [`ComparisonError`]. All settings were restored, unless the error reports otherwise.
 pub fn run_programs(
     request: &ProgramsRequest,
     preview: &Preview,
@@ -349,7 +349,8 @@ pub fn run_programs(
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
-    // Before anything is changed: a judge that fails, and the names of the figures that it prints.
+    // The first run of the judges happens before any change. It detects failing judges and shows the names of their
+    // figures.
     let judged = match request.judges.is_empty() {
         true => PrintedFigures::new(),
         false => request.judges.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
@@ -367,11 +368,10 @@ pub fn run_programs(
     Ok(result)
 }
 
-/// Compares modes on a command that is started for each slice. One slice under the first mode is measured beforehand and not
-/// recorded.
+/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded.
 ///
 /// # Errors
-/// See [`ComparisonError`]. The command was ended, or the error says that it was not.
+/// See [`ComparisonError`]. The command was stopped, unless the error reports otherwise.
 pub fn run_command(
     request: &CommandRequest,
     runner: &mut dyn CommandRunner,
@@ -383,7 +383,7 @@ pub fn run_command(
     let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
     let design = design(&request.modes, criteria_of_judge(&printed), request.timing, 1);
     let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
-    // The check of the budget includes starting and ending the command.
+    // The budget must suffice for enough slices, including the time to start and stop the command.
     ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
     let facts = CommandFacts {
         command: request.command.clone(),
@@ -397,7 +397,7 @@ pub fn run_command(
     Ok(result)
 }
 
-/// Criteria of an experiment that a judge measures: CPU time, and every figure that it prints.
+/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed.
 fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
     let work = if figures.contains_key(figures::PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
     let printed = figures.keys().filter(|name| *name != figures::PRINTED_REQUESTS);
@@ -405,7 +405,7 @@ fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
     std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect()
 }
 
-/// The design for one of `parts` experiments that share the error rate.
+/// Returns the design of one of `parts` experiments, which share the error probability.
 pub(crate) fn design(
     modes: &[DeliveryMode],
     criteria: Vec<Criterion>,
@@ -422,8 +422,8 @@ pub(crate) fn design(
     ExperimentDesign { budget_ms, slice_ms, settle_ms, margin, error_rate, contrasts, ..design }
 }
 
-/// Criteria under Quell's own generator: in a closed loop a faster server gets more requests, so throughput is compared, not
-/// latency.
+/// Returns the criteria of an experiment with Quell's generator. In a closed loop, a faster server gets more requests.
+/// Therefore throughput is compared instead of latency.
 pub(crate) fn criteria(load: OfferedLoad) -> Vec<Criterion> {
     let cpu = Work::Request.cpu();
     match load {
@@ -432,15 +432,16 @@ pub(crate) fn criteria(load: OfferedLoad) -> Vec<Criterion> {
     }
 }
 
-/// Requirement of a mode that a running program cannot meet. Shorter waits are not included: without them the mode still
-/// works.
+/// Returns the requirement of a mode that can only be met when a program is started. Shortened waits are not such a
+/// requirement, because the mode has an effect even if waits are not shortened.
 pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
     let launch =
         |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll);
     mode.requirements().into_iter().find(launch)
 }
 
-/// Runs an experiment for each load, with the modes and within the time of all. Stops after one that ended early.
+/// Runs an experiment for each load, within the time limit of all experiments. Stops after an experiment that was
+/// interrupted or failed.
 pub(crate) fn one_per_load<E>(
     loads: &[OfferedLoad],
     modes: &[DeliveryMode],

@@ -1,5 +1,5 @@
-//! The model as the subject of an experiment. A slice is a run of `quell-sim` in virtual time with its own seed: the
-//! differences between slices of one mode are the random variation of the model.
+//! Experiments on the model. A slice is a run of `quell-sim` in virtual time with its own seed. Differences between
+//! slices of the same mode are the random variation of the model.
 
 use std::collections::VecDeque;
 
@@ -20,26 +20,26 @@ use crate::disturbance::is_saturated;
 use crate::facts::ModelFacts;
 use crate::offered_load::OfferedLoad;
 
-/// Why a result of the model is not a measurement.
-const SIMULATED: &str = "simulated on the model of another machine";
+/// Reason why a result of the model is not a measurement.
+const SIMULATED: &str = "the server was simulated on a model of another machine";
 
-/// What to simulate.
+/// Parameters of a simulated experiment.
 #[derive(Debug, Clone)]
 pub struct ModelRequest {
-    /// Modes; the first is the reference.
+    /// Delivery modes to compare. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
-    /// Loads; an experiment for each.
+    /// Offered loads. Each load has its own experiment.
     pub loads: Vec<OfferedLoad>,
-    /// Times and limits of all experiments together, in virtual time.
+    /// Durations and limits of all experiments together, in virtual time.
     pub timing: Timing,
-    /// Modelled host and server.
+    /// Host and server to simulate.
     pub setup: Setup,
-    /// Number of CPUs of this machine that may simulate. The result does not depend on it.
+    /// Number of threads that simulate. The result does not depend on it.
     pub threads: usize,
 }
 
-/// Compares modes on the model. Reports events to `watch`. Calls `stopped` before each slice; when it returns true, the
-/// slices simulated so far are the result.
+/// Compares modes on the model. Reports events to `watch`. Polls `stopped` before each slice; when it returns true, the
+/// result contains the slices simulated so far.
 ///
 /// # Errors
 /// See [`ComparisonError`].
@@ -52,7 +52,8 @@ pub fn run_model(
     let ns = |ms: u32| u64::from(ms) * 1_000_000;
     let setup = Setup { measured_ns: ns(timing.slice_ms), warm_up_ns: ns(timing.settle_ms), ..request.setup.clone() };
     let mut result = begin(&setup)?;
-    // One stream of seeds for each load: how many a load uses depends on the number of threads.
+    // Each load has its own stream of seeds, because the number of seeds that a load uses depends on the number of
+    // threads.
     let mut streams = (0..).map(|stream| Pcg64::new(timing.seed.into(), stream));
     let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range has no end"));
     let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
@@ -85,31 +86,31 @@ fn begin(setup: &Setup) -> Result<ExperimentResult, SchedError> {
     Ok(ExperimentResult { not_a_measurement: Some(SIMULATED.to_owned()), ..result })
 }
 
-/// Throughput of `base` in a closed loop.
+/// Returns `base`'s maximum throughput in requests per second, measured in a closed loop.
 fn reach(setup: &Setup, seed: u64) -> Result<f64, ComparisonError> {
     let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed };
     let failed = |error: RunError| ComparisonError::Reference { mode: "base".to_owned(), why: error.to_string() };
     Ok(setup.run(&base).simulate().map_err(failed)?.qps)
 }
 
-/// The model under one load.
+/// The model under one load, as the subject of an experiment.
 struct Model<'a> {
-    /// Its times are those of a slice.
+    /// Its warm-up and measured time are those of a slice.
     setup: &'a Setup,
     load: Load,
-    /// The first is the reference.
+    /// Delivery modes. The first one is the reference.
     modes: &'a [DeliveryMode],
     seeds: Pcg64,
     threads: usize,
-    /// By mode: slices that are simulated and not observed yet.
+    /// Slices of each mode that were simulated in advance and not observed yet.
     ready: Vec<VecDeque<Result<SliceObservation, RunError>>>,
-    /// Slice of the mode that is set.
+    /// Simulated slice of the current mode.
     current: Option<SliceObservation>,
 }
 
 impl Model<'_> {
-    /// Simulates as many blocks at once as keep all threads busy. The seeds belong to block and arm, so the slices do not
-    /// depend on the number of threads.
+    /// Simulates as many blocks at once as there are threads to keep busy. Each seed belongs to one block and arm, so
+    /// the results do not depend on the number of threads.
     fn simulate_blocks(&mut self) {
         let arms = self.modes.len() + 1;
         let blocks = self.threads.div_ceil(arms);
@@ -146,7 +147,7 @@ impl ExperimentSubject for Model<'_> {
         Ok(())
     }
 
-    /// The warm-up of each run.
+    /// Does nothing, because each simulated run has its own warm-up.
     fn settle(&mut self, _: u32) -> Result<(), SubjectError> {
         Ok(())
     }
@@ -155,7 +156,7 @@ impl ExperimentSubject for Model<'_> {
         Ok(self.current.take())
     }
 
-    /// Runs share no state, so nothing is left of them.
+    /// Does nothing, because simulated runs share no state.
     fn restore(&mut self) -> Result<(), SubjectError> {
         Ok(())
     }
@@ -174,8 +175,8 @@ fn observe(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
     })
 }
 
-/// Counters in the terms of a lab: all threads of the modelled CPUs are the server's, softirqs and hard interrupts are the
-/// time of its queues.
+/// Converts the model's counters to those of a lab. All threads of the modelled CPUs belong to the server. Softirqs and
+/// hard interrupts count as time of its queues.
 fn counters(result: &RunResult) -> TrialCounters {
     let (cpu, counted) = (&result.cpu, &result.counters);
     let busy_ns = cpu.thread_ns + cpu.softirq_ns + cpu.hardirq_ns;

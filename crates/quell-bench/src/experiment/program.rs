@@ -1,5 +1,5 @@
-//! The subject of an experiment: programs of this host that are switched between modes from outside while they serve. In the
-//! lab they are the lab's server.
+//! Experiments on running programs whose mode is switched while they serve: programs of this host, or the server of the
+//! lab.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,31 +23,32 @@ use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, TrialCounters, Watched};
 use crate::disturbance::{failures, is_saturated};
 
-/// Who sends requests, and who measures their latency.
+/// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
-    /// Quell's generator: requests and latencies are known. Beside it the client of a second server, if there is one.
+    /// Quell's generator, which measures latency, and the client of the second server, if there is one.
     Generator(RunningLoad, Option<Arc<BesideClient>>),
-    /// Clients that Quell does not control. Only the server's side is known, and the figures of commands that measure.
+    /// Clients that Quell does not control. Quell measures only the server; judges may measure more.
     Live(Judges),
 }
 
-/// Programs that are switched between modes.
+/// Programs whose mode is switched, as the subject of an experiment.
 pub struct Programs<'a> {
-    /// Taken when everything is restored.
+    /// Active switching of modes. `None` after everything was restored.
     switching: Option<Switching>,
     modes: Vec<DeliveryMode>,
-    /// By mode: why it cannot be set.
+    /// Reason why a mode cannot be set, for each mode in `modes`.
     impossible: Vec<Option<String>>,
     watched: Watched,
     polls: Option<NapiPollCounter>,
-    /// Who sends and measures.
+    /// Source of the requests.
     pub traffic: Traffic,
     stopped: &'a dyn Fn() -> bool,
     proc: ProcRoot,
     slice_began: Instant,
 }
 
-/// Why an experiment on programs failed. Everything was restored, unless [`SubjectError::NotRestored`].
+/// Reason why an experiment on programs failed. All settings were restored, except in the case
+/// [`SubjectError::NotRestored`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubjectError {
@@ -57,7 +58,7 @@ pub enum SubjectError {
     /// A mode cannot be set.
     #[error("{0}")]
     Impossible(String),
-    /// The command that measures failed.
+    /// The judge failed or printed no figures.
     #[error(transparent)]
     Judge(#[from] JudgeError),
     /// The generator failed.
@@ -69,7 +70,7 @@ pub enum SubjectError {
     /// A run of the model was aborted.
     #[error(transparent)]
     Model(#[from] quell_sim::RunError),
-    /// A program has ended.
+    /// A measured process has exited.
     #[error("process {0} has exited")]
     ProgramEnded(Pid),
     /// The journal could not be removed.
@@ -78,13 +79,14 @@ pub enum SubjectError {
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// Something could not be restored. It stays in the journal.
-    #[error("not everything was restored (`quell status` shows what is left, `quell revert` tries again): {0}")]
+    /// A setting could not be restored. The change stays in the journal.
+    #[error("not all settings were restored (`quell status` lists them, `quell revert` tries again): {0}")]
     NotRestored(String),
 }
 
 impl<'a> Programs<'a> {
-    /// A subject from programs that are ready to be switched, or that cannot be and stay under the reference. `impossible` adds reasons of the caller, by mode.
+    /// Creates the subject. Without `switching`, the programs stay under the reference. `impossible` contains the
+    /// caller's reasons why modes cannot be set, one entry per mode.
     #[must_use]
     pub fn new(
         switching: impl Into<Option<Switching>>,
@@ -105,7 +107,7 @@ impl<'a> Programs<'a> {
             modes: modes.to_vec(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
             watched,
-            // If polls cannot be counted, their figures are absent.
+            // If the kernel does not allow counting polls, the metrics of polls are absent.
             polls: NapiPollCounter::attach(kernel::sysfs(), &napis).ok(),
             traffic,
             stopped,
@@ -114,10 +116,10 @@ impl<'a> Programs<'a> {
         }
     }
 
-    /// Restores everything. Does nothing if it was done.
+    /// Restores all settings. Does nothing if they are already restored.
     ///
     /// # Errors
-    /// When something could not be restored.
+    /// Fails if a setting could not be restored.
     fn end(&mut self) -> Result<(), SubjectError> {
         let Some(switching) = self.switching.take() else { return Ok(()) };
         let Reverted { failed, waiting, .. } = switching.end()?;
@@ -215,9 +217,9 @@ impl ExperimentSubject for Programs<'_> {
     }
 }
 
-/// Limits of what a slice shows.
+/// Returns the flags of a slice, which limit the verdicts that it supports.
 pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
-    // Requests that are answered after the generator has stopped waiting are slow, not lost.
+    // Requests that are answered after the generator stops waiting are slow, not lost.
     let is_slow = is_saturated(report.sent, report.never_sent + report.unanswered);
     let flags = [
         is_slow.then_some(SliceFlag::Saturated),
@@ -227,7 +229,7 @@ pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
     flags.into_iter().flatten().collect()
 }
 
-/// Reads the counters when the window begins and when it ends.
+/// Reads the counters at the start and at the end of the measured time.
 struct Observer<'a> {
     watched: &'a Watched,
     proc: &'a ProcRoot,
@@ -239,7 +241,7 @@ struct Observer<'a> {
 }
 
 impl Observer<'_> {
-    /// Latencies of the second server since the last call.
+    /// Stores the latencies that the second server's client recorded since the last call.
     fn take_beside(&mut self) {
         if let Some(beside) = self.beside {
             self.of_beside = beside.take();

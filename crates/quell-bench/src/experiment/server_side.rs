@@ -1,4 +1,4 @@
-//! The server's side of a slice: kernel counters of its processes and queues, and the figures of a command that measures.
+//! Measures the server during a slice: kernel counters of its processes and queues, and the figures of the judges.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use super::figures;
 use super::judge::{JudgeError, Judges, PrintedFigures};
 use crate::counters::{CpuUse, TrialCounters, Watched};
 
-/// Interval at which a waiting subject checks whether the experiment was stopped.
+/// Interval at which the code checks whether the experiment was stopped.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Observes a slice that lasts until the judges exit, and at least `slice_ms`. Returns `None` if `stopped` returned true
-/// before the end, otherwise the observation and the figures that the judges printed, which are among its metrics. The
+/// Observes a slice of at least `slice_ms`, which lasts until all judges have exited. Returns the observation and the
+/// judges' figures, which are also among its metrics. Returns `None` if `stopped` returned true before the end. The
 /// caller sets `spent_ms`.
 ///
 /// # Errors
-/// A judge failed or printed no figures.
+/// Fails if a judge fails or prints no figures.
 pub fn observe(
     watched: &Watched,
     polls: Option<&NapiPollCounter>,
@@ -44,11 +44,7 @@ pub fn observe(
         return Ok(None);
     }
     let counters = watched.between(&first, &watched.snapshot(&proc, polls));
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a count that was checked to be 0 or more"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
     let requests = printed.get(figures::PRINTED_REQUESTS).map(|requests| *requests as u64);
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
     metrics.extend(printed.clone());
@@ -56,7 +52,7 @@ pub fn observe(
     Ok(Some((SliceObservation { metrics, foreign_cpu, ..SliceObservation::default() }, printed)))
 }
 
-/// Sleeps. Returns false if `stopped` returned true before the end.
+/// Sleeps for `duration`. Returns false if `stopped` returned true before the end.
 pub fn sleep(duration: Duration, stopped: &dyn Fn() -> bool) -> bool {
     let until = Instant::now() + duration;
     loop {
@@ -71,8 +67,8 @@ pub fn sleep(duration: Duration, stopped: &dyn Fn() -> bool) -> bool {
     }
 }
 
-/// Share of the server's CPUs that other programs used or the hypervisor stole. Without NAPI threads the time of other
-/// programs cannot be distinguished from the time of the queues' softirqs, and only stolen time counts.
+/// Returns the CPU share of other programs and of the hypervisor (steal time) on the server's CPUs, 0 to 1. Without
+/// NAPI threads, other programs cannot be distinguished from softirqs of the queues, so only steal time counts.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of one slice are far below 2^53")]
 pub fn foreign_cpu(watched: &Watched, counters: &TrialCounters) -> Option<f64> {
@@ -85,7 +81,8 @@ pub fn foreign_cpu(watched: &Watched, counters: &TrialCounters) -> Option<f64> {
         .map(|&CpuUse { steal_ns, capacity_ns, .. }| steal_ns as f64 / capacity_ns as f64)
 }
 
-/// Processes, CPUs, NAPI threads and interrupts to watch for the programs `pids` on the queues `napis`.
+/// Selects the processes, CPUs, NAPI threads and interrupts whose counters are read for the programs `pids` on the
+/// queues `napis`.
 #[must_use]
 pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiId>) -> Watched {
     let instances = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
@@ -110,7 +107,7 @@ pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiI
     }
 }
 
-/// An affinity may include CPUs that are offline.
+/// Removes offline CPUs, which an affinity may include.
 fn online(cpus: CpuList) -> CpuList {
     match CpuList::online(kernel::sysfs()) {
         Ok(online) => cpus.intersection(&online),

@@ -1,5 +1,5 @@
-//! Labs: private networks for server and client on this machine, journalled and completely removed afterwards. [`veth`]
-//! builds two namespaces and a veth pair; [`napi`] sets the NAPI settings of its queues and verifies them.
+//! Labs: private networks for a server and a client on this machine. Every change is recorded in the journal, so a lab
+//! can be removed completely. [`veth`] creates the namespaces and the devices; [`napi`] configures the queues.
 
 pub mod napi;
 pub mod veth;

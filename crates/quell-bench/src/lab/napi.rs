@@ -1,4 +1,4 @@
-//! The queues of one side of a lab: NAPI instances, their settings, and the threads that poll them.
+//! The queues on one side of a lab: NAPI instances, their settings, and the threads that poll them.
 
 use quell_linux::netdev::{self, DeviceThreadingError, Napi, Netdev};
 use quell_linux::netlink::NetlinkError;
@@ -8,18 +8,18 @@ use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
 use quell_mode::{NapiSettings, NapiThreading, PartialNapiSettings};
 use tracing::debug;
 
-/// Priority of the threads that stand in for interrupts. The kernel's threaded interrupt handlers have the same:
-/// `MAX_RT_PRIO / 2` (`sched_set_fifo`, called in `kernel/irq/manage.c`).
+/// Real-time priority of the threads that replace interrupts. The kernel's threaded interrupt handlers have the same
+/// priority, `MAX_RT_PRIO / 2` (`sched_set_fifo` in `kernel/irq/manage.c`).
 const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 
-/// The queues of one side of a lab.
+/// The queues on one side of a lab.
 #[derive(Debug)]
 pub struct Queues {
     netdev: Netdev,
     ids: Vec<NapiId>,
 }
 
-/// Why the queues could not be set up as asked.
+/// Reason why the queues could not be configured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
@@ -34,8 +34,8 @@ pub enum QueueError {
     Sched(#[from] SchedError),
     /// The number of NAPI instances differs from the number of queues.
     #[error(
-        "{device} has {found} NAPI instance(s) and {expected} queue(s): packets would bypass NAPI, and no mode would \
-         have an effect; is GRO off, or the link down?"
+        "{device} has {expected} queue(s) but {found} NAPI instance(s): packets would bypass NAPI, and no mode would \
+         have an effect; check that GRO is on and that the link is up"
     )]
     NapiMissing {
         /// Name of the device.
@@ -45,20 +45,20 @@ pub enum QueueError {
         /// Number of queues created.
         expected: u32,
     },
-    /// The kernel reports the queue as threaded but reports no thread.
-    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
+    /// The kernel reports that a thread polls the queue, but reports no thread.
+    #[error("NAPI {0} is threaded, but the kernel reports no thread in this PID namespace")]
     NoThread(NapiId),
-    /// The kernel reports another setting than was requested.
-    #[error("NAPI {napi}: asked for {asked:?}, and the kernel reads back {read:?}")]
+    /// The kernel reports different settings than were requested.
+    #[error("NAPI {napi}: requested {asked:?}, but the kernel reports {read:?}")]
     ReadBack {
         /// NAPI ID of the queue.
         napi: NapiId,
         /// Requested settings.
         asked: NapiSettings,
-        /// Settings that the kernel reports. Absent attributes count as zero only if zero was requested.
+        /// Settings that the kernel reports. An absent attribute matches a requested value of zero only.
         read: Box<Napi>,
     },
-    /// The kernel does not report NAPI settings.
+    /// The kernel does not support per-NAPI settings.
     #[error(
         "NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (they exist from Linux 6.13)"
     )]
@@ -69,7 +69,7 @@ impl Queues {
     /// Finds the queues of a device that has `expected` queues.
     ///
     /// # Errors
-    /// When the kernel lists another number of NAPI instances.
+    /// Fails if the kernel reports a different number of NAPI instances.
     pub fn of(mut netdev: Netdev, ifindex: Ifindex, device: &str, expected: u32) -> Result<Self, QueueError> {
         let ids: Vec<NapiId> = netdev.napis(ifindex)?.iter().map(|napi| napi.id).collect();
         if ids.len() != expected as usize {
@@ -85,12 +85,12 @@ impl Queues {
         &self.ids
     }
 
-    /// Enables threaded NAPI on each queue, pins the threads under `SCHED_FIFO` and returns them. Queue `i` uses CPU
-    /// `cpus[i % cpus.len()]`. Before Linux 6.17, threaded NAPI cannot be set per queue; then it is enabled for the
-    /// whole device `name` in `namespace`.
+    /// Enables threaded NAPI on each queue and runs the threads under `SCHED_FIFO`. Pins the thread of queue `i` to CPU
+    /// `cpus[i % cpus.len()]`. Returns the threads. Before Linux 6.17, threaded NAPI cannot be set per queue, so it is
+    /// enabled for the whole device `name` in `namespace`.
     ///
     /// # Errors
-    /// When the kernel refuses one of the steps.
+    /// Fails if the kernel refuses one of the steps.
     pub fn stand_in_for_interrupts(
         &mut self,
         namespace: &Namespace,
@@ -115,11 +115,11 @@ impl Queues {
         Ok(threads)
     }
 
-    /// Returns the NAPI threads of the queues that have one, and pins each to its queue's CPU as in
-    /// [`Self::stand_in_for_interrupts`]. The kernel does not pin new threads.
+    /// Pins the existing NAPI threads of the queues as [`Self::stand_in_for_interrupts`] does, and returns them. The
+    /// kernel does not pin new threads.
     ///
     /// # Errors
-    /// When the kernel refuses to report or to pin a thread.
+    /// Fails if the kernel refuses to report or to pin a thread.
     pub fn pinned_threads(&mut self, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
         let mut threads = Vec::new();
         for (&id, &cpu) in self.ids.iter().zip(cpus.iter().cycle()) {
@@ -135,10 +135,10 @@ impl Queues {
         Ok(napis?.iter().all(|napi| napi.settings.threaded.is_some()))
     }
 
-    /// Applies the same settings to every queue, verifies them and returns the settings that the kernel reports.
+    /// Applies the same settings to all queues, verifies them, and returns the settings that the kernel reports.
     ///
     /// # Errors
-    /// When the kernel refuses, or reports other settings.
+    /// Fails if the kernel refuses the settings or reports different ones.
     pub fn set(&mut self, asked: &NapiSettings) -> Result<Vec<NapiSettings>, QueueError> {
         let mut change = PartialNapiSettings::from(*asked);
         if !self.threading_is_per_queue()? {
@@ -158,8 +158,8 @@ impl Queues {
     }
 }
 
-/// Settings of a NAPI instance. Absent if the kernel does not report them. If the kernel does not report whether the
-/// instance is threaded, an instance with a thread counts as threaded.
+/// Returns the settings of a NAPI instance, or `None` if the kernel does not report them. Older kernels do not report
+/// whether an instance is threaded; an instance with a thread then counts as threaded.
 fn settings_of(napi: &Napi) -> Option<NapiSettings> {
     let by_thread = if napi.pid.is_some() { NapiThreading::Enabled } else { NapiThreading::Disabled };
     let threaded = napi.settings.threaded.or(Some(by_thread));

@@ -1,8 +1,8 @@
-//! The veth lab: two network namespaces, one for the server and one for the client, connected by a veth pair of N
-//! queues. A veth has no interrupt. As a stand-in, each queue is polled by its own NAPI thread, pinned to the CPU that
-//! would take a NIC's interrupt. The client's queues always have such threads, on the client's CPUs. Otherwise the
-//! softirq of the client's receive work would run on the sending CPU, which is the server's. Every change is
-//! journalled. [`VethLab::take_down`] or dropping the value removes the lab.
+//! The veth lab: a namespace for the server and a namespace for the client, connected by a veth pair with N queues. A
+//! veth has no interrupts. Therefore a NAPI thread polls each queue, pinned to the CPU that would handle the NIC's
+//! interrupt. NAPI threads on the client's CPUs poll the client's queues. Otherwise softirqs would do the client's
+//! receive work on the sending CPU, which belongs to the server. [`VethLab::take_down`] removes the lab, and so does
+//! dropping the value.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use quell_mode::NapiSettings;
 use super::napi::{QueueError, Queues};
 use crate::cpus::CpuLayout;
 
-/// Addresses of TEST-NET-1, which RFC 5737 reserves for documentation. They conflict with no real network.
+/// TEST-NET-1 addresses, which RFC 5737 reserves for documentation. They do not conflict with real networks.
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_BITS: u8 = 24;
@@ -34,8 +34,8 @@ pub const SERVER_DEVICE: &str = "server0";
 /// Name of the client's device in its namespace.
 pub const CLIENT_DEVICE: &str = "client0";
 
-/// GRO is on at the receiver, because a veth without GRO has no NAPI. TSO and GSO are off at the sender: a packet
-/// aggregated before it is sent bypasses NAPI, and `SO_INCOMING_NAPI_ID` then reads 0.
+/// Offloads of both devices. GRO is on, because a veth without GRO does not use NAPI. TSO and GSO are off, because
+/// packets aggregated by the sender bypass NAPI, and `SO_INCOMING_NAPI_ID` is then 0.
 const FEATURES: &[(&str, bool)] = &[
     ("rx-gro", true),
     ("tx-tcp-segmentation", false),
@@ -45,26 +45,26 @@ const FEATURES: &[(&str, bool)] = &[
     ("tx-generic-segmentation", false),
 ];
 
-/// Purpose field in the journal of a veth lab.
+/// Purpose field of the lab's journal.
 pub const PURPOSE: &str = "veth lab";
 
 /// Parameters of a lab.
 #[derive(Debug, Clone)]
 pub struct VethPlan {
-    /// Receive queues on each side. Each queue of the server has one worker.
+    /// Number of receive queues on each side. The server has one worker per queue.
     pub queues: u32,
-    /// CPU assignment.
+    /// CPUs of the server and of the generator.
     pub cpus: CpuLayout,
-    /// Whether NAPI threads stand in for the interrupts of the server's queues.
+    /// Whether NAPI threads replace the interrupts of the server's queues.
     pub interrupt_stand_in: bool,
-    /// NAPI settings of the client's queues, the same in every trial.
+    /// NAPI settings of the client's queues. They are the same in every trial.
     pub client_napi: NapiSettings,
 }
 
 /// A running lab.
 #[derive(Debug)]
 pub struct VethLab {
-    /// Name of the lab. Its namespaces are called `NAME-server` and `NAME-client`.
+    /// Name of the lab. The namespaces are called `NAME-server` and `NAME-client`.
     pub name: String,
     /// Requested parameters.
     pub plan: VethPlan,
@@ -72,7 +72,7 @@ pub struct VethLab {
     pub server: LabSide,
     /// Client side.
     pub client: LabSide,
-    /// Journal transaction that undoes the lab and starts the server in it.
+    /// Journal transaction that records all changes, including the start of the server.
     pub transaction: Transaction,
 }
 
@@ -87,11 +87,11 @@ pub struct LabSide {
     pub address: IpAddr,
     /// Receive queues of the device.
     pub queues: Queues,
-    /// NAPI threads of the queues. Empty if softirqs poll them.
+    /// NAPI threads of the queues. Empty if softirqs poll the queues.
     pub napi_threads: Vec<Pid>,
 }
 
-/// Why a lab could not be set up. The changes made so far have been undone.
+/// Reason why a lab could not be set up. All changes made so far were undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -116,7 +116,7 @@ pub enum LabError {
 }
 
 impl VethLab {
-    /// Sets the lab up.
+    /// Creates the namespaces, the devices and their settings.
     ///
     /// # Errors
     /// See [`LabError`].
@@ -142,19 +142,19 @@ impl VethLab {
         Ok(Self { name, plan, server, client, transaction })
     }
 
-    /// Keeps the lab running after this program exits. Release the journal at the returned path to remove the lab.
+    /// Keeps the lab running after this program exits. To remove the lab, release the journal at the returned path.
     ///
     /// # Errors
-    /// When the journal cannot record it. The lab is then removed.
+    /// Fails if the journal cannot record this. The lab is then removed.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
         self.transaction.keep()
     }
 
-    /// Removes the lab: first processes, then the link, then the namespaces.
+    /// Removes the lab: first its processes, then the link, then the namespaces.
     ///
     /// # Errors
-    /// When the journal cannot be written. Steps that could not be undone are in [`Reverted::failed`] and stay in the
-    /// journal.
+    /// Fails if the journal cannot be written. Changes that could not be undone are in [`Reverted::failed`] and stay in
+    /// the journal.
     pub fn take_down(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
@@ -190,8 +190,8 @@ fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result
 }
 
 /// Disables TCP's rehash on retransmission (`sk_rethink_txhash`). A veth selects the receive queue by the sender's
-/// hash, so a rehash would move the connection to another queue. A NIC hashes addresses, so a connection keeps its
-/// queue.
+/// hash, so a rehash would move the connection to another queue. A NIC hashes the addresses, so a connection stays on
+/// its queue.
 fn keep_flows_on_their_queues(sender: &Namespace) -> Result<(), LabError> {
     let name: SysctlName =
         "net.core.txrehash".parse().unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"));
@@ -202,8 +202,8 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
 }
 
-/// Returns a unique name for a lab. Process IDs are unique among living processes, and times since boot within a
-/// process. If a killed process left a journal of the same name, the lab is refused and the journal is not overwritten.
+/// Returns a unique name for a lab, made from the process ID and the time since boot. If a killed process with the same
+/// ID and time left a journal, the lab is refused and the journal is preserved.
 #[must_use]
 pub fn unique_name() -> String {
     format!("quell-{:x}-{:05x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xf_ffff)

@@ -1,4 +1,4 @@
-//! Conditions that the counts of a guest must meet. Pure functions of the slices.
+//! Checks that the interrupt counts measured in a guest are plausible. All functions are pure.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use crate::experiment::LoadExperiment;
 use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
 use crate::facts::Check;
 
-/// Minimum number of receive-queue interrupts per 1,000 requests under `base`. With fewer, something else defers
-/// interrupts.
+/// Minimum number of RX interrupts per 1,000 requests under `base`. A lower number shows that interrupts are deferred
+/// by something other than the mode.
 const BASE_RX_MIN: f64 = 700.0;
-/// Maximum number of receive-queue interrupts per 1,000 requests under suspension. With more, suspension has ended in
-/// between.
+/// Maximum number of RX interrupts per 1,000 requests under suspension. A higher number shows that suspension ended
+/// during the slice.
 const SUSPENSION_RX_MAX: f64 = 50.0;
-/// Maximum number of timer interrupts under suspension, as a share of those under deferral.
+/// Maximum ratio of the timer interrupts under suspension to those under deferral.
 const TIMER_SHARE_MAX: f64 = 1.0 / 3.0;
-/// Maximum share of time that the emulator may wait for host CPUs. Above it, a slice measures the host and not the
-/// guest's kernel. The emulator has three threads, so alone on two CPUs it waits up to a fifth of its time. `base` had
-/// 698 interrupts per 1,000 requests at a share of 0.23, and 950 at 0.16.
+/// Maximum share of time that the emulator may wait for host CPUs. Above it, the counts depend on the host. On two
+/// otherwise idle CPUs, the emulator's three threads wait for up to 20 %. With a share of 0.23, `base` had 698
+/// interrupts per 1,000 requests, and with 0.16 it had 950.
 const HOST_WAIT_SHARE_MAX: f64 = 0.22;
 
-/// Classification of the settings of a mode.
+/// How packets are delivered under a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     Interrupts,
@@ -43,29 +43,30 @@ fn delivery(mode: &DeliveryMode) -> Delivery {
     }
 }
 
-/// Whether the host kept the emulator waiting. Packets that would arrive one by one then arrive in batches, and batches
-/// need fewer interrupts.
+/// Returns whether the emulator waited too long for host CPUs. Packets then arrive in batches, which need fewer
+/// interrupts.
 fn was_starved(slice: &SliceRecord) -> bool {
     slice.observation.foreign_cpu.is_some_and(|share| share > HOST_WAIT_SHARE_MAX)
 }
 
-/// Slices in which the host did not keep the emulator waiting. If an arm has no such slice, all of its slices count.
+/// Returns the slices in which the emulator did not wait too long for host CPUs. If an arm has no such slice, all of
+/// its slices are returned.
 pub fn sound_slices(experiment: &LoadExperiment) -> impl Iterator<Item = &SliceRecord> + Clone {
     let slices = &experiment.record.slices;
     let sound: BTreeSet<usize> = slices.iter().filter(|slice| !was_starved(slice)).map(|slice| slice.arm).collect();
     slices.iter().filter(move |slice| !was_starved(slice) || !sound.contains(&slice.arm))
 }
 
-/// Largest share of waiting among these slices, if it is above the limit.
+/// Returns the largest share of time that the emulator waited in these slices, if it exceeds the limit.
 #[must_use]
 pub fn starved_by(experiment: &LoadExperiment) -> Option<f64> {
     let starved = sound_slices(experiment).filter(|slice| was_starved(slice));
     starved.filter_map(|slice| slice.observation.foreign_cpu).reduce(f64::max)
 }
 
-/// Checks the medians of these slices, for the modes that were measured. Interrupts must arrive under `base` and almost
-/// never under suspension. Suspension must work without the timer that deferral depends on. Medians are used because the
-/// host can delay the emulator briefly without starving a whole slice.
+/// Checks the median counts of the measured modes. There must be many interrupts under `base` and almost none under
+/// suspension. Suspension must need fewer timer interrupts than deferral. Medians tolerate single slices in which the
+/// host delayed the emulator.
 #[must_use]
 pub fn checks(experiment: &LoadExperiment) -> Vec<Check> {
     let design = &experiment.record.design;
@@ -81,14 +82,14 @@ pub fn checks(experiment: &LoadExperiment) -> Vec<Check> {
     let mut checks = Vec::new();
     if let Some(rx) = of(Delivery::Interrupts, IRQS) {
         checks.push(Check {
-            claim: format!("interrupts deliver the packets of base: more than {BASE_RX_MIN} per 1,000 requests"),
+            claim: format!("more than {BASE_RX_MIN} RX interrupts per 1,000 requests under base"),
             seen: seen(rx),
             holds: rx.median > BASE_RX_MIN,
         });
     }
     if let Some(rx) = of(Delivery::Suspension, IRQS) {
         checks.push(Check {
-            claim: format!("suspension silences them: fewer than {SUSPENSION_RX_MAX} per 1,000 requests"),
+            claim: format!("fewer than {SUSPENSION_RX_MAX} RX interrupts per 1,000 requests under suspension"),
             seen: seen(rx),
             holds: rx.median < SUSPENSION_RX_MAX,
         });
@@ -96,8 +97,8 @@ pub fn checks(experiment: &LoadExperiment) -> Vec<Check> {
     let timers = |delivery| of(delivery, TIMER_IRQS);
     if let (Some(suspension), Some(deferral)) = (timers(Delivery::Suspension), timers(Delivery::Deferral)) {
         checks.push(Check {
-            claim: "suspension takes fewer than a third of deferral's timer interrupts".to_owned(),
-            seen: format!("{}, and {}, per 1,000 requests", seen(suspension), seen(deferral)),
+            claim: "suspension needs less than a third of deferral's timer interrupts".to_owned(),
+            seen: format!("suspension {}, deferral {} per 1,000 requests", seen(suspension), seen(deferral)),
             holds: suspension.median < deferral.median * TIMER_SHARE_MAX,
         });
     }
@@ -120,7 +121,7 @@ mod tests {
     const DEFER: usize = 2;
     const SUSPEND: usize = 3;
 
-    /// Interrupts and timer interrupts per 1,000 requests.
+    /// A slice with the given numbers of RX interrupts and timer interrupts per 1,000 requests.
     fn slice(arm: usize, rx: f64, timer: f64) -> SliceRecord {
         let observation = SliceObservation { foreign_cpu: Some(0.1), ..SliceObservation::default() }
             .with_metric(&Work::Request.name(IRQS), Some(rx / 1e3))
@@ -128,7 +129,7 @@ mod tests {
         SliceRecord { block: 0, arm, observation }
     }
 
-    /// The recorded modes (base, defer20, suspend20) with these slices.
+    /// An experiment with the recorded modes (base, defer20, suspend20) and the given slices.
     fn experiment(slices: Vec<SliceRecord>) -> LoadExperiment {
         let mut experiment = recorded().experiments.remove(0);
         experiment.record.slices = slices;
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_starved_slice_does_not_count_if_there_is_another() {
+    fn a_starved_slice_is_ignored_if_its_mode_has_another_slice() {
         let mut starved = slice(BASE, 450.0, 120.0);
         starved.observation.foreign_cpu = Some(0.5);
         let both = [starved.clone(), slice(BASE, 900.0, 120.0)];
@@ -170,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unread_count_is_absent_not_zero() {
+    fn a_count_that_was_not_read_is_absent_not_zero() {
         let unread = SliceRecord { observation: SliceObservation::default(), ..slice(SUSPEND, 0.0, 0.0) };
         assert!(checks(&experiment(vec![unread])).is_empty());
     }
 
     #[test]
-    fn modes_are_classified_by_what_they_set() {
+    fn modes_are_classified_by_their_settings() {
         let of = |mode: &str| delivery(&mode.parse().unwrap());
         let modes = ["base", "defer20", "suspend20", "fullbusy", "threaded"].map(of);
         let (interrupts, deferral, suspension) = (Delivery::Interrupts, Delivery::Deferral, Delivery::Suspension);

@@ -1,5 +1,5 @@
-//! Collects the guest's events on the host. Only the host knows whether it kept the emulator waiting: that share of a slice
-//! is its foreign CPU time.
+//! Collects the guest's events on the host. Adds to each slice the share of time in which the emulator waited for host
+//! CPUs, which only the host can measure.
 
 use std::ops::ControlFlow;
 
@@ -9,17 +9,17 @@ use quell_linux::proc::Schedstat;
 use super::{GuestEvent, VmLabError};
 use crate::experiment::{ExperimentResult, LoadExperiment};
 
-/// Events received so far.
+/// Events received so far, as a result.
 #[derive(Default)]
 pub(super) struct Collected {
     result: Option<ExperimentResult>,
-    /// Block and arm of the current slice, and scheduling statistics of the emulator at its start.
+    /// Block and arm of the current slice, and the emulator's scheduling statistics at its start.
     current: Option<(u32, usize, Option<Schedstat>)>,
     unreadable: Option<serde_json::Error>,
 }
 
 impl Collected {
-    /// Processes a line. Breaks when it cannot be read.
+    /// Parses and stores a line of the guest's output. Breaks if the line cannot be parsed.
     pub(super) fn hear(
         &mut self,
         line: &str,
@@ -72,7 +72,7 @@ fn drop_mode(experiment: &mut LoadExperiment, mode: &str, reason: String) {
     }
 }
 
-/// Share of the time of the emulator's runnable threads that they waited for a CPU.
+/// Returns the share of time in which the emulator's runnable threads waited for a CPU.
 fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f64> {
     let (begun, ended) = (begun?, ended?);
     let (ran, waited) = (ended.run_ns.saturating_sub(begun.run_ns), ended.wait_ns.saturating_sub(begun.wait_ns));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_the_emulator_waits_is_foreign_time_of_the_slice() {
+    fn waiting_time_of_the_emulator_counts_as_cpu_share_of_other_programs() {
         let mut collected = up();
         hear(&mut collected, &begins(2), host(50, 5));
         hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), host(150, 105));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_is_stopped_leaves_the_slices_until_then() {
+    fn slices_of_a_stopped_guest_are_kept() {
         let mut collected = up();
         hear(&mut collected, &begins(0), None);
         hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);

@@ -1,5 +1,6 @@
-//! Result files of guests of earlier versions: counts of trials in repeats. A repeat becomes a block and a trial a slice.
-//! They have no second `base`, so no block is complete; their counts and checks remain.
+//! Reads guest result files of earlier versions, which counted trials in repeats. Each repeat becomes a block, and each
+//! trial becomes a slice. These files contain `base` only once per repeat, so no block is complete and there are no
+//! verdicts.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use crate::experiment::{self, EndOfExperiment, ExperimentResult, LoadExperiment,
 use crate::facts::HostFacts;
 use crate::offered_load::OfferedLoad;
 
-/// Value of the `schema` field of these files.
+/// Value of the `schema` field in these files.
 pub const SCHEMA: &str = "quell-interrupts/1";
 
-/// A result file of a guest of an earlier version.
+/// A guest result file of an earlier version.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct InterruptCounts {
@@ -50,7 +51,7 @@ struct CountedTrial {
     rx_interrupts: Option<u64>,
     net_rx_softirqs: Option<u64>,
     timer_interrupts: Option<u64>,
-    /// Share of the time of the emulator's runnable threads that they waited for a host CPU.
+    /// Share of time in which the emulator's runnable threads waited for a host CPU.
     host_wait_share: Option<f64>,
 }
 
@@ -87,7 +88,7 @@ impl InterruptCounts {
                 names.push(name);
             }
         }
-        // The reference comes first.
+        // The design needs the reference as its first mode.
         names.sort_by_key(|name| *name != "base");
         let modes: Vec<DeliveryMode> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
         let arm = |name: &str| names.iter().position(|other| *other == name).map(|at| if at == 0 { 0 } else { at + 1 });
@@ -158,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn refused_modes_keep_their_reason_and_their_nearest() {
+    fn refused_modes_keep_their_reason_and_their_nearest_alternative() {
         let mut document: serde_json::Value = serde_json::from_str(RECORDED).unwrap();
         document["refused"] = serde_json::json!({ "threadedbusy": { "reason": "no such mode", "nearest": null } });
         let result: ExperimentResult = serde_json::from_value::<InterruptCounts>(document).unwrap().try_into().unwrap();

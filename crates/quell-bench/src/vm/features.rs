@@ -1,5 +1,5 @@
-//! Features of a guest's kernel and driver that Quell sets or reads. Each is probed, not inferred from a version. Pure
-//! functions of the snapshot.
+//! Features of a guest's kernel and driver that Quell sets or reads. Each feature is probed instead of inferred from
+//! the kernel version.
 
 use quell_host::snapshot::{Device, Linked, Provenance, Reading, UnknownReason};
 use quell_mode::EpollParams;
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
-    /// Name of the feature, in the kernel's terms.
+    /// Name of the feature in kernel terminology.
     pub name: String,
-    /// `yes`, or the reason why the feature is missing.
+    /// `yes`, or the reason why the feature is unavailable.
     pub state: String,
 }
 
@@ -22,7 +22,7 @@ impl Feature {
     }
 }
 
-/// Features of a device's queues, and of the epolls of the server that listens on it.
+/// Lists the features of a device's queues and of the server's epolls.
 #[must_use]
 pub fn of(device: &Device, epoll: Option<&Reading<EpollParams>>) -> Vec<Feature> {
     let napi = device.napis.known_elements().next();

@@ -1,6 +1,6 @@
-//! The guest side of the vm lab. Server and client use the two NICs, and the plain responder is started like any other
-//! server. It is the subject of an experiment as on a host ([`Programs`]). Nothing but the switches is journalled, because
-//! the machine ends with the lab.
+//! The guest side of the vm lab. Server and client use one NIC each. The server is `quell respond`; its mode is
+//! switched as on a host ([`Programs`]). The setup of the lab is not recorded in the journal, because the guest is
+//! discarded afterwards.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,37 +43,38 @@ use crate::offered_load::OfferedLoad;
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
-/// This CPU exists if a mode needs it: see [`GuestRequest::cpus`].
+/// CPU for a thread that polls continuously. It exists only if a mode needs it; see [`GuestRequest::cpus`].
 const SPARE_CPU: u32 = 2;
 const PORT: u16 = 7_000;
-/// CPU work per request, µs. It is long enough for an emulated NIC to deliver the next requests in the meantime, as a
-/// real NIC does.
+/// CPU work per request, in µs. During this time, the emulated NIC delivers the next requests, as a real NIC does.
 const WORK_US: u32 = 300;
-/// Size of a request and of its answer, bytes.
+/// Size of a request and of its response, in bytes.
 const REQUEST_BYTES: u32 = 64;
-/// Number of sockets. It is high enough to keep the server busy: with one socket, suspension ends after every request,
-/// as designed. Each socket has one outstanding request, so requests arrive one by one, each after an answer.
+/// Number of sockets, each with one outstanding request. With many sockets the server is always busy. With a single
+/// socket, suspension would end after every request, as designed.
 const SOCKETS: u32 = 32;
-/// Response timeout, ms. Emulation is slow, so a late answer does not mean a stuck server.
+/// Response timeout, in milliseconds. It is long because emulation is slow.
 const PATIENCE_MS: u32 = 20_000;
-/// Traffic that gives the server's socket its NAPI ID.
+/// Load that gives the server's socket a NAPI ID before it is inspected.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 /// Time limit for the responder to listen.
 const START_BOUND: Duration = Duration::from_secs(20);
 const STDERR_KEPT: usize = 4_096;
 
-/// Why nothing could be counted.
+/// Reason why the guest has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestLabError {
-    /// A NIC of the lab could not be brought up.
+    /// A NIC of the lab could not be configured.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The interrupt of the server's queue is unknown.
-    #[error("neither the kernel nor a name tells the interrupt of the server's receive queue")]
+    /// The IRQ number of the server's queue is unknown.
+    #[error(
+        "the interrupt of the server's receive queue is unknown: the kernel does not report it, and no interrupt has a matching name"
+    )]
     NoInterrupt,
     /// The snapshot of the guest does not contain the server's device.
-    #[error("the snapshot of the guest does not show the server's NIC")]
+    #[error("the snapshot of the guest does not contain the server's NIC")]
     NotInTheSnapshot,
     /// A namespace could not be entered.
     #[error(transparent)]
@@ -87,30 +88,30 @@ pub enum GuestLabError {
     /// The responder could not be switched between modes.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// The experiment could not be made.
+    /// The experiment failed.
     #[error(transparent)]
     Experiment(#[from] ComparisonError),
-    /// The path of this program is unknown.
-    #[error("finding this program: {0}")]
+    /// The path of the quell program is unknown.
+    #[error("cannot find the path of the quell program: {0}")]
     Program(io::Error),
     /// The responder could not be started or terminated.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The socket that probes the responder could not be created.
-    #[error("making a socket to ask the responder with: {0}")]
+    /// The socket for probing the responder could not be created.
+    #[error("cannot create a socket to probe the responder: {0}")]
     Probe(io::Error),
     /// The responder does not listen.
-    #[error("the responder does not listen; it said: {0}")]
+    #[error("the responder does not listen; its stderr: {0}")]
     Deaf(String),
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
-/// Sets up the lab in this guest, runs the experiment, and reports each event as it happens.
+/// Sets up the lab in this guest, runs the experiment, and reports each event immediately.
 ///
 /// # Errors
-/// See [`GuestLabError`]. A mode that cannot be set is not an error: the experiment goes on without it.
+/// See [`GuestLabError`]. A mode that cannot be set is not an error; the other modes are still measured.
 pub fn measure(
     request: &GuestRequest,
     journal: &Journal,
@@ -147,7 +148,7 @@ pub fn measure(
         rx_irq: rx.to,
         rx_irq_provenance: rx.provenance,
         features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
-        load: format!("UDP, {SOCKETS} sockets with a request under way each, {WORK_US} µs of work a request"),
+        load: format!("UDP, {SOCKETS} sockets with one outstanding request each, {WORK_US} µs of CPU work per request"),
         nearest,
     };
     let design = request.design();
@@ -167,7 +168,7 @@ pub fn measure(
     Ok(())
 }
 
-/// What modes are compared by.
+/// Returns the criteria by which modes are compared.
 pub(super) fn criteria() -> Vec<Criterion> {
     [IRQS, TIMER_IRQS].map(|cost| Work::Request.criterion(cost)).to_vec()
 }
@@ -221,15 +222,15 @@ fn experiment(
         ExperimentEvent::Looked(_) => {}
     };
     let finished = drive(&mut subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
-    // What an old kernel refuses is a result too.
+    // It is a valid result that an old kernel supports none of the modes.
     if matches!(finished.end, ExperimentEnd::Stopped(StopReason::NoTreatmentLeft)) {
         return Ok(EndOfExperiment::Stopped(StopReason::NoTreatmentLeft));
     }
     Ok(finished_experiment(finished, Some(OfferedLoad::Max), None)?.end)
 }
 
-/// The plan as this kernel can carry it out. On a kernel that cannot set a queue, the queue has the values of `base`, and
-/// only `base` is possible.
+/// Adapts the plan to this kernel. If the kernel cannot set the queue, the queue keeps the values of `base`, and only
+/// `base` is possible.
 fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
     let mut plan = plan.clone();
     if !plan.queues.is_empty() {
@@ -239,7 +240,7 @@ fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
         if is_base(mode) {
             impossible.clear();
         } else if impossible.is_empty() {
-            let why = "the queue of the server is not known".to_owned();
+            let why = "the server's queue is unknown".to_owned();
             impossible.push(AttachObstacle { what: "set the queue".to_owned(), why });
         }
     }
@@ -254,7 +255,7 @@ fn server_device() -> InterfaceName {
     InterfaceName::new(End::Server.name()).unwrap_or_else(|error| unreachable!("a name of quell_vm's: {error}"))
 }
 
-/// The server in the guest. Its slices are reported as they end, without what emulation distorts.
+/// The server in the guest. Reports each slice without the values that emulation distorts.
 struct GuestServer<'a, 'b> {
     programs: Programs<'a>,
     /// Absent if the kernel does not report NAPI instances.
@@ -266,12 +267,13 @@ impl ExperimentSubject for GuestServer<'_, '_> {
     type Setting = DeliveryMode;
     type Error = SubjectError;
 
-    /// A thread that the mode has created is pinned: the kernel does not.
+    /// Pins the NAPI thread that the mode created, because the kernel does not pin it.
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
         self.programs.set(mode)?;
         let cpu = if mode.napi().threaded == Threaded::BusyPoll { SPARE_CPU } else { SERVER_CPU };
         let pinned = self.queues.as_mut().map(|queues| queues.pinned_threads(&[cpu]));
-        let failed = |error| SetFailure::NotSettable(SubjectError::Impossible(format!("pinning the thread: {error}")));
+        let failed =
+            |error| SetFailure::NotSettable(SubjectError::Impossible(format!("cannot pin the NAPI thread: {error}")));
         pinned.transpose().map_err(failed)?;
         Ok(())
     }
@@ -283,9 +285,9 @@ impl ExperimentSubject for GuestServer<'_, '_> {
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let Some(mut observation) = self.programs.observe(slice_ms)? else { return Ok(None) };
         observation.latency = None;
-        // The host knows the share.
+        // The host measures this share.
         observation.foreign_cpu = None;
-        // In a closed loop no request waits to be sent. Those under way at the end of the slice are late, not lost.
+        // In a closed loop, all requests are sent. Requests outstanding at the end of the slice are late, not lost.
         observation.flags.retain(|flag| *flag == SliceFlag::RequestsFailed);
         (self.tell.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
         Ok(Some(observation))
@@ -296,8 +298,8 @@ impl ExperimentSubject for GuestServer<'_, '_> {
     }
 }
 
-/// Interrupt of the receive queue, as reported by the kernel. If the kernel does not report NAPI instances, the
-/// interrupt is found by its name.
+/// Returns the interrupt of the receive queue. If the kernel does not report NAPI instances, the interrupt is found by
+/// its name.
 fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, GuestLabError> {
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
     match said {
@@ -330,7 +332,7 @@ fn start_responder(server: &Namespace, client: &Namespace, address: SocketAddr) 
     let deadline = Instant::now() + START_BOUND;
     let probe = client.run(|| UdpSocket::connect(address))?.map_err(GuestLabError::Probe)?;
     while !answers(&probe) {
-        // Waits for the exit between attempts, so a responder that dies is reported at once.
+        // The loop also waits for the process to exit, so the exit of a responder is reported without delay.
         let ended = responder.wait(Duration::from_millis(50))?.is_some();
         if ended || Instant::now() >= deadline {
             let said = responder.stderr_tail().unwrap_or_default();
@@ -340,8 +342,8 @@ fn start_responder(server: &Namespace, client: &Namespace, address: SocketAddr) 
     Ok(responder)
 }
 
-/// Whether an earlier request has been answered. If not, sends the next one. Both calls can fail before the responder
-/// listens.
+/// Returns whether an earlier request was answered. If not, sends another request. Both calls may fail before the
+/// responder listens.
 fn answers(probe: &UdpSocket) -> bool {
     let answered = probe.receive(&mut [0; REQUEST_BYTES as usize]).is_ok();
     if !answered {

@@ -1,6 +1,6 @@
-//! The vm lab: server and client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
-//! Emulation distorts the cost of an interrupt, so the lab counts and does not time. The experiment runs inside the guest
-//! ([`guest`]); this file starts it from outside, and [`checks`] says what has to hold.
+//! The vm lab: a server and a client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
+//! Emulation distorts times, so the lab only counts interrupts. The experiment runs inside the guest ([`guest`]). This
+//! module starts the guest, and [`checks`] verifies the counts.
 
 pub mod checks;
 mod collect;
@@ -23,43 +23,45 @@ use self::collect::Collected;
 use self::features::Feature;
 use crate::experiment::{self, EndOfExperiment, ExperimentResult, Timing};
 
-/// Command of this program that runs in the guest. Its one argument is a [`GuestRequest`] as JSON.
+/// Subcommand of quell that runs in the guest. Its argument is a [`GuestRequest`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
 
-/// Why a result of a guest is not a measurement of time.
-const EMULATED: &str = "an emulated machine: interrupts are counted, times mean nothing";
+/// Reason why a result of a guest is not a measurement of time.
+const EMULATED: &str = "the machine was emulated: interrupt counts are valid, times are not";
 
 /// A server in a guest, on an emulated NIC.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct GuestFacts {
-    /// Driver of its NICs. Absent if the kernel does not report it.
+    /// Driver of the guest's NICs. Absent if the kernel does not report it.
     pub driver: Option<String>,
-    /// The interrupt of the server's receive queue.
+    /// IRQ number of the server's receive queue.
     pub rx_irq: u32,
-    /// Source of the interrupt number.
+    /// Source of the IRQ number.
     #[serde(rename = "rx-irq-said-by")]
     pub rx_irq_provenance: Provenance,
-    /// Features of this kernel and driver.
+    /// Availability of features in this kernel and driver.
     pub features: Vec<Feature>,
-    /// Description of the clients' load.
+    /// Description of the generated load.
     pub load: String,
-    /// By mode that cannot be set: the nearest alternative that this kernel accepts. It was set, verified and undone.
+    /// Nearest alternative that this kernel accepts, for each mode that cannot be set. Each alternative was set,
+    /// verified and undone.
     pub nearest: BTreeMap<String, Nearest>,
 }
 
-/// What to compare in a guest.
+/// An experiment in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GuestRequest {
-    /// Modes; the first is the reference. The guest refuses those that cannot be set.
+    /// Delivery modes to compare. The first one is the reference. Modes that the guest's kernel refuses are dropped.
     pub modes: Vec<DeliveryMode>,
-    /// Times and limits, of the guest's clock.
+    /// Durations and limits, measured by the guest's clock.
     pub timing: Timing,
 }
 
 impl GuestRequest {
-    /// Number of virtual CPUs of the guest: the server's, the client's, and one for a thread that polls continuously.
+    /// Number of virtual CPUs of the guest: one for the server, one for the client, and one for a thread that polls
+    /// continuously, if a mode has one.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
@@ -67,12 +69,12 @@ impl GuestRequest {
     }
 
     fn design(&self) -> ExperimentDesign<DeliveryMode> {
-        // Only the host knows whether it kept the emulator waiting, and the guest decides when to stop.
+        // The guest decides when to stop, but only the host can detect disturbed blocks.
         let design = experiment::design(&self.modes, guest::criteria(), self.timing, 1);
         ExperimentDesign { foreign_cpu_range_max: 1.0, ..design }
     }
 
-    /// Checks the design before a guest boots.
+    /// Checks the design before a guest is started.
     ///
     /// # Errors
     /// See [`DesignError`].
@@ -80,68 +82,68 @@ impl GuestRequest {
         self.design().check()
     }
 
-    /// Time of the whole experiment at most.
+    /// Returns the maximum duration of the experiment, measured by the guest's clock.
     #[must_use]
     pub fn budget(&self) -> Duration {
         Duration::from_millis(self.timing.budget_ms)
     }
 }
 
-/// Events that the guest reports as they happen, one line of JSON each.
+/// Events that the guest prints as they happen, each as a line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum GuestEvent {
-    /// The lab is up. Carries a result with one experiment and no slices.
+    /// The lab is set up. Contains a result with one experiment and no slices.
     Up(Box<ExperimentResult>),
     /// A mode cannot be set.
     Dropped {
         /// Name of the mode.
         mode: String,
-        /// Reason.
+        /// Reason why the mode cannot be set.
         reason: String,
     },
     /// A slice begins.
     SliceBegins {
-        /// Block.
+        /// Index of the block.
         block: u32,
-        /// Arm.
+        /// Index of the arm in the design.
         arm: usize,
         /// Name of the mode.
         mode: String,
-        /// Share of the budget that is spent, 0 to 1.
+        /// Share of the budget that is used, 0 to 1.
         spent: f64,
     },
-    /// The slice that began last has ended.
+    /// The current slice has ended.
     SliceEnds(Box<SliceObservation>),
     /// The experiment has ended.
     Ended(EndOfExperiment),
 }
 
-/// Why the lab has no result.
+/// Reason why the vm lab has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmLabError {
-    /// The guest failed before it ended.
+    /// The emulator or the guest failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The lab failed in the guest.
-    #[error("the lab in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
+    /// The guest's command exited with an error.
+    #[error("the lab in the guest failed with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
     InGuest {
-        /// Exit code of the command. Absent if a signal ended it.
+        /// Exit code of the command. Absent if a signal killed it.
         code: Option<i32>,
         /// Output of the command.
         said: String,
     },
     /// The guest's output could not be parsed.
-    #[error("what the guest said cannot be read: {0}")]
+    #[error("cannot parse the output of the guest: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// The guest ended before the lab was up.
-    #[error("the guest ended before its lab was up")]
+    /// The guest exited before the lab was set up.
+    #[error("the guest exited before its lab was set up")]
     NeverUp,
 }
 
-/// Compares modes in a guest and passes each event of the guest to `watch`. Calls `stopped` often and ends early when it
-/// returns true; the slices until then are the result.
+/// Compares modes in a guest and passes the guest's events to `watch`. Polls `stopped` and ends early when it returns
+/// true; the result then contains the slices measured so far.
 ///
 /// # Errors
 /// See [`VmLabError`].

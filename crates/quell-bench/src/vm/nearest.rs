@@ -1,5 +1,5 @@
-//! The nearest settings to a mode that this guest's kernel refuses. They are set, verified and undone, so a reported
-//! alternative is one that this kernel accepts.
+//! Finds the nearest alternative to a mode that the guest's kernel refuses. Each alternative is set, verified and
+//! undone before it is reported.
 
 use quell_host::journal::{Journal, JournalError};
 use quell_host::transaction::{ChangeError, Transaction};
@@ -12,17 +12,17 @@ use quell_linux::sysfs::{Sysfs, SysfsError};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Nearest, Offered, Threaded};
 use quell_vm::nic::GuestNic;
 
-/// The server and its device, for settings of whole devices, epolls and sockets.
+/// The server and its device, whose settings are tried.
 pub(super) struct NearestFinder<'a> {
     pub(super) nic: &'a GuestNic,
     pub(super) device: InterfaceName,
     pub(super) server: ProcessIdentity,
-    /// Epolls of the server. Empty if the kernel does not report their parameters.
+    /// File descriptors of the server's epolls. Empty if the kernel does not report epoll parameters.
     pub(super) epolls: Vec<i32>,
     pub(super) journal: &'a Journal,
 }
 
-/// Why the nearest alternative to a mode cannot be set either.
+/// Reason why the alternative cannot be set either.
 #[derive(Debug, thiserror::Error)]
 enum NotNear {
     #[error(transparent)]
@@ -39,12 +39,12 @@ enum NotNear {
     PidFd(#[from] PidFdError),
     #[error(transparent)]
     SocketOption(#[from] SocketOptionError),
-    #[error("it did not read back as it was set")]
+    #[error("the kernel reports different values than were set")]
     ReadBack,
 }
 
 impl NearestFinder<'_> {
-    /// The nearest alternative, if this kernel accepts it.
+    /// Returns the nearest alternative, if this kernel accepts it.
     pub(super) fn nearest(&self, mode: &DeliveryMode) -> Option<Nearest> {
         mode.nearest(self.offered()).filter(|nearest| self.try_out(nearest).is_ok())
     }
@@ -61,7 +61,7 @@ impl NearestFinder<'_> {
         }
     }
 
-    /// Duplicates of the server's sockets.
+    /// Duplicates the server's sockets.
     fn sockets(&self) -> Result<Vec<DuplicatedFd>, NotNear> {
         let fds = ProcRoot::default().process(self.server.pid).fds()?;
         let pidfd = PidFd::open(self.server.pid)?;
@@ -77,7 +77,7 @@ impl NearestFinder<'_> {
         tried.and(undone)
     }
 
-    /// Reverted when the transaction ends.
+    /// Sets the parameters of the server's epolls and reverts them.
     fn take_epolls(&self, params: EpollParams) -> Result<(), NotNear> {
         if params == EpollParams::default() {
             return Ok(());

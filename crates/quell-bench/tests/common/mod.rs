@@ -1,4 +1,4 @@
-//! Helpers of the bench tests: lab availability, and a run of a small plan.
+//! Helpers of the lab tests: they check whether a lab is possible and run a short experiment.
 
 use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_bench::requirements::missing;
@@ -7,12 +7,12 @@ use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
 use quell_test_support::{LabTurn, skip_missing};
 
-/// memcached as `quell bench` starts it by default.
+/// memcached, started as `quell bench` does by default.
 pub(crate) fn memcached() -> ServerCommand {
     ServerCommand::Memcached { program: "memcached".into() }
 }
 
-/// Whether a lab can run here. Prints the reason for skipping on stderr.
+/// Returns whether a lab is possible on this machine. If not, records the test as skipped.
 pub(crate) fn can_raise_a_lab() -> bool {
     let missing = missing(&memcached());
     if !missing.is_empty() {
@@ -21,7 +21,7 @@ pub(crate) fn can_raise_a_lab() -> bool {
     missing.is_empty()
 }
 
-/// A request for a short experiment on one queue.
+/// Parameters of a short experiment on one queue.
 pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
     let loads: Vec<_> = loads.iter().map(|load| load.parse().unwrap()).collect();
     let budget_ms = 3_000 * loads.len() as u64;
@@ -39,7 +39,7 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
     }
 }
 
-/// Runs the request to its end while holding the lab lock. Uses a private journal and checks that it is empty
+/// Runs the experiment while holding the machine-wide lab lock. Uses a private journal and checks that it is empty
 /// afterwards.
 pub(crate) fn run_to_the_end(
     request: &LabRequest,
@@ -49,6 +49,6 @@ pub(crate) fn run_to_the_end(
     let dir = tempfile::tempdir().unwrap();
     let result = run(request, &Journal::in_dir(dir.path()), &mut |event| watch(&event), &|| false);
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-    assert!(left.is_empty(), "journals are left: {left:?}");
+    assert!(left.is_empty(), "journals remain: {left:?}");
     result
 }

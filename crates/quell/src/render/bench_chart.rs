@@ -1,5 +1,5 @@
-//! A bench result as one SVG picture: for each open load the latency range and the CPU time per request of every mode.
-//! A closed loop is left out: its latency is its throughput in other words.
+//! Draws a bench result as an SVG image: latency and CPU time per request of each mode, for each open loop. Closed
+//! loops are omitted, because their latency follows from their throughput.
 
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
@@ -24,22 +24,22 @@ const GREY: &str = "#6e7781";
 const BASE: &str = "#8c959f";
 const MODE: &str = "#0969da";
 
-/// One load.
+/// Measurements of all modes under one load.
 struct Panel {
     heading: String,
     rows: Vec<Bars>,
 }
 
-/// One mode: µs.
+/// Latency and CPU time of one mode, in µs.
 struct Bars {
     label: String,
     is_reference: bool,
-    /// p50 and p99.
+    /// p50 and p99 of the latency, in µs.
     latency: Option<(f64, f64)>,
     cpu: Option<f64>,
 }
 
-/// The picture of an experiment; absent when no open load has a latency.
+/// Draws the image. Returns `None` if the result contains no latency of an open loop.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
     let open = result.experiments.iter().filter_map(|experiment| match experiment.load {
@@ -131,7 +131,7 @@ fn row_marks(row: &Bars, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
             .add(Circle::new().set("cx", from).set("cy", y).set("r", 5).set("fill", colour))
             .add(line((to, y - 6.0), (to, y + 6.0), colour, 3.0));
     } else {
-        group = group.add(text(latency_left(), y + 4.0, "the server was slower than the load", GREY));
+        group = group.add(text(latency_left(), y + 4.0, "the server could not keep up with the load", GREY));
     }
     if let Some(cpu) = row.cpu {
         let width = (WIDTH - MARGIN - 50.0 - cpu_left()) * cpu / cpu_max;
@@ -157,7 +157,7 @@ fn cpu_left() -> f64 {
     latency_left() + LATENCY_WIDTH + GAP
 }
 
-/// A logarithmic scale in µs from the left of the latency column to its right.
+/// Logarithmic x axis of the latency column, in µs.
 struct LogScale {
     min: f64,
     max: f64,

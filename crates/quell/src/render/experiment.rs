@@ -1,5 +1,5 @@
-//! The result of an experiment: per load the answer in one line, then a table of ratios to the reference with their
-//! verdicts, on one screen. [`details`] adds absolute figures and counters.
+//! Renders the result of an experiment. For each load, the best modes come first, followed by a table of changes
+//! relative to the reference. [`details`] adds absolute figures and counters.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use quell_linux::visible;
 
 use super::number::{self, ABSENT};
 
-/// Figures of the details, in order, with their headings.
+/// Columns of the details, with their headings.
 const DETAILS: [(&str, &str); 7] = [
     (figures::CPU, "CPU µs"),
     (figures::PROCESS_CPU, "process µs"),
@@ -30,10 +30,10 @@ const DETAILS: [(&str, &str); 7] = [
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
 
-/// Width of prose.
+/// Line width of running text, in columns.
 const PROSE_COLUMNS: usize = 100;
 
-/// The answer and the table for every load.
+/// Renders the best modes and the table for each load.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> String {
     let mut out = String::new();
@@ -55,7 +55,7 @@ pub(crate) fn render(result: &ExperimentResult) -> String {
     out
 }
 
-/// Absolute figures of every mode: medians over its slices, latencies over all of them.
+/// Renders absolute figures of each mode: medians over its slices, and latency quantiles over all of its requests.
 #[must_use]
 pub(crate) fn details(result: &ExperimentResult) -> String {
     let mut out = String::new();
@@ -64,7 +64,7 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
         out.push_str(&format!("\n{}\n{}", heading(experiment, &analysis), absolute(experiment, &analysis)));
     }
     out.push_str(
-        "\nCosts are per request, or per packet where requests are not known. Latencies are of all slices of a mode together.\n",
+        "\nCosts are per request, or per packet if the number of requests is unknown. Latencies cover all slices of a mode.\n",
     );
     out
 }
@@ -79,9 +79,9 @@ fn subject(result: &ExperimentResult) -> String {
             let name = server.version.as_ref().or(server.command.first());
             let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
             let stand_in =
-                if lab.interrupt_stand_in { "NAPI threads stand in for interrupts" } else { "no interrupt stand-in" };
+                if lab.interrupt_stand_in { "NAPI threads replace interrupts" } else { "softirqs on the sending CPU" };
             let beside =
-                beside.as_ref().map(|words| format!("; beside it, on the same queues: {}", command_line(words)));
+                beside.as_ref().map(|words| format!("; second server on the same queues: {}", command_line(words)));
             let beside = beside.unwrap_or_default();
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
             format!(
@@ -105,7 +105,7 @@ fn of_model(model: &ModelFacts) -> String {
     let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
     let host = textwrap::fill(&format!("model of {profile}: {description}"), PROSE_COLUMNS);
     format!(
-        "{host}\nan epoll server of memcached's shape, {}, {} connections; times are virtual\n",
+        "{host}\nan epoll server similar to memcached, {}, {} connections; times are virtual\n",
         number_of(model.queues as usize, "queue"),
         number::count(model.connections as usize)
     )
@@ -137,7 +137,7 @@ fn of_command(facts: &CommandFacts) -> String {
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 
-/// Who sends, and who measures.
+/// Describes the load and the judges.
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
     let load = match (load, latency) {
         (Some(load), _) => Some(format!("load: {}", command_line(load))),
@@ -146,7 +146,7 @@ fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&
     };
     let latency = match latency {
         Some(latency) => format!("measured by: {}", command_line(latency)),
-        None => "nobody measures latency, so only the server's side is compared".to_owned(),
+        None => "latency is not measured, so only the server is compared".to_owned(),
     };
     let beside =
         beside.map(|beside| format!("another program on the same queues is measured by: {}", command_line(beside)));
@@ -160,7 +160,7 @@ fn command_line(words: &[String]) -> String {
 fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let rate = experiment.offered_per_s.map(|per_s| format!(" ({} requests/s)", number::short(per_s)));
     let load = match experiment.load {
-        Some(OfferedLoad::Percent(percent)) => format!("{percent}% of what {} reaches", reference(experiment)),
+        Some(OfferedLoad::Percent(percent)) => format!("{percent}% of {}'s maximum throughput", reference(experiment)),
         Some(OfferedLoad::Max) => "Closed loop".to_owned(),
         Some(OfferedLoad::Rate(_)) => "Open loop".to_owned(),
         None => "Result".to_owned(),
@@ -180,7 +180,7 @@ fn reference(experiment: &LoadExperiment) -> String {
     visible::name(&experiment.record.design.reference.name).into_owned()
 }
 
-/// By criterion: the treatments that are better than the reference, the best first.
+/// Lists the treatments that are better than the reference for each criterion, the best one first.
 fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
     for criterion in &experiment.record.design.criteria {
@@ -206,14 +206,14 @@ fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
             None if contrasts.iter().all(|contrast| matches!(contrast.verdict, ContrastVerdict::Undecided { .. })) => {
                 "undecided".to_owned()
             }
-            None => format!("no mode is shown to be better than {}", reference(experiment)),
+            None => format!("no mode is significantly better than {}", reference(experiment)),
             Some(((first, estimate), rest)) => {
                 let alike: Vec<_> = rest.iter().filter(|(_, estimate)| overlaps(estimate)).collect();
                 let alike: Vec<_> = alike.iter().map(|(contrast, _)| visible::name(&contrast.treatment)).collect();
                 let alike = if alike.is_empty() {
                     String::new()
                 } else {
-                    format!("; not told apart from {}", alike.join(", "))
+                    format!("; no significant difference from {}", alike.join(", "))
                 };
                 format!("{} {}{alike}", visible::name(&first.treatment), change(estimate.ratio))
             }
@@ -244,7 +244,7 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     lines(&table)
 }
 
-/// Without the blanks that fill the last column.
+/// Renders a table without trailing blanks.
 pub(super) fn lines(table: &Table) -> String {
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
@@ -255,7 +255,7 @@ pub(super) fn new_table() -> Table {
     table
 }
 
-/// A ratio with its interval and verdict: `−25 % (−28 to −21) better`.
+/// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
 fn cell(contrast: &ContrastResult) -> String {
     let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
         let high = estimate.high.unwrap_or(f64::INFINITY);
@@ -272,7 +272,7 @@ fn cell(contrast: &ContrastResult) -> String {
         ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
         ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
-        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: it falls behind".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: saturated".to_owned(),
         ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
     };
     match interval {
@@ -281,7 +281,7 @@ fn cell(contrast: &ContrastResult) -> String {
     }
 }
 
-/// A ratio as a signed change: `−25 %`; as a factor from 3 on.
+/// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
 fn change(ratio: f64) -> String {
     if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
 }
@@ -308,8 +308,8 @@ fn name(criterion: &Criterion) -> String {
             "timers/request".to_owned()
         }
         Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
-        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "p50 beside".to_owned(),
-        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "p99 beside".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P50 => "second server p50".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::BESIDE_P99 => "second server p99".to_owned(),
         Criterion::Metric { name, .. } => visible::name(name).into_owned(),
     }
 }
@@ -331,14 +331,14 @@ fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Opti
     latency_us(analysis, treatment, quantile).map(number::short)
 }
 
-/// Quantile of the latencies of all slices of a treatment, µs.
+/// Returns a latency quantile over all requests of a treatment, in µs.
 pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
     let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
     Some(found.ns as f64 / 1e3)
 }
 
-/// Median of a metric over the slices of some arms.
+/// Returns the median of a metric over the slices of the given arms.
 pub(super) fn median(experiment: &LoadExperiment, arms: &[usize], name: &str) -> Option<f64> {
     let values = arms.iter().flat_map(|arm| experiment.record.values(*arm, name)).flatten();
     let mut values: Vec<f64> = values.collect();
@@ -351,7 +351,7 @@ pub(super) fn median(experiment: &LoadExperiment, arms: &[usize], name: &str) ->
     }
 }
 
-/// Arms of a treatment: the reference has two.
+/// Returns the arms of a treatment. The reference has two arms, all others have one.
 pub(super) fn arms_of(experiment: &LoadExperiment, treatment: &str) -> Vec<usize> {
     let design = &experiment.record.design;
     (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
@@ -367,33 +367,30 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut note = |text: String| out.push_str(&format!("  {text}\n"));
     for (arm, why) in &experiment.record.dropped {
         let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
-        note(format!("{} cannot be set here: {}", visible::name(name), visible::name(why)));
+        note(format!("{} cannot be set on this host: {}", visible::name(name), visible::name(why)));
     }
     match &experiment.end {
-        EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: every comparison is decided".to_owned()),
+        EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: all comparisons are decided".to_owned()),
         EndOfExperiment::Stopped(_) => {}
-        EndOfExperiment::Interrupted => note("interrupted: the table holds what was measured until then".to_owned()),
+        EndOfExperiment::Interrupted => note("interrupted: the table contains the slices measured so far".to_owned()),
         EndOfExperiment::Failed(why) => note(format!("ENDED EARLY: {}", visible::name(why))),
     }
     let has_figures = |slice: &quell_experiment::SliceRecord| {
         slice.observation.metrics.keys().any(|name| name.starts_with(figures::CPU) || name.starts_with(figures::IRQS))
     };
     if !experiment.record.slices.is_empty() && !experiment.record.slices.iter().any(has_figures) {
-        note(
-            "no packet came by the queues in any slice, or they could not be counted: nothing can be compared"
-                .to_owned(),
-        );
+        note("nothing can be compared: the queues received no packets, or the packets could not be counted".to_owned());
     }
     for control in analysis.controls.iter().filter(|control| !control.holds) {
         note(format!(
-            "{}: {} differs from itself, so the verdicts are withheld",
+            "{}: the two measurements of {} differ, so the verdicts are withheld",
             name(&control.criterion),
             reference(experiment)
         ));
     }
     if analysis.blocks_dropped > 0 {
         note(format!(
-            "{} disturbed by other programs {} left out",
+            "{} disturbed by other programs {} omitted",
             number_of(analysis.blocks_dropped as usize, "block"),
             if analysis.blocks_dropped == 1 { "was" } else { "were" }
         ));
@@ -401,7 +398,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     for (flag, what) in [
         (SliceFlag::RequestsFailed, "requests failed"),
         (SliceFlag::Saturated, "the server fell behind the offered rate"),
-        (SliceFlag::LoadWasLate, "the generator sent late"),
+        (SliceFlag::LoadWasLate, "the generator sent requests late"),
     ] {
         let flagged = |treatment: &&str| {
             let arms = arms_of(experiment, treatment);
@@ -409,7 +406,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
             let (all, flagged) = slices.fold((0_u32, 0_u32), |(all, flagged), slice| {
                 (all + 1, flagged + u32::from(slice.observation.flags.contains(&flag)))
             });
-            // A few slices of every mode are late or full on a busy machine.
+            // On a busy machine, a few slices of each mode have these flags, so they are not worth a note.
             (flagged * 4 > all).then(|| visible::name(treatment).into_owned())
         };
         let modes: Vec<String> = treatments(experiment).filter_map(|treatment| flagged(&treatment)).collect();
@@ -460,8 +457,8 @@ fn legend(result: &ExperimentResult) -> String {
     let Some(experiment) = result.experiments.first() else { return String::new() };
     let error_rate: f64 = result.experiments.iter().map(|experiment| experiment.record.design.error_rate).sum();
     format!(
-        "\nChanges against {}, with intervals that all hold together with a probability of {} %. Every block has each mode\n\
-         once and {} twice, in random order. docs/statistics.md says what a verdict means.\n",
+        "\nChanges relative to {}, with simultaneous {} % confidence intervals. Each block contains every mode once\n\
+         and {} twice, in random order. docs/statistics.md explains the verdicts.\n",
         reference(experiment),
         number::plain((1.0 - error_rate) * 100.0),
         reference(experiment),
@@ -477,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_a_signed_change_and_a_factor_from_three_on() {
+    fn ratios_are_signed_changes_below_three_and_factors_from_three_on() {
         assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
         assert_eq!(percent(f64::INFINITY), "∞");
     }

@@ -1,5 +1,4 @@
-//! Records everything on this machine that a bench run could have changed, as text by name. Two records can be
-//! compared, and their difference printed. Read-only.
+//! Records the state of this machine that a bench run could change, as text by name. Two records can be compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,13 +12,13 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 
-/// State of the machine by name.
+/// State of the machine: values by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineState(BTreeMap<String, String>);
 
 impl MachineState {
-    /// Records the state. Includes the processes that have `mark` in their environment, which everything that a test
-    /// starts inherits.
+    /// Records the state. Includes the processes that have `mark` in their environment, which child processes of a test
+    /// inherit.
     pub(crate) fn now(mark: &str) -> Self {
         let mut state = Self(BTreeMap::new());
         state.namespaces_and_napi_threads();
@@ -33,7 +32,8 @@ impl MachineState {
         state
     }
 
-    /// Lists the lines that are only in `self` (`-`) or only in `later` (`+`); empty if there is no difference.
+    /// Lists the lines that are only in `self` (`-`) or only in `later` (`+`). The list is empty if the states are
+    /// equal.
     pub(crate) fn diff(&self, later: &Self) -> String {
         let mut lines = String::new();
         let keys: std::collections::BTreeSet<&String> = self.0.keys().chain(later.0.keys()).collect();
@@ -51,7 +51,7 @@ impl MachineState {
         self.0.insert(key.into(), value.into());
     }
 
-    /// Skipped while another lab is up: its NAPI threads come and go, and cannot be distinguished from others.
+    /// NAPI threads are skipped while another lab is running, because its threads cannot be distinguished from others.
     fn namespaces_and_napi_threads(&mut self) {
         let (others, rest): (Vec<_>, Vec<_>) =
             Namespace::list_named().unwrap().into_iter().partition(is_somebody_elses);
@@ -102,7 +102,7 @@ impl MachineState {
         }
     }
 
-    /// Skips named namespaces, which are mounts too and are listed by name.
+    /// Named namespaces are mounts too. They are skipped, because they are listed by name.
     fn mounts(&mut self) {
         for line in fs::read_to_string("/proc/self/mountinfo").unwrap().lines() {
             let fields: Vec<&str> = line.split(' ').collect();
@@ -127,14 +127,14 @@ impl MachineState {
     }
 }
 
-/// Processes that have `mark` in their environment.
+/// Returns the processes that have `mark` in their environment.
 pub(crate) fn started_with(mark: &str) -> Vec<Pid> {
     let environment = |pid: &Pid| fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let holds = |pid: &Pid| environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
     ProcRoot::default().pids().unwrap().into_iter().filter(holds).collect()
 }
 
-/// Name of a process; empty if it has exited.
+/// Returns the name of a process, or an empty string if it has exited.
 pub(crate) fn comm_of(pid: Pid) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
@@ -143,8 +143,8 @@ fn text(value: &impl Debug) -> String {
     format!("{value:?}")
 }
 
-/// Whether the namespace belongs to another lab (`quell-HEX-…`, named after its process) or to a test of another crate
-/// (`qt-…`).
+/// Returns whether the namespace belongs to another lab (`quell-HEX-…`, where HEX is a process ID) or to a test of
+/// another crate (`qt-…`).
 fn is_somebody_elses(name: &NamespaceName) -> bool {
     let mut parts = name.as_str().split('-');
     let runs = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();

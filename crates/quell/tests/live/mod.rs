@@ -1,5 +1,5 @@
-//! Shared by the live tests of the program: a machine-wide turn, a journal directory per test, the program in a session
-//! of its own, and the state of the machine before the test.
+//! Shared code of the live tests of quell: a machine-wide lock, a journal directory per test, and the state of the
+//! machine before the test.
 
 mod machine_state;
 
@@ -24,30 +24,30 @@ use machine_state::{MachineState, comm_of, started_with};
 const BOUND: Duration = Duration::from_secs(60);
 const KEPT: usize = 1 << 20;
 
-/// Environment in which a test runs the program.
+/// Environment in which a test runs quell.
 pub(crate) struct Stage {
     dir: TempDir,
     before: MachineState,
     _turn: LabTurn,
 }
 
-/// The running program.
+/// A running quell process.
 pub(crate) struct Running(Child);
 
-/// How the program exited.
+/// Exit status and output of a quell process.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Exit code; absent if a signal killed it.
+    /// Exit code. Absent if a signal killed the process.
     pub(crate) code: Option<i32>,
-    /// Signal that killed it.
+    /// Number of the signal that killed the process. Absent if it exited.
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl Stage {
-    /// Waits for this test's turn and records the state of the machine. Returns `None`, with the reason on stderr, if
-    /// no lab can be created.
+    /// Waits for the machine-wide lock and records the state of the machine. If no lab is possible, records the test as
+    /// skipped and returns `None`.
     pub(crate) fn enter() -> Option<Self> {
         let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
@@ -61,30 +61,30 @@ impl Stage {
         Some(Self { dir, before, _turn: turn })
     }
 
-    /// Path of a file in this test's directory.
+    /// Returns the path of a file in this test's directory.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Starts the program.
+    /// Starts quell with these arguments.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         self.start_as(&[], arguments)
     }
 
-    /// Starts the program through another one, for example `setpriv`.
+    /// Starts quell through another program, for example `setpriv`.
     pub(crate) fn start_as(&self, wrapper: &[&str], arguments: &[&str]) -> Running {
         let words: Vec<&str> = wrapper.iter().chain(&[env!("CARGO_BIN_EXE_quell")]).chain(arguments).copied().collect();
         let spawn = Spawn::new(words[0]).args(&words[1..]).env("QUELL_JOURNAL_DIR", self.file("journal"));
         Running(spawn.stdout(Output::Tail(KEPT)).stderr(Output::Tail(KEPT)).start().unwrap())
     }
 
-    /// Runs the program to its end.
+    /// Runs quell until it exits.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         self.start(arguments).end()
     }
 
-    /// Starts a bench with the options `more`. `--insist` prevents a failed lab check, because other work on the machine
-    /// can cause softirqs.
+    /// Starts a bench with the options `more`. `--insist` ignores failed lab checks, because other programs of the
+    /// machine may cause softirqs.
     pub(crate) fn start_bench(&self, modes: &str, more: &[&str]) -> Running {
         let output = self.file("result.json");
         let fixed = ["bench", "--modes", modes, "--connections=16", "--insist"];
@@ -92,12 +92,12 @@ impl Stage {
         self.start(&[&fixed[..], &output, more].concat())
     }
 
-    /// Reads the result that a bench wrote.
+    /// Reads the result file that a bench wrote.
     pub(crate) fn result(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.file("result.json")).unwrap()).unwrap()
     }
 
-    /// Labs that the program lists.
+    /// Returns the labs that `quell lab` lists.
     pub(crate) fn labs(&self) -> Vec<Value> {
         let listed = self.run(&["lab", "list", "--json"]);
         assert_eq!(listed.code, Some(0), "{listed:?}");
@@ -106,13 +106,13 @@ impl Stage {
         report["labs"].as_array().unwrap().clone()
     }
 
-    /// Names of the existing journals.
+    /// Returns the names of the existing journals.
     pub(crate) fn journals(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.file("journal")).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Kills the process named `comm` that this test's program started.
+    /// Kills the processes named `comm` that this test's quell process started.
     pub(crate) fn kill_the_server(&self, comm: &str) {
         let mark = mark(&self.dir);
         let servers: Vec<Pid> = started_with(&mark).into_iter().filter(|pid| comm_of(*pid) == comm).collect();
@@ -122,18 +122,17 @@ impl Stage {
         }
     }
 
-    /// Waits until the machine is as it was when the test began; fails on timeout. The kernel removes some objects
-    /// late.
+    /// Waits until the machine is in the same state as before the test. The kernel removes some objects with a delay.
     pub(crate) fn assert_as_before(&self) {
         wait_until(|| {
             let diff = self.before.diff(&MachineState::now(&mark(&self.dir)));
-            if diff.is_empty() { Ok(()) } else { Err(format!("the machine is not as before:\n{diff}")) }
+            if diff.is_empty() { Ok(()) } else { Err(format!("the state of the machine differs:\n{diff}")) }
         });
         assert!(self.journals().is_empty(), "journals remain: {:?}", self.journals());
     }
 }
 
-/// Cleans up after a failed test too.
+/// Cleans up after failed tests too.
 impl Drop for Stage {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -155,28 +154,28 @@ impl Running {
         self.0.pidfd().signal(signal).unwrap();
     }
 
-    /// What the program has written to stderr so far.
+    /// Returns the stderr output of quell so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8(self.0.stderr_tail().unwrap()).unwrap()
     }
 
-    /// Waits until it exits. Does not touch what it started.
+    /// Waits until quell exits. Does not stop other processes that it started.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.0.wait(BOUND).unwrap();
         let text = |tail: Option<Vec<u8>>| String::from_utf8(tail.unwrap()).unwrap();
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
-        let status = status.unwrap_or_else(|| panic!("the program hangs; its output: {stdout}{stderr}"));
+        let status = status.unwrap_or_else(|| panic!("quell hangs; its output: {stdout}{stderr}"));
         Ended { code: status.code(), signal: status.signal(), stdout, stderr }
     }
 }
 
-/// Text that the environment of everything started by a test contains.
+/// Text that occurs in the environment of all child processes of a test.
 fn mark(dir: &TempDir) -> String {
     format!("QUELL_JOURNAL_DIR={}", dir.path().join("journal").display())
 }
 
-/// Creates the first named namespace of this boot, which makes `/run/netns` a shared mount, as with `ip netns`. That
-/// mount stays.
+/// Creates the first named namespace since boot. It makes `/run/netns` a shared mount, as `ip netns` does, and the
+/// mount remains. Later tests therefore see no difference.
 fn make_the_first_named_namespace_of_this_boot() {
     let name = NamespaceName::new(format!("qt-first-{}", std::process::id())).unwrap();
     Namespace::create_named(&name).unwrap();

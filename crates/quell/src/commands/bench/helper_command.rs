@@ -1,5 +1,5 @@
-//! A command that runs beside an experiment: its load, or the server that it starts. It runs in its own session. The journal
-//! ends it if this program is killed.
+//! A command that runs during an experiment: the load, or the server that the experiment starts. It has its own session
+//! and is recorded in the journal, so it is stopped even if this program is killed.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use quell_linux::visible;
 use crate::commands::attach::keeper;
 use crate::exit::{Exit, Failure};
 
-/// Number of last bytes of its output that an error shows.
+/// Number of bytes from the end of the command's output that an error quotes.
 pub(super) const OUTPUT_BYTES: usize = 4_096;
 
 /// A running command.
@@ -24,26 +24,27 @@ pub(super) struct HelperCommand {
     ended: Option<ExitStatus>,
 }
 
-/// How a command exited by itself.
+/// A command that exited before the experiment stopped it.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// Command line, escaped.
+    /// Command line, with control characters escaped.
     pub(super) command: String,
     pub(super) status: ExitStatus,
-    /// Last output on stderr, escaped.
+    /// End of the command's stderr output, with control characters escaped.
     pub(super) printed: String,
 }
 
 impl HelperCommand {
-    /// Starts a command. `role` is part of the journal's name, `purpose` its content.
+    /// Starts a command. `role` becomes part of the journal's name, and `purpose` is recorded in the journal.
     ///
     /// # Errors
-    /// When it could not be journalled or started.
+    /// Fails if the journal could not be written or the command could not be started.
     pub(super) fn start(journal: &Journal, words: &[String], role: &str, purpose: &str) -> Result<Self, Failure> {
         let id = format!("{role}-{}", std::process::id());
         let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
         keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
-        // With SIGKILL, `quell run` would leave its command behind, and the journal could not identify it.
+        // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end
+        // its own command, and the journal could not identify that command.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
         let spawn = spawn.is_terminated_with_this_thread();
         let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
@@ -61,22 +62,23 @@ impl HelperCommand {
         self.ended.is_some()
     }
 
-    /// How it exited. `None` while it runs.
+    /// Returns how the command exited. Returns `None` while it is running.
     pub(super) fn how_it_ended(&mut self) -> Option<Ended> {
         if !self.has_ended() {
             return None;
         }
         let stderr = self.child.stderr_tail().unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
-        let printed = if stderr.trim().is_empty() { "nothing".into() } else { visible::name(stderr.trim()) };
+        let printed = if stderr.trim().is_empty() { "empty".into() } else { visible::name(stderr.trim()) };
         let command = visible::name(&shell_words::join(&self.words)).into_owned();
         Some(Ended { command, status: self.ended?, printed: printed.into_owned() })
     }
 
-    /// Ends it: SIGTERM, and SIGKILL after `grace`. Returns how it exited if it had exited by itself.
+    /// Stops the command with SIGTERM, and with SIGKILL after `grace`. If the command exited before, returns how it
+    /// exited.
     ///
     /// # Errors
-    /// When a process could not be killed.
+    /// Fails if a process could not be killed.
     pub(super) fn end(mut self, grace: Duration) -> Result<Option<Ended>, Failure> {
         let ended = self.how_it_ended();
         self.child.terminate(grace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -85,8 +87,8 @@ impl HelperCommand {
     }
 }
 
-/// Why an experiment ends with its load.
+/// Returns the error message for a load that exited during the experiment.
 pub(super) fn load_ended(ended: &Ended) -> String {
     let Ended { command, status, printed } = ended;
-    format!("the load `{command}` exited during the experiment ({status}); it printed: {printed}")
+    format!("the load `{command}` exited during the experiment ({status}); its stderr: {printed}")
 }

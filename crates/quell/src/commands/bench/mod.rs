@@ -1,5 +1,5 @@
-//! `quell bench`: compares delivery modes on programs of this host, on a command that it starts, on a server in a private lab,
-//! on the model or in a guest; writes the result file; prints the answer.
+//! `quell bench`: compares delivery modes and writes a result file. The subject is a set of running programs, a
+//! command, a server in a private lab, a model, or a guest.
 
 mod args;
 mod helper_command;
@@ -35,17 +35,17 @@ use crate::output;
 use crate::render::progress::Progress;
 use crate::render::{bench_chart, experiment as render};
 
-/// Relative difference that does not matter.
+/// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
 
-/// What is different about a file of an earlier version.
-const EARLIER: &str = "A file of an earlier version, which decided by another rule.\n\
-    Verdicts of this version take more repeats; absolute figures are below.\n";
+/// Note that is printed with files of earlier versions.
+const EARLIER: &str = "This file was written by an earlier version, which used another statistical rule.\n\
+    It contains too few repeats for verdicts; absolute figures are below.\n";
 
 /// Runs the command.
 ///
 /// # Errors
-/// With the exit code of what went wrong.
+/// Fails with the exit code of the error.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&ExperimentResult::json_schema());
@@ -56,10 +56,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.on != Some(Where::Vm)
         && let Some(option) = args.of_guest_only().first()
     {
-        return Err(Failure::usage(format!("{option} is for a guest (--on vm)")));
+        return Err(Failure::usage(format!("{option} can only be used with --on vm")));
     }
     if args.host.is_some() && args.on != Some(Where::Sim) {
-        return Err(Failure::usage("--host is for the model (--on sim)"));
+        return Err(Failure::usage("--host can only be used with --on sim"));
     }
     let destination = results::destination(args.output.as_ref())?;
     destination.check_writable()?;
@@ -71,7 +71,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     if let Some(option) = args.of_programs_only().first() {
         return Err(Failure::usage(format!(
-            "{option} is for programs of this host: name them by --pid, --unit or --cgroup, or a command after --"
+            "{option} can only be used for programs of this host: specify --pid, --unit or --cgroup, or a command after --"
         )));
     }
     match args.on {
@@ -86,8 +86,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
-/// On the lab, or, where this machine cannot run it and nothing asks for it, on the model. A guest is offered and not
-/// started: it counts interrupts, and the question was which mode wins.
+/// Measures in the lab, or on the model if the lab is not possible and no option requires it. The output mentions the
+/// guest but does not start it, because a guest only counts interrupts.
 fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), Failure> {
     let why = match on_veth::run(args) {
         Ok(result) => return finish(args, &result, destination),
@@ -98,23 +98,24 @@ fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), 
         Err(error) => return Err(on_veth::failure(error)),
     };
     output::say(&format!(
-        "{why}\n\n{}\n\nThe model answers now, for another machine than this one (quell bench --on veth insists on the \
+        "{why}\n\n{}\n\nThe following result is simulated on the model of another machine (use --on veth to require the \
          lab):\n",
         on_vm::offer()
     ));
     finish(args, &on_sim::run(args)?, destination)
 }
 
-/// Writes and prints a result. Whichever of the two fails, the other still has what took minutes to measure.
+/// Writes the result file and prints the result. If one of the two fails, the other is still done, because the
+/// measurement took minutes.
 fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination) -> Result<(), Failure> {
     let written = destination.write_json(result);
     show_experiment(result, Form::of(args.json), args.details)?;
     written?;
     say_where(destination);
     match result.failure() {
-        Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; everything was restored"))),
+        Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
         None if result.was_interrupted() => {
-            Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"))
+            Err(Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far"))
         }
         None => Ok(()),
     }
@@ -123,39 +124,39 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination
 fn say_where(destination: &Destination) {
     let file = destination.path();
     let again = shell_words::quote(&file.to_string_lossy()).into_owned();
-    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(file)));
+    output::say(&format!("\nresult file: {} (to print it again: quell bench --show {again})", visible::path(file)));
 }
 
-/// Modes of an experiment, the reference first.
+/// Modes of an experiment. The first one is the reference.
 fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failure> {
     let modes = args.modes.clone().unwrap_or_else(|| default.join(","));
     DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
 }
 
-/// Commands that measure each slice.
+/// Judges of an experiment: the commands that measure each slice.
 fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
     let judge = |command: &Option<String>| command.as_deref().map(Judge::new).transpose().map_err(Failure::usage);
     Ok(Judges { latency: judge(&args.latency)?, beside: judge(&args.beside_latency)? })
 }
 
-/// Program and arguments of the load.
+/// Returns the program and the arguments of the load.
 fn load(args: &BenchArgs) -> Result<Option<Vec<String>>, Failure> {
     let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
     Ok(load.map(|load| load.words().to_vec()))
 }
 
-/// How a slice comes about, which decides its default length.
+/// How slices are produced. This determines their default duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slices {
-    /// Modes are switched while the server serves.
+    /// The modes of running programs are switched.
     Switched,
-    /// A command measures each slice: many take whole seconds only.
+    /// A judge measures each slice. Many load generators accept only whole seconds.
     Judged,
     /// The server is started for each slice.
     Started,
-    /// The model runs for each slice, and begins idle. Virtual time.
+    /// The model simulates each slice in virtual time and starts idle.
     Simulated,
-    /// An emulated server is switched, which answers some 400 requests in this time.
+    /// The mode of a server in a guest is switched. It answers about 400 requests per slice.
     Emulated,
 }
 
@@ -193,7 +194,7 @@ fn timing(args: &BenchArgs, budget: Duration, slices: Slices) -> Timing {
     }
 }
 
-/// The load of an experiment, for its progress.
+/// Description of the current load for progress messages.
 fn under(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Max => " in a closed loop".to_owned(),
@@ -201,14 +202,14 @@ fn under(load: OfferedLoad) -> String {
     }
 }
 
-/// Shows how far an experiment is.
+/// Prints the progress of an experiment.
 fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, DeliveryMode>) {
     match event {
         ExperimentEvent::SliceBegins { slice, spent } => {
             show_slice(progress, under, spent, slice.block, &slice.treatment.name);
         }
         ExperimentEvent::TreatmentDropped { name, reason } => {
-            progress.say(&format!("{} cannot be set here: {reason}", visible::name(name)));
+            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(name)));
         }
         ExperimentEvent::Looked(_) => {}
     }
@@ -216,7 +217,7 @@ fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, De
 
 fn show_slice(progress: &Progress, under: &str, spent: f64, block: u32, mode: &str) {
     let percent = (spent * 100.0).clamp(0.0, 100.0) as usize;
-    progress.step(percent, 100, &format!("% of the time, block {}{under}: {mode}", block + 1));
+    progress.step(percent, 100, &format!("% of the budget, block {}{under}: {mode}", block + 1));
 }
 
 fn extent(args: &BenchArgs) -> Extent {
@@ -228,18 +229,18 @@ fn extent(args: &BenchArgs) -> Extent {
 }
 
 fn seed_from_the_clock() -> u64 {
-    // Short enough to be typed again.
+    // The seed is short so that users can type it again.
     results::unix_time().as_millis() as u64 % 1_000_000
 }
 
-/// Prints what a file holds: an experiment, or a matrix or counts of an earlier version. A matrix has too few repeats for
-/// verdicts, so its absolute figures are printed too.
+/// Prints a result file of this version or of an earlier one. Matrices of earlier versions have too few repeats for
+/// verdicts, so their absolute figures are printed too.
 fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let place = visible::path(file);
     let text = file::read_json(file)?;
     let schema: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
-    let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));
+        serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is not valid JSON: {error}")))?;
+    let no_result = |error| Failure::usage(format!("{place} is not a result of quell bench: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
         Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
         Some(earlier::SCHEMA) => {
@@ -258,7 +259,7 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
             let known = format!("{:?}, {:?} and {:?}", experiment::SCHEMA, earlier::SCHEMA, earlier_guest::SCHEMA);
-            Err(Failure::usage(format!("{place} has {found}, and this version reads {known}")))
+            Err(Failure::usage(format!("{place} has {found}; this version reads {known}")))
         }
     }
 }
@@ -273,7 +274,7 @@ fn show_experiment(result: &ExperimentResult, form: Form, details: bool) -> Resu
 }
 
 fn no_latency() -> Failure {
-    Failure::usage("the result has no latency under an open load, so there is nothing to draw")
+    Failure::usage("the result contains no latency of an open loop, so there is nothing to draw")
 }
 
 /// The form in which a result is printed.

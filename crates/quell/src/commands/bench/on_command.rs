@@ -1,5 +1,5 @@
-//! Compares modes on a command that `quell run` starts for each slice, so that modes which need the preload library can be
-//! measured too.
+//! Compares modes on a command that `quell run` starts for each slice. This also works for modes that need the preload
+//! library.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Two modes that need the preload library beside the modes that a running program can have.
+/// Default modes. The last two need the preload library.
 const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
 /// Purpose of the command in the journal.
 const COMMAND: &str = "server of an experiment";
 /// Time limit for `quell run --dry-run`.
 const DRY_RUN_MAX: Duration = Duration::from_secs(30);
-/// Time for the command to exit and for `quell run` to restore the queues.
+/// Time limit for the command to exit and for `quell run` to restore the queues.
 const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs the experiment.
@@ -58,7 +58,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
 fn plan(request: &CommandRequest) -> String {
     let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
     format!(
-        "starts `{}` for each slice of {} ms, under {}, for {} s at most; its connections end with each slice",
+        "starts `{}` for each slice of {} ms, under {}, for at most {} s; its connections are closed after each slice",
         visible::name(&shell_words::join(&request.command)),
         request.timing.slice_ms + request.timing.settle_ms,
         modes.join(", "),
@@ -66,7 +66,7 @@ fn plan(request: &CommandRequest) -> String {
     )
 }
 
-/// Starts the command by `quell run`, which sets the queues and restores them when the command exits.
+/// Starts the command with `quell run`, which sets the mode and restores the queues when the command exits.
 struct Runner<'a> {
     quell: String,
     journal: &'a Journal,
@@ -74,7 +74,7 @@ struct Runner<'a> {
     load: Option<&'a [String]>,
     server: Option<HelperCommand>,
     running_load: Option<HelperCommand>,
-    /// Modes that were checked.
+    /// Modes that `quell run --dry-run` has checked.
     possible: BTreeSet<String>,
 }
 
@@ -90,8 +90,8 @@ impl<'a> Runner<'a> {
         [self.quell.clone(), "run".to_owned(), mode.to_string()]
     }
 
-    /// Asks `quell run` whether it could start the command under a mode. The exit code of a started command would not
-    /// tell: the command may have the same.
+    /// Checks with `quell run --dry-run` whether the command can be started under a mode. The exit code of the started
+    /// command cannot show this, because the command may use the same codes.
     fn check_possible(&self, mode: &DeliveryMode) -> Result<(), CommandFailure> {
         let words = [&self.run(mode)[..], &["--dry-run", "--"].map(str::to_owned), self.command].concat();
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES)).dies_with_this_thread();
@@ -130,7 +130,7 @@ impl CommandRunner for Runner<'_> {
     fn check_running(&mut self) -> Result<(), CommandFailure> {
         if let Some(ended) = self.server.as_mut().and_then(HelperCommand::how_it_ended) {
             let command = visible::name(&shell_words::join(self.command)).into_owned();
-            let why = format!("the command `{command}` exited ({}); it printed: {}", ended.status, ended.printed);
+            let why = format!("the command `{command}` exited ({}); its stderr: {}", ended.status, ended.printed);
             return Err(CommandFailure::Failed(why));
         }
         match self.running_load.as_mut().and_then(HelperCommand::how_it_ended) {

@@ -1,4 +1,5 @@
-//! Compares modes on programs of this host: says whom it touches, asks, starts the load, measures, restores.
+//! Compares modes on running programs of this host: shows the planned changes, asks for confirmation, starts the load,
+//! and measures.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,16 +25,16 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Modes that cost a server in production no more CPU time than it uses anyway.
+/// Default modes. They do not increase the CPU use of servers in production.
 const MODES: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
 pub(super) const BUDGET: Duration = Duration::from_secs(120);
 pub(super) const QUICK_BUDGET: Duration = Duration::from_secs(30);
 /// Purpose of the load in the journal.
 pub(super) const LOAD: &str = "load of an experiment";
 pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// Time for the load to reach the programs.
+/// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
-/// How often the programs are looked at until then, and files that were ready are looked at again.
+/// Interval between two snapshots while no packets have arrived, and between two checks whether a file stays ready.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Runs the experiment.
@@ -44,7 +45,7 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
     let request = ProgramsRequest { modes, timing, load, judges };
     let journal = journal();
-    // What a killed run left would be taken for the host's own values.
+    // Changes left by a killed run must be reverted first. Otherwise they would be recorded as the host's own settings.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
     refuse_every_process(&targets)?;
@@ -88,7 +89,8 @@ fn measure(
     result.map_err(|error| failure(&error))
 }
 
-/// Looks at the programs. A load that has just begun needs a moment until its packets show the queues.
+/// Takes a snapshot and plans the modes. Repeats this after the load has started, until its packets show which queues
+/// the programs use.
 fn preview(
     targets: &Targets,
     request: &ProgramsRequest,
@@ -111,7 +113,8 @@ fn preview(
     }
 }
 
-/// A file that stays ready keeps a queue suspended, as under `quell attach`.
+/// Refuses modes that would stall the programs. A file that stays ready keeps a queue suspended, as under `quell
+/// attach`.
 fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
     let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
     let Some(suspending) = preview.plans().iter().find(suspends) else { return Ok(()) };
@@ -134,12 +137,12 @@ fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
     }
 }
 
-/// What would be switched, and who else is on the queues.
+/// Describes the planned changes and the affected programs.
 fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
     let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
     let (queues, epolls) = (&preview.plan.queues, preview.plan.epolls.len());
     let mut out = format!(
-        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for {} s at most; restores them at the end\n",
+        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for at most {} s; restores them at the end\n",
         queues.len(),
         modes.join(", "),
         request.timing.slice_ms + request.timing.settle_ms,
@@ -150,12 +153,12 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
     let affected = affected.iter().map(|(pid, name)| format!("{} {pid}", visible::name(name)));
     let affected: Vec<String> = affected.collect();
     if !affected.is_empty() {
-        out.push_str(&format!("also on these queues, and affected: {}\n", affected.join(", ")));
+        out.push_str(&format!("other programs on these queues are affected too: {}\n", affected.join(", ")));
     }
     out.trim_end().to_owned()
 }
 
-/// Exit code and text of a comparison without result.
+/// Converts an error of a comparison to an exit code and a message.
 pub(super) fn failure(error: &ComparisonError) -> Failure {
     let exit = match error {
         ComparisonError::Interrupted => Exit::Interrupted,

@@ -1,4 +1,4 @@
-//! Experiments on the model of a host, with progress.
+//! Runs experiments on the model of a host and shows their progress.
 
 use quell_bench::experiment::ExperimentResult;
 use quell_bench::experiment::model::{ModelRequest, run_model};
@@ -11,10 +11,10 @@ use crate::commands::sim;
 use crate::exit::{Exit, Failure};
 use crate::render::progress::Progress;
 
-/// Simulates.
+/// Simulates the experiments.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     if let Some(option) = args.of_lab_only().first() {
-        return Err(Failure::usage(format!("{option} is about a lab, and means nothing on the model")));
+        return Err(Failure::usage(format!("{option} configures a lab and cannot be used with --on sim")));
     }
     let host = sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?;
     let setup = setup(args, Setup::new(host))?;

@@ -1,4 +1,4 @@
-//! Experiments in the veth lab, with progress, until they are done or interrupted.
+//! Runs experiments in the veth lab and shows their progress.
 
 use quell_bench::experiment::{ComparisonError, ExperimentResult};
 use quell_bench::requirements::Missing;
@@ -11,15 +11,15 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, report_recovery};
 use crate::render::progress::Progress;
 
-/// Why there is no result.
+/// Reason why there is no result.
 pub(super) enum NotRun {
-    /// An option is not what it should be, or signals cannot be heard.
+    /// An option is invalid, or signals cannot be received.
     Asked(Failure),
-    /// The bench failed, or cannot be run here.
+    /// The measurement failed, or this machine cannot run the lab.
     Bench(BenchError),
 }
 
-/// Measures.
+/// Sets up the lab and measures.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     let extent = super::extent(args);
     let request = LabRequest {
@@ -51,7 +51,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     outcome.map_err(NotRun::Bench)
 }
 
-/// Fewer leave the server idle at max, more overflow a veth's ring.
+/// Default number of connections. With fewer, the server is partly idle at max; more overflow the veth's ring of 255
+/// packets.
 const CONNECTIONS: u32 = 128;
 
 fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
@@ -65,7 +66,7 @@ fn other_server(option: &str, command: &str) -> Result<ServerCommand, Failure> {
     let words = shell_words::split(command)
         .map_err(|error| Failure::usage(format!("{option} {command:?}: {error}; quote it as for a shell")))?;
     if words.is_empty() {
-        return Err(Failure::usage(format!("{option}: write a program and its arguments")));
+        return Err(Failure::usage(format!("{option}: specify a program and its arguments")));
     }
     Ok(ServerCommand::Other(words))
 }
@@ -73,17 +74,17 @@ fn other_server(option: &str, command: &str) -> Result<ServerCommand, Failure> {
 fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
     match event {
         LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
-        LabEvent::LabIsUp(_) => progress.doing("the lab is up, measuring"),
+        LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
         LabEvent::Begins { load, .. } => *under = super::under(load),
         LabEvent::Experiment(event) => super::show_progress(progress, under, event),
         LabEvent::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
-            progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
+            progress.say(&format!("not removed (`quell lab clean` tries again): {error}"));
         }),
         LabEvent::TakenDown(Err(error)) => progress.say(&error.to_string()),
     }
 }
 
-/// Its exit code and text.
+/// Converts the error to an exit code and a message.
 pub(super) fn failure(error: NotRun) -> Failure {
     let error = match error {
         NotRun::Asked(failure) => return failure,
@@ -96,22 +97,23 @@ pub(super) fn failure(error: NotRun) -> Failure {
             Failure::new(Exit::NotSupported, error)
         }
         BenchError::Experiment(ComparisonError::Design(_)) => Failure::usage(error),
-        BenchError::Check(_) => {
-            Failure::new(Exit::VerifyFailed, format!("{error}; --insist measures all the same and says so"))
-        }
+        BenchError::Check(_) => Failure::new(
+            Exit::VerifyFailed,
+            format!("{error}; use --insist to measure anyway (the result is then marked)"),
+        ),
         BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
             Failure::new(Exit::Interrupted, error)
         }
         BenchError::Lab(_) | BenchError::Switch(_) | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
-        _ => Failure::new(Exit::RolledBack, format!("{error}; the lab has been taken down")),
+        _ => Failure::new(Exit::RolledBack, format!("{error}; the lab was removed")),
     }
 }
 
-/// What is missing for a lab, and what would fix it.
+/// Lists the missing requirements of the lab, with instructions to fix them.
 pub(super) fn not_possible(missing: &[Missing]) -> String {
-    let mut text = String::from("this machine cannot run the lab. What is missing:");
+    let mut text = String::from("this machine cannot run the lab. Missing requirements:");
     for Missing { what, seen, fix } in missing {
-        text.push_str(&format!("\n  {what}\n    seen: {seen}\n    to fix it: {fix}"));
+        text.push_str(&format!("\n  {what}\n    found: {seen}\n    to fix this: {fix}"));
     }
     text
 }

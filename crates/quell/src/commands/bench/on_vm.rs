@@ -1,5 +1,5 @@
-//! Modes compared in a guest of the vm lab: what its kernel's interrupts do under each, and whether that is as it has
-//! to be. Nothing is timed there.
+//! Compares modes in a guest of the vm lab by their interrupts, and checks that the counts are plausible. No times are
+//! measured.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
 
-/// The three ways of delivery: what deferral saves and costs, and what suspension saves.
+/// Default modes: interrupts, deferral and suspension.
 const MODES: [&str; 3] = ["base", "defer20", "suspend20"];
-/// Time of the experiment, of the guest's clock.
+/// Default duration of the experiment, measured by the guest's clock.
 const BUDGET: Duration = Duration::from_secs(60);
-/// What a guest takes beside its slices, at most: an emulated machine on a busy host is slow.
+/// Time limit for everything except the slices, such as booting. Emulation on a busy host is slow.
 const OVERHEAD: Duration = Duration::from_secs(120);
-/// How much slower than its clock says a slice may pass for its host.
+/// Maximum ratio of host time to guest time, because the guest's clock can be slower than the host's.
 const SLOWNESS: u32 = 4;
 
-/// What a guest can tell a user whose machine cannot run the lab, and what it takes here.
+/// Describes what `quell bench --on vm` offers on a machine without lab, and which of its requirements are missing.
 pub(super) fn offer() -> String {
     let newest = stored_kernel(None).ok().map(|kernel| kernel.origin.name);
     offer_with(newest.as_ref(), Emulator::find().is_ok())
@@ -35,15 +35,15 @@ pub(super) fn offer() -> String {
 fn offer_with(newest: Option<&KernelName>, emulator: bool) -> String {
     let kernel = newest.map_or_else(|| "a newer kernel".to_owned(), |name| format!("Linux {name}"));
     let get = if newest.is_none() { "; `quell vm get` fetches it" } else { "" };
-    let install = if emulator { "" } else { "; it takes QEMU (Debian: qemu-system-x86)" };
+    let install = if emulator { "" } else { "; it needs QEMU (Debian: qemu-system-x86)" };
     format!("quell bench --on vm counts the interrupts of {kernel} in a guest here, without root{get}{install}.")
 }
 
-/// Counts.
+/// Runs the experiment in a guest.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     if let Some(option) = args.meaningless_in_a_guest().first() {
         return Err(Failure::usage(format!(
-            "{option} means nothing with --on vm, where interrupts are counted and nothing is timed"
+            "{option} cannot be used with --on vm, which counts interrupts and measures no times"
         )));
     }
     let timing = super::timing(args, BUDGET, super::Slices::Emulated);
@@ -67,7 +67,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
             super::show_slice(&progress, "", *spent, *block, mode);
         }
         GuestEvent::Dropped { mode, reason } => {
-            progress.say(&format!("{} cannot be set here: {}", visible::name(mode), visible::name(reason)));
+            progress.say(&format!("{} cannot be set on this host: {}", visible::name(mode), visible::name(reason)));
         }
         GuestEvent::Up(_) | GuestEvent::SliceEnds(_) | GuestEvent::Ended(_) => {}
     };
@@ -79,7 +79,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     })
 }
 
-/// What has to hold and does not is a failure.
+/// Fails if a check of the counts fails.
 pub(super) fn verdict(result: &ExperimentResult) -> Result<(), Failure> {
     let checked = result.experiments.iter().flat_map(checks::checks);
     let broken: Vec<String> = checked.filter(|check| !check.holds).map(|check| Check::violation(&check)).collect();
@@ -87,7 +87,7 @@ pub(super) fn verdict(result: &ExperimentResult) -> Result<(), Failure> {
         return Ok(());
     }
     let is_starved = result.experiments.iter().any(|experiment| checks::starved_by(experiment).is_some());
-    let host = if is_starved { "; this host kept the emulator waiting, so try again" } else { "" };
+    let host = if is_starved { "; the emulator waited too long for CPUs of this host, so try again" } else { "" };
     Err(Failure::new(Exit::VerifyFailed, format!("check failed; {}{host}", broken.join("; "))))
 }
 
@@ -96,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_is_offered_with_what_it_still_takes() {
+    fn the_offer_of_a_guest_lists_its_missing_requirements() {
         let kernel = "7.3".parse().unwrap();
         assert_eq!(
             offer_with(Some(&kernel), true),
             "quell bench --on vm counts the interrupts of Linux 7.3 in a guest here, without root."
         );
         let nothing = offer_with(None, false);
-        assert!(nothing.contains("`quell vm get` fetches it") && nothing.contains("it takes QEMU"), "{nothing}");
+        assert!(nothing.contains("`quell vm get` fetches it") && nothing.contains("it needs QEMU"), "{nothing}");
     }
 }

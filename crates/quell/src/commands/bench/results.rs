@@ -1,4 +1,4 @@
-//! Where result files go: into the state directory, unless the user names a file.
+//! Location of result files: the state directory, unless the user specifies a file.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,20 +11,23 @@ use crate::file::Destination;
 
 /// State directory of root.
 const OF_ROOT: &str = "/var/lib/quell/results";
-/// Overrides the directory, for tests and for users who want it elsewhere.
+/// Environment variable that overrides the directory, for tests and for users.
 const VARIABLE: &str = "QUELL_RESULTS_DIR";
 
-/// The file for a result: `named`, or a new one in the state directory, which is created.
+/// Returns the file for a result: `named`, or a new file in the state directory. Creates the directory.
 ///
 /// # Errors
-/// When the directory cannot be created.
+/// Fails if the directory cannot be created.
 pub(super) fn destination(named: Option<&PathBuf>) -> Result<Destination, Failure> {
     if let Some(file) = named {
         return Ok(Destination::named(file.clone(), "the result"));
     }
     let dir = directory();
     std::fs::create_dir_all(&dir).map_err(|error| {
-        let text = format!("creating {} for results: {error}; name a file by --output", visible::path(&dir));
+        let text = format!(
+            "cannot create the directory {} for results: {error}; specify a file with --output",
+            visible::path(&dir)
+        );
         Failure::new(Exit::Usage, text)
     })?;
     Ok(Destination::by_default(dir.join(format!("bench-{}.json", unix_time().as_secs())), "the result"))
@@ -42,7 +45,7 @@ fn directory() -> PathBuf {
     state.map_or_else(|| PathBuf::from("."), |state| state.join("quell"))
 }
 
-/// Wall-clock time since 1970.
+/// Returns the time since 1970-01-01 UTC.
 pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
