@@ -119,7 +119,7 @@ fn list_of_commands(command: &clap::Command) -> String {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Compare delivery modes on running programs, on a command, or on memcached in a private lab.
+    /// Compare delivery modes on running programs, on a command, or in a private lab.
     Bench(Box<bench::BenchArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),

@@ -64,7 +64,7 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
         out.push_str(&format!("\n{}\n{}", heading(experiment, &analysis), absolute(experiment, &analysis)));
     }
     out.push_str(
-        "\nCosts are per request, or per packet if the number of requests is unknown. Latencies cover all slices of a mode.\n",
+        "\nCosts are per request, or per packet if the number of requests is unknown.\nLatencies cover all slices of a mode.\n",
     );
     out
 }
@@ -457,8 +457,8 @@ fn legend(result: &ExperimentResult) -> String {
     let Some(experiment) = result.experiments.first() else { return String::new() };
     let error_rate: f64 = result.experiments.iter().map(|experiment| experiment.record.design.error_rate).sum();
     format!(
-        "\nChanges relative to {}, with simultaneous {} % confidence intervals. Each block contains every mode once\n\
-         and {} twice, in random order. docs/statistics.md explains the verdicts.\n",
+        "\nChanges relative to {}, with simultaneous {} % confidence intervals. Each block contains every\n\
+         mode once and {} twice, in random order. docs/statistics.md explains the verdicts.\n",
         reference(experiment),
         number::plain((1.0 - error_rate) * 100.0),
         reference(experiment),
