@@ -64,7 +64,7 @@ fn how(options: &Options, host: &HostFacts) -> String {
     let Options { rounds, rounds_of_two, seconds, .. } = options;
     format!(
         "Linux {release} on {model}, {cpus} CPUs: the server and the NAPI threads of its queues run on one CPU, and \
-         the client on the other, connected by a veth pair ([what a veth lab shows](bench.md#what-it-measures)). \
+         the client on the other, connected by a veth pair ([what a veth lab shows](bench.md#what-a-veth-lab-does-not-show)). \
          {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
          `base` again, `attach` and `run`, in varying order, {seconds} s each after a warm-up, {CONNECTIONS} \
          connections.\n\n\
