@@ -24,8 +24,8 @@ use crate::cpus::{CpuError, CpuLayout};
 use crate::experiment::figures::criteria_of_beside;
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
-    ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, drive, finished_experiment,
-    needs_launch, one_per_load,
+    ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, criteria, design, drive,
+    finished_experiment, needs_launch, one_per_load,
 };
 use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::lab::napi::Queues;
@@ -160,6 +160,9 @@ pub fn run(
     watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, BenchError> {
+    for load in &request.loads {
+        design(&request.modes, criteria(*load), request.timing, 1).check().map_err(ComparisonError::from)?;
+    }
     let missing = missing(&request.server);
     for lacking in &missing {
         info!(what = lacking.what, seen = lacking.seen, "requirement not met");

@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn the_output_matches_the_transcripts() {
+    let directory = tempfile::tempdir().unwrap();
     trycmd::TestCases::new()
-        .env("QUELL_JOURNAL_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/journal"))
+        .env("QUELL_JOURNAL_DIR", directory.path().join("journal").to_str().unwrap())
         .env("XDG_CACHE_HOME", "/nonexistent/cache")
         .env("COLUMNS", "100")
         .case("tests/cmd/*.trycmd");

@@ -22,14 +22,13 @@ fn as_nobody(arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether `nobody` cannot run the program here; prints the reason.
+/// Whether `nobody` cannot run the program here. If so, records the test as skipped.
 fn nobody_cannot() -> bool {
-    let why = match as_nobody(&["--version"]).output() {
+    match as_nobody(&["--version"]).output() {
         Ok(output) if output.status.success() => return false,
-        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-        Err(error) => error.to_string(),
-    };
-    skip(Lacks::Tool("setpriv"), format_args!("setpriv: {}", why.trim()));
+        Ok(output) => skip(Lacks::Root, String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => skip(Lacks::Tool("setpriv"), format_args!("setpriv: {error}")),
+    }
     true
 }
 

@@ -529,16 +529,18 @@ mod tests {
 
     #[test]
     fn a_journal_of_another_user_is_refused() {
+        // Not `nobody`, which may run this test.
+        const OTHER_USER: u32 = 65_533;
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
-        if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+        if let Err(error) = std::os::unix::fs::chown(&path, Some(OTHER_USER), None) {
             return skip(Lacks::Root, format_args!("only root can change the owner of a file: {error}"));
         }
         assert!(
-            matches!(&journal.files().unwrap()[..], [JournalFile::Unreadable(error)] if error.to_string().contains("user 65534"))
+            matches!(&journal.files().unwrap()[..], [JournalFile::Unreadable(error)] if error.to_string().contains("user 65533"))
         );
-        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(OTHER_USER), None).unwrap();
         assert!(journal.files().is_err() && journal.list().is_err());
     }
 
