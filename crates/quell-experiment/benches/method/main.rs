@@ -10,6 +10,7 @@
 
 mod files;
 mod paired_rule;
+// Shared with the tests: Cargo has no place for code that only tests and benches of one crate use.
 #[path = "../../tests/replay/mod.rs"]
 mod replay;
 
