@@ -63,7 +63,7 @@ pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requ
         return Check { claim, seen: "the softirq counters of these CPUs could not be read".into(), holds: false };
     };
     let softirqs = after.saturating_sub(before);
-    #[expect(clippy::cast_precision_loss, reason = "counts of a fraction of a second")]
+    #[expect(clippy::cast_precision_loss, reason = "counts of less than a second are far below 2^53")]
     let per_request = softirqs as f64 / requests.max(1) as f64;
     Check {
         claim,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_at_all_fails() {
+    fn a_server_without_workers_fails_the_check() {
         assert_eq!(holds(&of_workers(&[], &[300])), [false, false]);
     }
 

@@ -133,7 +133,7 @@ pub struct WorkerFacts {
     pub epoll_fd: i32,
     /// Number of connections in the epoll.
     pub connections: u32,
-    /// Number of these connections that bypass NAPI.
+    /// Number of connections in the epoll that bypass NAPI.
     pub connections_without_napi: u32,
     /// NAPI IDs of the connections in the epoll.
     pub napi_ids: Vec<u32>,

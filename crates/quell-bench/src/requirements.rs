@@ -57,7 +57,7 @@ fn missing_capabilities() -> Option<Missing> {
     Some(Missing {
         what: format!("privileges: {}", lacking.join(", ")),
         seen: "this process lacks them".into(),
-        fix: "run it as root: sudo quell bench".into(),
+        fix: "run quell as root: sudo quell bench".into(),
     })
 }
 
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_searched_in_the_path() {
+    fn a_program_is_searched_for_in_the_path() {
         assert_eq!(missing_server(&ServerCommand::Other(vec!["sh".into()])), None);
         assert!(missing_server(&ServerCommand::Other(vec!["no-such-program-anywhere".into()])).is_some());
     }
 
     #[test]
-    fn requirements_are_probed_and_none_is_missing_where_labs_can_run() {
+    fn no_requirement_is_missing_on_machines_that_can_run_labs() {
         let able = capability::effective(&ProcRoot::default()).unwrap().unwrap();
         let needed: Vec<Capability> = CAPABILITIES.iter().map(|(capability, _)| *capability).collect();
         let missing = missing(&ServerCommand::Other(vec!["sh".into()]));

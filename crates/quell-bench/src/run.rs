@@ -140,7 +140,7 @@ pub enum BenchError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// The run was interrupted before the first trial.
-    #[error("interrupted before anything was measured")]
+    #[error("interrupted before the first slice")]
     Interrupted,
 }
 
@@ -149,8 +149,8 @@ pub enum BenchError {
 const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
 const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
-/// Sets up the lab, measures, and removes the lab. Reports events to `watch`. Polls `stopped`; when it returns true,
-/// the run ends early, and the result contains the slices measured so far.
+/// Sets up the lab, measures, and removes the lab. Reports events to `watch`. Calls `stopped` often; when it
+/// returns true, the run ends early, and the result contains the slices measured so far.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -276,7 +276,7 @@ impl Beside {
 }
 
 /// Runs an experiment for each load.
-#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
+#[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
 fn experiments(
     request: &LabRequest,
     lab: &VethLab,
@@ -297,7 +297,7 @@ fn experiments(
             Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
             None => Schedule::Closed,
         };
-        let generator = idle.take().unwrap_or_else(|| unreachable!("every experiment returns it"));
+        let generator = idle.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
         let running = generator.keep_running(schedule)?;
         let loads = (load, offered_per_s);
         let traffic = Traffic::Generator(running, beside.cloned());
@@ -307,7 +307,7 @@ fn experiments(
     })
 }
 
-#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
+#[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
 fn experiment(
     request: &LabRequest,
     (load, offered_per_s): (OfferedLoad, Option<f64>),
@@ -341,7 +341,7 @@ fn experiment(
     let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), stopped)
         .map_err(ComparisonError::from)?;
     let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
-    let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the traffic that was given above") };
+    let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the subject keeps its traffic") };
     Ok((experiment, running.stop()?))
 }
 
@@ -353,8 +353,8 @@ fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
     }
     match mode.napi().threaded {
         Threaded::BusyPoll => Some(
-            "this mode needs a dedicated CPU for the polling thread of each queue, but in this lab the thread would poll \
-             continuously on the server's CPU"
+            "in this mode, a thread polls each queue continuously and needs its own CPU; in this lab, it would share the \
+             server's CPU"
                 .to_owned(),
         ),
         Threaded::Thread if lab.plan.interrupt_stand_in => Some(

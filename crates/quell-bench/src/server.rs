@@ -140,7 +140,7 @@ impl ServerCommand {
 
 impl Server {
     /// Starts the server in the lab. Returns as soon as the server accepts a connection from the client's namespace.
-    /// Polls `stopped` and gives up if it returns true.
+    /// Calls `stopped` repeatedly and gives up if it returns true.
     ///
     /// # Errors
     /// See [`ServerError`].

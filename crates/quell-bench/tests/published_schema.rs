@@ -27,7 +27,7 @@ fn converted(document: Value) -> Result<ExperimentResult, String> {
 }
 
 #[test]
-fn the_published_schema_of_experiments_is_the_one_of_this_version() {
+fn the_published_schema_of_experiments_is_up_to_date() {
     let current = serde_json::to_value(ExperimentResult::json_schema()).unwrap();
     assert!(
         read("docs/schema/quell-experiment.schema.json") == current,

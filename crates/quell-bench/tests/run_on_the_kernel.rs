@@ -106,7 +106,7 @@ fn modes_that_cannot_be_set_are_dropped_with_the_reason_and_the_others_are_measu
     };
     assert!(dropped("sockpoll50").unwrap().contains("SO_BUSY_POLL"), "{:?}", record.dropped);
     assert!(dropped("eventspin50").unwrap().contains("spinning"), "{:?}", record.dropped);
-    assert!(dropped("threadedbusy").unwrap().contains("a CPU of its own"), "{:?}", record.dropped);
+    assert!(dropped("threadedbusy").unwrap().contains("needs its own CPU"), "{:?}", record.dropped);
     assert!(dropped("threaded").unwrap().contains("--no-interrupt-stand-in"), "{:?}", record.dropped);
     assert_eq!(dropped("defer200"), None);
     let estimates = result.experiments[0].analyse().contrasts;

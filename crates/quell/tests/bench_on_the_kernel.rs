@@ -1,4 +1,4 @@
-//! Runs `quell bench` on the real kernel and ends it in every possible way. Each test checks that the machine is in the
+//! Runs `quell bench` on the real kernel and ends the run in every possible way. Each test checks that the machine is in the
 //! same state as before. No test asserts a performance figure. The tests need root.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
@@ -51,7 +51,7 @@ fn wait_until_modes_are_set(stage: &Stage, running: &Running) {
 }
 
 #[test]
-fn a_run_leaves_the_machine_as_before() {
+fn a_run_restores_the_state_of_the_machine() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.start_bench("base,suspend200", SHORT).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -85,7 +85,7 @@ fn the_latency_of_a_second_server_on_the_same_queues_is_compared_too() {
 }
 
 #[test]
-fn a_second_server_that_dies_ends_the_run_and_the_machine_is_as_before() {
+fn if_the_second_server_dies_the_run_ends_and_the_machine_is_restored() {
     let Some(stage) = Stage::enter() else { return };
     let ended =
         stage.start_bench("base,suspend200", &["--loads=5K", "--budget=600s", "--slice=50", &second_server(3)]).end();

@@ -1,4 +1,4 @@
-//! Runs `quell bench --pid` on a memcached with live traffic and ends it in every possible way. Each test checks that
+//! Runs `quell bench --pid` on memcached with live traffic and ends the run in every possible way. Each test checks that
 //! the queues and epolls are restored. No test asserts a verdict. The tests need root, Linux 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -150,7 +150,7 @@ fn end(mut quell: Child) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn live_traffic_is_compared_by_server_figures_and_the_server_is_restored() {
+fn under_live_traffic_server_metrics_are_compared_and_the_server_is_restored() {
     let Some(stage) = Stage::enter("bp-live") else { return };
     let (code, stdout, stderr) = stage.run(&["--modes=base,suspend200,defer200", "--budget=3s", "--yes"]);
     assert_eq!(code, Some(0), "{stderr}");

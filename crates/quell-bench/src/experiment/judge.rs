@@ -63,7 +63,7 @@ pub enum JudgeError {
         command: String,
         /// Exit status.
         status: String,
-        /// End of its output.
+        /// Last bytes of the judge's output.
         printed: String,
     },
     /// The judge did not exit within the time limit.
@@ -82,7 +82,7 @@ pub enum JudgeError {
         command: String,
         /// Reason why the output is invalid.
         why: String,
-        /// End of its output.
+        /// Last bytes of the judge's output.
         printed: String,
     },
 }

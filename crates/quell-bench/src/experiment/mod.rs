@@ -87,7 +87,7 @@ pub enum SubjectFacts {
     Guest(GuestFacts),
 }
 
-/// Programs of this host, and the commands that loaded and measured them.
+/// Programs of this host, and the commands that generated the load and measured them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProgramsFacts {
@@ -108,7 +108,7 @@ pub struct ProgramsFacts {
     pub beside: Option<Vec<String>>,
 }
 
-/// A command that was started for each slice, and the commands that loaded and measured it.
+/// A command that was started for each slice, and the commands that generated the load and measured it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {

@@ -38,7 +38,7 @@ pub struct ModelRequest {
     pub threads: usize,
 }
 
-/// Compares modes on the model. Reports events to `watch`. Polls `stopped` before each slice; when it returns true, the
+/// Compares modes on the model. Reports events to `watch`. Calls `stopped` before each slice; when it returns true, the
 /// result contains the slices simulated so far.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn run_model(
     // Each load has its own stream of seeds, because the number of seeds that a load uses depends on the number of
     // threads.
     let mut streams = (0..).map(|stream| Pcg64::new(timing.seed.into(), stream));
-    let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range has no end"));
+    let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range of streams is infinite"));
     let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
     let reaches_per_s = if needs_reach { reach(&setup, next_stream().next_u64())? } else { 0.0 };
     result.experiments = one_per_load(loads, modes, *timing, reaches_per_s, &mut |load, offered_per_s, design| {

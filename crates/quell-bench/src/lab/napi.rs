@@ -60,7 +60,7 @@ pub enum QueueError {
     },
     /// The kernel does not support per-NAPI settings.
     #[error(
-        "NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (they exist from Linux 6.13)"
+        "NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (available since Linux 6.13)"
     )]
     Unreported(NapiId),
 }

@@ -194,12 +194,12 @@ fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result
 /// its queue.
 fn keep_flows_on_their_queues(sender: &Namespace) -> Result<(), LabError> {
     let name: SysctlName =
-        "net.core.txrehash".parse().unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"));
+        "net.core.txrehash".parse().unwrap_or_else(|error| unreachable!("a constant name is invalid: {error}"));
     Ok(sender.run(|| ProcRoot::default().set_sysctl(&name, "0"))??)
 }
 
 fn device(name: &'static str) -> InterfaceName {
-    InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
+    InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a constant name is invalid: {error}"))
 }
 
 /// Returns a unique name for a lab, made from the process ID and the time since boot. If a killed process with the same

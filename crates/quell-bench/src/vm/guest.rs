@@ -173,7 +173,7 @@ pub(super) fn criteria() -> Vec<Criterion> {
     [IRQS, TIMER_IRQS].map(|cost| Work::Request.criterion(cost)).to_vec()
 }
 
-#[expect(clippy::too_many_arguments, reason = "everything that the lab consists of")]
+#[expect(clippy::too_many_arguments, reason = "all parts of the lab")]
 fn experiment(
     request: &GuestRequest,
     plan: &SwitchPlan,
@@ -252,13 +252,14 @@ fn is_base(mode: &DeliveryMode) -> bool {
 }
 
 fn server_device() -> InterfaceName {
-    InterfaceName::new(End::Server.name()).unwrap_or_else(|error| unreachable!("a name of quell_vm's: {error}"))
+    InterfaceName::new(End::Server.name())
+        .unwrap_or_else(|error| unreachable!("the device name of quell_vm is invalid: {error}"))
 }
 
 /// The server in the guest. Reports each slice without the values that emulation distorts.
 struct GuestServer<'a, 'b> {
     programs: Programs<'a>,
-    /// Absent if the kernel does not report NAPI instances.
+    /// Queues of the server's NIC. Absent if the kernel does not report NAPI instances.
     queues: Option<Queues>,
     tell: &'a RefCell<&'b mut dyn FnMut(&GuestEvent)>,
 }

@@ -142,7 +142,7 @@ pub enum VmLabError {
     NeverUp,
 }
 
-/// Compares modes in a guest and passes the guest's events to `watch`. Polls `stopped` and ends early when it returns
+/// Compares modes in a guest and passes the guest's events to `watch`. Calls `stopped` and ends early when it returns
 /// true; the result then contains the slices measured so far.
 ///
 /// # Errors

@@ -208,7 +208,7 @@ mod tests {
     fn recorded() -> ExperimentResult {
         let text = include_str!("../../tests/fixtures/result.json");
         let matrix: Matrix = serde_json::from_str(text).expect("the fixture is a result");
-        matrix.try_into().expect("of a lab with a server")
+        matrix.try_into().expect("the fixture describes a lab with a server")
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn reference(experiment: &LoadExperiment) -> String {
     visible::name(&experiment.record.design.reference.name).into_owned()
 }
 
-/// Lists the treatments that are better than the reference for each criterion, the best one first.
+/// For each criterion, lists the treatments that are better than the reference, the best one first.
 fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
     for criterion in &experiment.record.design.criteria {

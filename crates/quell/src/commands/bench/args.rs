@@ -232,7 +232,7 @@ const OF_LAB: [&str; 13] = [
     "insist",
 ];
 
-/// Options of measurements, which conflict with options that measure nothing.
+/// Options of a measurement. They conflict with options such as `--show`, which measure nothing.
 const OF_MEASURING: [&str; 27] = [
     "beside",
     "beside_latency",
@@ -265,7 +265,7 @@ const OF_MEASURING: [&str; 27] = [
 
 const MODES_HELP: &str = concat!(
     "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
-    "With --on sim also eventspinN, which spins for N µs. ",
+    "A COMMAND also supports sockpollN and eventspinN, which spin for N µs; --on sim supports eventspinN. ",
     "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. Modes are switched in short slices ",
     "while the server runs. The first mode is measured twice per block; if its two results differ, the verdicts are withheld.",
 );

@@ -36,7 +36,9 @@ fn offer_with(newest: Option<&KernelName>, emulator: bool) -> String {
     let kernel = newest.map_or_else(|| "a newer kernel".to_owned(), |name| format!("Linux {name}"));
     let get = if newest.is_none() { "; `quell vm get` fetches it" } else { "" };
     let install = if emulator { "" } else { "; it needs QEMU (Debian: qemu-system-x86)" };
-    format!("quell bench --on vm counts the interrupts of {kernel} in a guest here, without root{get}{install}.")
+    format!(
+        "quell bench --on vm can count the interrupts of {kernel} in a guest on this machine, without root{get}{install}."
+    )
 }
 
 /// Runs the experiment in a guest.
@@ -100,7 +102,7 @@ mod tests {
         let kernel = "7.3".parse().unwrap();
         assert_eq!(
             offer_with(Some(&kernel), true),
-            "quell bench --on vm counts the interrupts of Linux 7.3 in a guest here, without root."
+            "quell bench --on vm can count the interrupts of Linux 7.3 in a guest on this machine, without root."
         );
         let nothing = offer_with(None, false);
         assert!(nothing.contains("`quell vm get` fetches it") && nothing.contains("it needs QEMU"), "{nothing}");
