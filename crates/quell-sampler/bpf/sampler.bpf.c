@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * Samples the polls of selected NAPI instances: who polled, how many packets, and how long the packets can have waited
+ * in the ring. It only observes.
+ *
+ * The kernel serializes the polls of an instance with NAPI_STATE_SCHED, so its state needs no lock. A driver releases
+ * that bit shortly before the tracepoint, so two programs can overlap for some instructions; counters are therefore
+ * atomic.
+ *
+ * src/counters.rs reads the map. Both files must agree on the order of the words of struct queue.
+ */
+#include "kernel.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+/* Who polled. */
+enum poller {
+	INTERRUPT,    /* softirq that the interrupt scheduled */
+	TIMER,        /* softirq that the deferral timer scheduled */
+	RESCHEDULED,  /* softirq that neither scheduled: end of a suspension, or a poll that was requested while another ran */
+	KSOFTIRQD,    /* softirq in its kernel thread */
+	THREAD,       /* the instance's own kernel thread */
+	PROGRAM,      /* busy poll of a program */
+	PROGRAM_LAST, /* the poll after the loop of a busy poll (busy_poll_stop) */
+	POLLERS,
+};
+
+/* Histogram of waits: units of 128 ns, eight buckets for each power of two, up to 137 s. */
+#define WAIT_UNIT_BITS 7
+#define WAIT_SUB_BITS 3
+#define WAIT_SUBS (1 << WAIT_SUB_BITS)
+#define WAITS 224
+
+struct queue {
+	__u64 polls[POLLERS];
+	__u64 packets;
+	__u64 empty;
+	__u64 budget_exhausted;
+	__u64 program_found_suspended;
+	/* Time up to a poll, by the state of the interrupt before that poll. */
+	__u64 enabled_ns;
+	__u64 masked_ns;
+	__u64 suspended_ns;
+	/* Packets that came while the interrupt was enabled: their wait is the interrupt's latency. */
+	__u64 interrupt_packets;
+	/* Sum of the waits of the others. */
+	__u64 wait_ns;
+	__u64 waits[WAITS];
+
+	/* State, not counters. */
+	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
+	__u64 polled_at;  /* end of the last poll; 0: none yet */
+	__u64 flags;
+	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
+	__u64 poller;     /* of the last poll */
+	__u64 tid;        /* thread that ran the last poll */
+	__u64 deferrals;  /* empty polls that the interrupt stays masked for, after the last poll */
+};
+
+#define ENABLED 1    /* the last poll enabled the interrupt */
+#define EXPOSED 2    /* the interrupt was enabled at some time since emptied_at */
+#define FULL 4       /* the last poll used its whole budget */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+/* Set by the loader: bits of napi_struct.state, which are values of an anonymous enum. */
+const volatile __u64 SCHED;
+const volatile __u64 IN_BUSY_POLL;
+
+/* Address of the function of deferral timers; 0 until the first poll of a selected instance. */
+__u64 napi_watchdog;
+
+#define add(counter, value) ((void)__sync_fetch_and_add(&(counter), (value)))
+
+struct deferral {
+	__u32 defer_hard_irqs;
+	__u64 gro_flush_timeout;
+};
+
+static __always_inline struct deferral deferral_of(struct napi_struct *napi)
+{
+	struct deferral deferral;
+
+	if (bpf_core_field_exists(napi->defer_hard_irqs)) {
+		deferral.defer_hard_irqs = napi->defer_hard_irqs;
+		deferral.gro_flush_timeout = napi->gro_flush_timeout;
+	} else {
+		deferral.defer_hard_irqs = napi->dev->napi_defer_hard_irqs;
+		deferral.gro_flush_timeout = napi->dev->gro_flush_timeout;
+	}
+	return deferral;
+}
+
+static __always_inline int is_ksoftirqd(struct task_struct *task)
+{
+	static const char name[] = "ksoftirqd/";
+	int i;
+
+	if (!(task->flags & PF_KTHREAD))
+		return 0;
+	for (i = 0; i < (int)sizeof(name) - 1; i++)
+		if (task->comm[i] != name[i])
+			return 0;
+	return 1;
+}
+
+static __always_inline __u64 log2_of(__u64 value)
+{
+	__u64 log = 0;
+
+	if (value >> 16) { value >>= 16; log += 16; }
+	if (value >> 8) { value >>= 8; log += 8; }
+	if (value >> 4) { value >>= 4; log += 4; }
+	if (value >> 2) { value >>= 2; log += 2; }
+	return log + (value >> 1);
+}
+
+static __always_inline __u64 bucket_of(__u64 ns)
+{
+	__u64 units = ns >> WAIT_UNIT_BITS, log, bucket;
+
+	if (units >> 30)
+		return WAITS - 1;
+	if (units < WAIT_SUBS)
+		return units;
+	log = log2_of(units);
+	bucket = (log - WAIT_SUB_BITS + 1) * WAIT_SUBS + ((units >> (log - WAIT_SUB_BITS)) & (WAIT_SUBS - 1));
+	return bucket;
+}
+
+/* Whether the timer expires later than deferral allows: only a suspension arms it so (napi_suspend_irqs). */
+static __always_inline int is_suspended(struct napi_struct *napi, struct deferral deferral, __u64 now)
+{
+	if (!bpf_core_field_exists(napi->irq_suspend_timeout) || !deferral.defer_hard_irqs || !deferral.gro_flush_timeout)
+		return 0;
+	return napi->irq_suspend_timeout >= deferral.gro_flush_timeout &&
+	       (__u64)napi->timer._softexpires >= now + deferral.gro_flush_timeout;
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_given)
+{
+	__u32 id = napi->napi_id, work = work_done, budget = budget_given;
+	struct queue *queue = bpf_map_lookup_elem(&queues, &id);
+	struct deferral deferral;
+	struct task_struct *task;
+	__u64 now, state, flags, timer_fired, poller, since, bucket;
+	int busy, masked;
+
+	/* A budget of 0 is netpoll's, which receives nothing. */
+	if (!queue || !budget)
+		return 0;
+	if (!napi_watchdog)
+		napi_watchdog = (__u64)napi->timer.function;
+	now = bpf_ktime_get_ns();
+	task = bpf_get_current_task_btf();
+	state = napi->state;
+	flags = queue->flags;
+	timer_fired = queue->timer_fired;
+	busy = !!(state & IN_BUSY_POLL);
+	deferral = deferral_of(napi);
+
+	/* The thread first: it sets the state of a busy poll, too (threaded=2). */
+	if (task == napi->thread)
+		poller = THREAD;
+	else if (busy)
+		poller = PROGRAM;
+	else if (queue->poller == PROGRAM && queue->tid == task->pid && !timer_fired)
+		poller = PROGRAM_LAST;
+	else if (is_ksoftirqd(task))
+		poller = KSOFTIRQD;
+	else if (timer_fired)
+		poller = TIMER;
+	else if (flags & FULL && queue->poller <= RESCHEDULED)
+		poller = queue->poller;
+	else
+		poller = queue->polled_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
+
+	/* Where the wait of these packets began. */
+	if (work) {
+		if (!queue->emptied_at || flags & EXPOSED) {
+			add(queue->interrupt_packets, work);
+		} else {
+			since = now - queue->emptied_at;
+			add(queue->wait_ns, since * work);
+			bucket = bucket_of(since);
+			/* The verifier needs the check that the compiler would drop. */
+			barrier_var(bucket);
+			if (bucket < WAITS)
+				add(queue->waits[bucket], work);
+		}
+	}
+	if (queue->polled_at) {
+		since = now - queue->polled_at;
+		if (flags & ENABLED) {
+			add(queue->enabled_ns, since);
+		} else if (poller == PROGRAM && is_suspended(napi, deferral, now)) {
+			add(queue->suspended_ns, since);
+			add(queue->program_found_suspended, 1);
+		} else {
+			add(queue->masked_ns, since);
+		}
+	}
+	barrier_var(poller);
+	if (poller < POLLERS)
+		add(queue->polls[poller], 1);
+	if (!work)
+		add(queue->empty, 1);
+	else
+		add(queue->packets, work);
+
+	/*
+	 * What this poll left behind. Only a poll that completes (napi_complete_done) can enable the interrupt. Its
+	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
+	 */
+	flags &= EXPOSED;
+	if (work >= budget) {
+		flags |= FULL;
+		add(queue->budget_exhausted, 1);
+		masked = 1;
+	} else if (busy || state & SCHED) {
+		masked = 1;
+	} else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout) {
+		masked = 0;
+	} else {
+		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
+			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
+	}
+	if (work < budget) {
+		if (timer_fired)
+			queue->timer_fired = 0;
+		queue->emptied_at = now;
+		flags &= ~EXPOSED;
+	}
+	if (!masked)
+		flags |= ENABLED | EXPOSED;
+	queue->polled_at = now;
+	queue->poller = poller;
+	queue->tid = task->pid;
+	queue->deferrals = napi->defer_hard_irqs_count;
+	queue->flags = flags;
+	return 0;
+}
+
+/*
+ * A timer of the host expires. If it is the deferral timer of an instance, it schedules a poll, unless somebody owns the
+ * instance (napi_watchdog). A tracepoint, because kernels without function tracing refuse programs at functions.
+ */
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(quell_timer, struct hrtimer *timer)
+{
+	struct napi_struct *napi;
+	struct queue *queue;
+	__u32 id;
+
+	if (!napi_watchdog || (__u64)timer->function != napi_watchdog)
+		return 0;
+	napi = (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
+	id = BPF_CORE_READ(napi, napi_id);
+	queue = bpf_map_lookup_elem(&queues, &id);
+	if (queue && !(BPF_CORE_READ(napi, state) & SCHED))
+		queue->timer_fired = 1;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,143 @@
+//! Counters of one NAPI instance, and what happened between two readings of them. The order of the words is that of
+//! `struct queue` in `bpf/sampler.bpf.c`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::wait::{BUCKETS, WaitBounds};
+
+const POLLERS: usize = 7;
+const PACKETS: usize = POLLERS;
+const EMPTY: usize = POLLERS + 1;
+const BUDGET_EXHAUSTED: usize = POLLERS + 2;
+const FOUND_SUSPENDED: usize = POLLERS + 3;
+const ENABLED_NS: usize = POLLERS + 4;
+const MASKED_NS: usize = POLLERS + 5;
+const SUSPENDED_NS: usize = POLLERS + 6;
+const INTERRUPT_PACKETS: usize = POLLERS + 7;
+const WAIT_NS: usize = POLLERS + 8;
+const WAITS: usize = POLLERS + 9;
+const POLLED_AT: usize = WAITS + BUCKETS + 1;
+const FLAGS: usize = WAITS + BUCKETS + 2;
+/// Size of `struct queue` in words of 64 bits.
+pub(crate) const WORDS: usize = WAITS + BUCKETS + 7;
+const ENABLED: u64 = 1;
+
+/// Counters of an instance since it was selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueCounters([u64; WORDS]);
+
+/// Polls of an instance by who polled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PollsByPoller {
+    /// Softirq that the interrupt scheduled.
+    pub interrupt: u64,
+    /// Softirq that the deferral timer scheduled.
+    pub timer: u64,
+    /// Softirq that neither scheduled: the end of a suspension, or a poll that was requested while another one ran.
+    pub rescheduled: u64,
+    /// Softirq in the kernel thread `ksoftirqd`.
+    pub ksoftirqd: u64,
+    /// The instance's own kernel thread (threaded NAPI).
+    pub thread: u64,
+    /// Loops of busy-polling programs.
+    pub program: u64,
+    /// Polls after such a loop (`busy_poll_stop`). On kernels without that poll (Linux 7.3), a softirq in the thread that
+    /// just busy polled can be among them.
+    pub program_last: u64,
+}
+
+impl PollsByPoller {
+    /// All polls.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let Self { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last } = *self;
+        interrupt + timer + rescheduled + ksoftirqd + thread + program + program_last
+    }
+}
+
+/// Polls of an instance during an interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct QueueSample {
+    /// Polls by who polled.
+    pub polls: PollsByPoller,
+    /// Packets that the polls reported as work. Most drivers do not count completed transmissions.
+    pub packets: u64,
+    /// Polls without packets.
+    pub empty: u64,
+    /// Polls that used their whole budget, so that packets may have stayed in the ring.
+    pub budget_exhausted: u64,
+    /// Polls in loops of busy-polling programs that found the interrupt suspended.
+    pub program_found_suspended: u64,
+    /// Nanoseconds with the interrupt enabled.
+    pub enabled_ns: u64,
+    /// Nanoseconds with the interrupt masked but not suspended: deferred, or polled again and again.
+    pub masked_ns: u64,
+    /// Nanoseconds before polls that found the interrupt suspended.
+    pub suspended_ns: u64,
+    /// Bounds of the time that packets waited in the ring.
+    pub wait: WaitBounds,
+}
+
+impl QueueCounters {
+    /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
+    /// with the interrupt enabled or masked.
+    pub(crate) fn at(mut words: [u64; WORDS], now_ns: u64) -> Self {
+        if words[POLLED_AT] > 0 {
+            let since_poll = now_ns.saturating_sub(words[POLLED_AT]);
+            words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
+        }
+        Self(words)
+    }
+
+    /// What happened since an earlier reading; since the selection, if there is none.
+    #[must_use]
+    pub fn since(&self, earlier: Option<&Self>) -> QueueSample {
+        let between = |word: usize| self.0[word].saturating_sub(earlier.map_or(0, |earlier| earlier.0[word]));
+        let [interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last] = std::array::from_fn(between);
+        let waits: [u64; BUCKETS] = std::array::from_fn(|bucket| between(WAITS + bucket));
+        QueueSample {
+            polls: PollsByPoller { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last },
+            packets: between(PACKETS),
+            empty: between(EMPTY),
+            budget_exhausted: between(BUDGET_EXHAUSTED),
+            program_found_suspended: between(FOUND_SUSPENDED),
+            enabled_ns: between(ENABLED_NS),
+            masked_ns: between(MASKED_NS),
+            suspended_ns: between(SUSPENDED_NS),
+            wait: WaitBounds::of(&waits, between(WAIT_NS), between(INTERRUPT_PACKETS)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counters with these words, read at `now_ns`.
+    fn counters(words: &[(usize, u64)], now_ns: u64) -> QueueCounters {
+        let mut all = [0; WORDS];
+        words.iter().for_each(|&(word, value)| all[word] = value);
+        QueueCounters::at(all, now_ns)
+    }
+
+    #[test]
+    fn a_sample_is_the_difference_of_two_readings() {
+        let before = counters(&[(0, 5), (1, 7), (PACKETS, 100), (WAITS + 8, 90), (WAIT_NS, 90_000)], 0);
+        let after = counters(&[(0, 6), (1, 17), (PACKETS, 130), (WAITS + 8, 120), (WAIT_NS, 120_000)], 0);
+        let sample = after.since(Some(&before));
+        assert_eq!((sample.polls.interrupt, sample.polls.timer, sample.polls.total()), (1, 10, 11));
+        assert_eq!((sample.packets, sample.wait.packets, sample.wait.mean_ns), (30, 30, Some(1000)));
+        assert_eq!(after.since(None).packets, 130);
+    }
+
+    #[test]
+    fn the_time_since_the_last_poll_counts_by_the_state_that_it_left() {
+        let idle = |flags| counters(&[(POLLED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
+        assert_eq!((idle(ENABLED).enabled_ns, idle(ENABLED).masked_ns), (4_000, 0));
+        assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
+        assert_eq!(counters(&[], 5_000).since(None), QueueSample::default());
+    }
+}

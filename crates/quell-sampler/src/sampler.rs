@@ -1,0 +1,150 @@
+//! The BPF programs in the kernel, and the selection of the instances that they sample.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::io;
+use std::path::Path;
+
+use aya::maps::{HashMap, MapData, MapError};
+use aya::programs::{BtfTracePoint, ProgramError};
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
+use quell_linux::bpf::{Btf as KernelTypes, BtfError};
+use quell_linux::{NapiId, clock};
+use thiserror::Error;
+
+use crate::counters::{QueueCounters, WORDS};
+
+/// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
+const MAP: &str = "queues";
+/// Programs and their tracepoints.
+const PROGRAMS: [(&str, &str); 2] = [("quell_poll", "napi_poll"), ("quell_timer", "hrtimer_expire_entry")];
+
+/// Why polls cannot be sampled.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SamplerError {
+    /// The kernel has no BTF, or lacks something that the programs read.
+    #[error("sampling polls: {0}")]
+    Unsupported(#[source] BtfError),
+    /// The caller lacks permission.
+    #[error("sampling polls: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")]
+    Denied {
+        /// Step that failed.
+        action: &'static str,
+        /// Error returned by the system call.
+        source: io::Error,
+    },
+    /// The kernel or the loader returned another error.
+    #[error("sampling polls: {action}: {said}")]
+    Refused {
+        /// Step that failed.
+        action: &'static str,
+        /// The error and its causes.
+        said: String,
+    },
+}
+
+impl SamplerError {
+    fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
+        let causes: Vec<&(dyn Error + 'static)> = std::iter::successors(Some(error), |error| (*error).source()).collect();
+        let denied = causes.iter().find_map(|cause| {
+            let number = cause.downcast_ref::<io::Error>()?.raw_os_error()?;
+            let source = io::Error::from_raw_os_error(number);
+            (source.kind() == io::ErrorKind::PermissionDenied).then_some(source)
+        });
+        match denied {
+            // The verifier rejects with EACCES, and says why.
+            Some(source) if !is_rejection(&causes) => Self::Denied { action, source },
+            _ => {
+                let said: Vec<String> = causes.iter().map(ToString::to_string).collect();
+                Self::Refused { action, said: said.join(": ") }
+            }
+        }
+    }
+}
+
+fn is_rejection(causes: &[&(dyn Error + 'static)]) -> bool {
+    causes.iter().any(|cause| match cause.downcast_ref() {
+        Some(ProgramError::LoadError { verifier_log, .. }) => !verifier_log.to_string().is_empty(),
+        _ => false,
+    })
+}
+
+/// Samples the selected instances until it is dropped.
+#[derive(Debug)]
+pub struct Sampler {
+    queues: HashMap<MapData, u32, [u64; WORDS]>,
+    selected: BTreeSet<NapiId>,
+    /// Keeps the programs attached.
+    _programs: Ebpf,
+}
+
+impl Sampler {
+    /// Loads and attaches the programs. No instance is selected yet. The kernel's BTF is read below `sys`, normally
+    /// `/sys`.
+    ///
+    /// # Errors
+    /// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
+    pub fn attach(sys: &Path) -> Result<Self, SamplerError> {
+        let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
+        let bit = |name: &str| -> Result<u64, SamplerError> {
+            kernel.enumerator(name).map(|bit| 1 << (bit & 63)).map_err(SamplerError::Unsupported)
+        };
+        let (sched, in_busy_poll) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
+        let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
+            .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
+        let mut programs = EbpfLoader::new()
+            .btf(Some(&btf))
+            .override_global("SCHED", &sched, true)
+            .override_global("IN_BUSY_POLL", &in_busy_poll, true)
+            .load(OBJECT)
+            .map_err(|error| SamplerError::new("loading the maps", &error))?;
+        for (name, tracepoint) in PROGRAMS {
+            let program: Option<Result<&mut BtfTracePoint, _>> = programs.program_mut(name).map(TryInto::try_into);
+            let Some(program) = program else { return Err(missing(name)) };
+            let attached = program.and_then(|program| {
+                program.load(tracepoint, &btf)?;
+                program.attach()
+            });
+            attached.map_err(|error| SamplerError::new("attaching the programs", &error))?;
+        }
+        let map = programs.take_map(MAP).ok_or_else(|| missing(MAP))?;
+        let queues = HashMap::try_from(map).map_err(|error| SamplerError::new("opening the map", &error))?;
+        Ok(Self { queues, selected: BTreeSet::new(), _programs: programs })
+    }
+
+    /// Selects these instances instead of the previous ones. Counters of those that stay selected go on; the others
+    /// begin at zero.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<(), SamplerError> {
+        let refused = |error: MapError| SamplerError::new("selecting a NAPI instance", &error);
+        for gone in self.selected.difference(&napis) {
+            self.queues.remove(&gone.get()).map_err(refused)?;
+        }
+        for new in napis.difference(&self.selected) {
+            self.queues.insert(new.get(), [0; WORDS], 0).map_err(refused)?;
+        }
+        self.selected = napis;
+        Ok(())
+    }
+
+    /// Reads the counters of the selected instances, with one system call each.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<BTreeMap<NapiId, QueueCounters>, SamplerError> {
+        let read = |&napi: &NapiId| {
+            let words = self.queues.get(&napi.get(), 0);
+            let words = words.map_err(|error| SamplerError::new("reading the counters", &error))?;
+            Ok((napi, QueueCounters::at(words, clock::monotonic_ns())))
+        };
+        self.selected.iter().map(read).collect()
+    }
+}
+
+fn missing(name: &'static str) -> SamplerError {
+    SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") }
+}

@@ -1,0 +1,146 @@
+//! Samples polls on the live kernel, in a veth lab: each delivery mode has its poller and its waits.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use quell_linux::NapiId;
+use quell_linux::event::Trigger;
+use quell_linux::netdev::{NapiThreading, PartialNapiSettings};
+use quell_sampler::{QueueSample, Sampler, SamplerError};
+use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram};
+use quell_test_support::{Lacks, skip};
+
+/// Attaches a sampler to these instances. Returns `None` and records the test as skipped if this is not possible here.
+fn sampler_of(napis: &[NapiId]) -> Option<Sampler> {
+    match Sampler::attach(Path::new("/sys")) {
+        Err(error @ (SamplerError::Denied { .. } | SamplerError::Unsupported(_))) => {
+            skip(Lacks::Root, &error);
+            None
+        }
+        sampler => {
+            let mut sampler = sampler.unwrap();
+            sampler.select(napis.iter().copied().collect()).unwrap();
+            Some(sampler)
+        }
+    }
+}
+
+fn sample(sampler: &Sampler, napi: NapiId) -> QueueSample {
+    sampler.read().unwrap()[&napi].since(None)
+}
+
+/// Sends datagrams one by one. Each is sent after the previous one was received.
+fn exchange(program: &UdpProgram, datagrams: u32) {
+    for _ in 0..datagrams {
+        program.send(1);
+        assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
+    }
+}
+
+const DATAGRAMS: u32 = 50;
+/// Address resolution and IPv6 add a few packets to the datagrams.
+const OTHER_PACKETS: u64 = 20;
+
+const DEFERRING: PartialNapiSettings = PartialNapiSettings {
+    defer_hard_irqs: Some(1_000_000),
+    gro_flush_timeout_ns: Some(2_000_000),
+    irq_suspend_timeout_ns: Some(0),
+    threaded: None,
+};
+
+#[test]
+fn a_kernel_without_btf_is_unsupported() {
+    let empty = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(matches!(Sampler::attach(empty), Err(SamplerError::Unsupported(_))));
+}
+
+#[test]
+fn without_deferral_the_interrupt_polls_and_no_wait_is_bounded() {
+    let Some(lab) = TestLab::raise("smp-base", 1) else { return };
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    exchange(&program, DATAGRAMS);
+    let seen = sample(&sampler, lab.napis[0]);
+    assert!(seen.packets > DATAGRAMS.into(), "{seen:?}");
+    assert_eq!(seen.polls.total(), seen.polls.interrupt + seen.polls.ksoftirqd + seen.polls.rescheduled, "{seen:?}");
+    assert!(seen.polls.interrupt > 0 && seen.wait.interrupt_packets > seen.wait.packets, "{seen:?}");
+    assert_eq!(seen.wait.interrupt_packets + seen.wait.packets, seen.packets, "{seen:?}");
+    assert!(seen.enabled_ns > 0, "{seen:?}");
+}
+
+#[test]
+fn with_deferral_the_timer_polls_and_packets_waited_up_to_its_period() {
+    let Some(lab) = TestLab::raise("smp-defer", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    lab.set_napi(&DEFERRING);
+    // Its poll completes with the new settings.
+    exchange(&program, 1);
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    exchange(&program, DATAGRAMS);
+    let seen = sample(&sampler, lab.napis[0]);
+    assert!(seen.polls.timer > u64::from(DATAGRAMS) / 2, "{seen:?}");
+    assert!(seen.wait.packets + OTHER_PACKETS > seen.packets && seen.wait.packets > 0, "{seen:?}");
+    let period_ns = DEFERRING.gro_flush_timeout_ns.unwrap();
+    assert!(seen.wait.p50_ns.unwrap() >= period_ns && seen.wait.mean_ns.unwrap() >= period_ns / 2, "{seen:?}");
+    assert!(seen.masked_ns > seen.enabled_ns, "{seen:?}");
+}
+
+#[test]
+fn polls_by_the_napi_thread_are_its_own() {
+    let Some(lab) = TestLab::raise("smp-thread", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    lab.set_napi(&PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() });
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    exchange(&program, DATAGRAMS);
+    let seen = sample(&sampler, lab.napis[0]);
+    assert!(seen.packets >= DATAGRAMS.into() && seen.polls.thread == seen.polls.total(), "{seen:?}");
+}
+
+/// Polls of a queue whose program waits with preferred busy polling. Each datagram arrives before the program waits.
+fn of_a_waiting_program(test: &str, irq_suspend_timeout: Duration) -> Option<QueueSample> {
+    let lab = TestLab::raise(test, 1)?;
+    let mut program = UdpProgram::start(&lab, Trigger::Level);
+    program.set_epoll(PREFER);
+    let suspending = u64::try_from(irq_suspend_timeout.as_nanos()).unwrap();
+    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(suspending), ..DEFERRING });
+    let sampler = sampler_of(&lab.napis)?;
+    for _ in 0..DATAGRAMS {
+        program.send(1);
+        assert!(program.has_event_within(ARRIVES_WITHIN));
+        assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
+        // Busy polls, because no event is ready.
+        program.has_event_within(Duration::from_millis(1));
+    }
+    Some(sample(&sampler, lab.napis[0]))
+}
+
+#[test]
+fn polls_by_a_program_with_suspended_interrupt_are_counted() {
+    let Some(suspended) = of_a_waiting_program("smp-susp", Duration::from_secs(1)) else { return };
+    let found = suspended.program_found_suspended;
+    assert!(found > 0 && found <= suspended.polls.program && suspended.suspended_ns > 0, "{suspended:?}");
+    let Some(deferred) = of_a_waiting_program("smp-prefer", Duration::ZERO) else { return };
+    assert!(deferred.polls.program > 0, "{deferred:?}");
+    assert_eq!((deferred.program_found_suspended, deferred.suspended_ns), (0, 0), "{deferred:?}");
+}
+
+#[test]
+fn only_selected_instances_are_counted_and_a_new_selection_begins_at_zero() {
+    let Some(lab) = TestLab::raise("smp-select", 2) else { return };
+    let Some(mut sampler) = sampler_of(&lab.napis) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    exchange(&program, DATAGRAMS);
+    let all = sampler.read().unwrap();
+    assert_eq!(all.keys().copied().collect::<Vec<_>>(), lab.napis);
+    let busiest = *lab.napis.iter().max_by_key(|napi| all[napi].since(None).packets).unwrap();
+    sampler.select(BTreeSet::new()).unwrap();
+    assert!(sampler.read().unwrap().is_empty());
+    exchange(&program, 1);
+    sampler.select([busiest].into()).unwrap();
+    exchange(&program, 1);
+    let seen = sample(&sampler, busiest);
+    assert!(seen.packets >= 1 && seen.packets < all[&busiest].since(None).packets, "{seen:?}");
+}
