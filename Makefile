@@ -12,7 +12,7 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help nightly install-for-tests bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -56,11 +56,16 @@ bench-servers: ## measure the figures of docs/servers.md on this machine (root; 
 	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 
-lint: ## check formatting, clippy and documentation; warnings are errors
+lint: ## check formatting, clippy, documentation and the compiled BPF programs; warnings are errors
 	@tools/install-missing
+	@if command -v clang-14 >/dev/null; then tools/build-bpf --check; else echo "no clang-14: the BPF object is not compared"; fi
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
+
+bpf: ## compile the BPF programs of quell-sampler; commit the result
+	@tools/install-missing clang-14 llvm-strip-14 bpf_helpers.h
+	tools/build-bpf
 
 build: ## build target/release/quell
 	@tools/install-missing

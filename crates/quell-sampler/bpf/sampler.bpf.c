@@ -3,9 +3,9 @@
  * Samples the polls of selected NAPI instances: who polled, how many packets, and how long the packets can have waited
  * in the ring. It only observes.
  *
- * The kernel serializes the polls of an instance with NAPI_STATE_SCHED, so its state needs no lock. A driver releases
- * that bit shortly before the tracepoint, so two programs can overlap for some instructions; counters are therefore
- * atomic.
+ * The kernel serializes the polls of an instance with NAPI_STATE_SCHED, so its counters need no lock. A driver releases
+ * that bit shortly before the tracepoint, so two programs can overlap for some instructions and lose a count. Atomic
+ * counters would prevent this, for a third more time.
  *
  * src/counters.rs reads the map. Both files must agree on the order of the words of struct queue.
  */
@@ -77,7 +77,7 @@ const volatile __u64 IN_BUSY_POLL;
 /* Address of the function of deferral timers; 0 until the first poll of a selected instance. */
 __u64 napi_watchdog;
 
-#define add(counter, value) ((void)__sync_fetch_and_add(&(counter), (value)))
+#define add(counter, value) ((counter) += (value))
 
 struct deferral {
 	__u32 defer_hard_irqs;

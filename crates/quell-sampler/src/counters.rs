@@ -25,7 +25,7 @@ const ENABLED: u64 = 1;
 
 /// Counters of an instance since it was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueCounters([u64; WORDS]);
+pub struct PollCounters([u64; WORDS]);
 
 /// Polls of an instance by who polled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -81,7 +81,7 @@ pub struct QueueSample {
     pub wait: WaitBounds,
 }
 
-impl QueueCounters {
+impl PollCounters {
     /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
     /// with the interrupt enabled or masked.
     pub(crate) fn at(mut words: [u64; WORDS], now_ns: u64) -> Self {
@@ -117,10 +117,10 @@ mod tests {
     use super::*;
 
     /// Counters with these words, read at `now_ns`.
-    fn counters(words: &[(usize, u64)], now_ns: u64) -> QueueCounters {
+    fn counters(words: &[(usize, u64)], now_ns: u64) -> PollCounters {
         let mut all = [0; WORDS];
         words.iter().for_each(|&(word, value)| all[word] = value);
-        QueueCounters::at(all, now_ns)
+        PollCounters::at(all, now_ns)
     }
 
     #[test]

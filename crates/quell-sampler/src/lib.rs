@@ -12,6 +12,6 @@ mod counters;
 mod sampler;
 mod wait;
 
-pub use counters::{PollsByPoller, QueueCounters, QueueSample};
+pub use counters::{PollCounters, PollsByPoller, QueueSample};
 pub use sampler::{Sampler, SamplerError};
 pub use wait::WaitBounds;

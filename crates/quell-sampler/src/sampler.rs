@@ -12,7 +12,7 @@ use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
 use thiserror::Error;
 
-use crate::counters::{QueueCounters, WORDS};
+use crate::counters::{PollCounters, WORDS};
 
 /// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
@@ -47,7 +47,8 @@ pub enum SamplerError {
 
 impl SamplerError {
     fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
-        let causes: Vec<&(dyn Error + 'static)> = std::iter::successors(Some(error), |error| (*error).source()).collect();
+        let causes: Vec<&(dyn Error + 'static)> =
+            std::iter::successors(Some(error), |error| (*error).source()).collect();
         let denied = causes.iter().find_map(|cause| {
             let number = cause.downcast_ref::<io::Error>()?.raw_os_error()?;
             let source = io::Error::from_raw_os_error(number);
@@ -135,11 +136,11 @@ impl Sampler {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn read(&self) -> Result<BTreeMap<NapiId, QueueCounters>, SamplerError> {
+    pub fn read(&self) -> Result<BTreeMap<NapiId, PollCounters>, SamplerError> {
         let read = |&napi: &NapiId| {
             let words = self.queues.get(&napi.get(), 0);
             let words = words.map_err(|error| SamplerError::new("reading the counters", &error))?;
-            Ok((napi, QueueCounters::at(words, clock::monotonic_ns())))
+            Ok((napi, PollCounters::at(words, clock::monotonic_ns())))
         };
         self.selected.iter().map(read).collect()
     }

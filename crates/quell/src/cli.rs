@@ -3,7 +3,7 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm, vm_commands,
+    apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, top, vm, vm_commands,
 };
 use crate::render::terminal::Terminal;
 
@@ -38,6 +38,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
             ("show", ["quell show 1234", "quell show --device eth0 --details"]),
             ("doctor", ["quell doctor", "quell doctor --explain nested-epoll"]),
             ("status", ["quell status", "quell status -j"]),
+            ("top", ["quell top", "quell top --device eth0 -n 3 -j"]),
         ],
     ),
     (
@@ -123,6 +124,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
+    /// Report each second who polls the queues, and how long packets can have waited.
+    Top(top::TopArgs),
     /// List packet delivery problems on this host, with severity and fix.
     Doctor(doctor::DoctorArgs),
     /// Simulate the kernel's packet delivery: no root, no lab, in seconds.

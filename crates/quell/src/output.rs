@@ -46,12 +46,45 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string(value))
 }
 
+/// Whether somebody reads standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// As far as known.
+    Present,
+    /// The pipe is closed: a command that goes on writing can end.
+    Gone,
+}
+
+/// Writes text of a command that goes on until interrupted.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn live(text: &str) -> Result<Reader, Failure> {
+    write_to_reader(&visible::text(text, Kept::Layout))
+}
+
+/// Writes a value as one line of JSON, for a command that goes on until interrupted.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn live_json(value: &impl Serialize) -> Result<Reader, Failure> {
+    write_to_reader(&json_text(serde_json::to_string(value))?)
+}
+
 fn write_json(text: serde_json::Result<String>) -> Result<(), Failure> {
+    write(&json_text(text)?)
+}
+
+fn json_text(text: serde_json::Result<String>) -> Result<String, Failure> {
     let text = text.map_err(|error| Failure::new(Exit::KernelRefused, format!("could not write JSON: {error}")))?;
-    write(&format!("{}\n", visible::json(&text)))
+    Ok(format!("{}\n", visible::json(&text)))
 }
 
 fn write(text: &str) -> Result<(), Failure> {
+    write_to_reader(text).map(|_| ())
+}
+
+fn write_to_reader(text: &str) -> Result<Reader, Failure> {
     let refused = |why: &dyn std::fmt::Display| {
         Err(Failure::new(Exit::KernelRefused, format!("could not write to standard output: {why}")))
     };
@@ -60,8 +93,9 @@ fn write(text: &str) -> Result<(), Failure> {
     }
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => refused(&error),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => refused(&error),
+        Ok(()) => Ok(Reader::Present),
     }
 }
 

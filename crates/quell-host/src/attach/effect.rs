@@ -8,6 +8,7 @@ use quell_linux::bpf::{CounterError, NapiPollCounter, NapiPolls};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, kernel};
 use quell_mode::{DeliveryMode, Threaded};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{EpollsSetBy, QueueStep};
@@ -48,7 +49,7 @@ pub struct EffectOnQueue {
 }
 
 /// Verdict on a mode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
 pub enum ModeVerdict {
     /// The mode is in effect; the text gives the evidence.

@@ -2,8 +2,8 @@
 //! server in benchmarks. The programs are assembled at run time, so the machine needs neither a compiler nor tracefs.
 //! This is not a general BPF library.
 //!
-//! Quell uses no BPF loader crate. Loader crates require an object file from clang, and do not expose a BTF reader that
-//! can look up the offset of a member.
+//! These programs need no BPF loader crate. Larger ones are written in C and loaded by `aya`: see `quell-sampler`, which
+//! uses the BTF reader of this module, because that loader cannot look up an enumerator.
 
 mod assembler;
 mod btf;

@@ -14,5 +14,6 @@ pub(crate) mod show;
 pub(crate) mod sim;
 mod snapshot_scope;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod vm;
 pub(crate) mod vm_commands;

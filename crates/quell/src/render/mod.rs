@@ -23,4 +23,5 @@ pub(crate) mod sim_rows;
 pub(crate) mod status;
 pub(crate) mod terminal;
 pub(crate) mod timeline;
+pub(crate) mod top;
 mod tree;

@@ -45,6 +45,18 @@ fn a_mode_is_attached_to_a_running_memcached_and_detached() {
 }
 
 #[test]
+fn top_shows_the_mode_of_an_attached_program_and_whether_it_is_in_effect() {
+    let Some(stage) = Stage::enter("cli-top") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let report: Value =
+        serde_json::from_str(&stage.says(0, &["top", &stage.pid(), "-i", "0.2", "-n", "1", "-j"])).unwrap();
+    let program = &report["programs"][0];
+    assert_eq!((&program["name"], &program["mode"]), (&"memcached".into(), &MODE.into()), "{report}");
+    assert_eq!(program["effect"]["verdict"], "cannot-tell", "no load: {report}");
+    stage.says(0, &["detach", &stage.pid()]);
+}
+
+#[test]
 fn attaching_to_an_idle_program_lists_its_epolls_without_queues() {
     let Some(mut stage) = Stage::without_connections("cli-idle") else { return };
     let pid = stage.pid();

@@ -1,0 +1,74 @@
+//! `quell top`: who polls the queues now, how long packets can have waited, and whether the modes of programs are in
+//! effect.
+
+mod observer;
+mod report;
+
+use std::time::Duration;
+
+use clap::Args;
+use quell_linux::signal::Interruption;
+
+use self::observer::Observer;
+pub(crate) use self::report::{TopProgram, TopQueue, TopReport};
+use super::snapshot_scope::ScopeArgs;
+use crate::exit::{Exit, Failure};
+use crate::output::{self, Reader};
+use crate::render::top as render;
+
+/// Options of `quell top`.
+#[derive(Debug, Args)]
+#[command(after_help = render::LEGEND)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    scope: ScopeArgs,
+    /// Seconds between two reports.
+    #[arg(short, long, value_name = "S", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Number of reports [until interrupted]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Print the JSON Schema of a report and exit.
+    #[arg(long, exclusive = true)]
+    schema: bool,
+    /// Print one JSON object per report, each on a line.
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
+    match (0.1..=3_600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("expected 0.1 to 3600 seconds".to_owned()),
+    }
+}
+
+/// Runs the command until it has printed its reports, a signal arrives, or nobody reads its output any more.
+///
+/// # Errors
+/// When the process, device or namespace does not exist or vanishes, or the kernel refuses to list devices or processes.
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    if args.schema {
+        return output::json(&schemars::schema_for!(TopReport));
+    }
+    let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
+    let interruption = Interruption::listen().map_err(refused)?;
+    let mut observer = Observer::begin(args.scope.scope())?;
+    let mut left = args.count;
+    while left != Some(0) {
+        if interruption.wait(args.interval).map_err(refused)?.is_some() {
+            break;
+        }
+        let report = observer.report()?;
+        let reader = match args.json {
+            true => output::live_json(&report)?,
+            false => output::live(&render::text(&report))?,
+        };
+        if reader == Reader::Gone {
+            break;
+        }
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}

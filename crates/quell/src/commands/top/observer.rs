@@ -1,0 +1,230 @@
+//! Combines samples of polls with snapshots of the host. A snapshot of a large host takes many times longer than reading
+//! the samples, so snapshots are taken less often, within a share of one CPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quell_host::attach::attachment::{attachments, mode_of};
+use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::plan::EpollsSetBy;
+use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope};
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, clock, kernel};
+use quell_mode::DeliveryMode;
+use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
+use tracing::info;
+
+use super::report::{TopProgram, TopQueue, TopReport};
+use crate::commands::snapshot_scope::not_taken;
+use crate::exit::Failure;
+use crate::journals::journal;
+
+/// A snapshot is taken after this many times the CPU time of the previous one: at most 1 % of one CPU.
+const PAUSE_PER_CPU_TIME: u32 = 100;
+
+/// Readings at one time.
+#[derive(Default)]
+struct Readings {
+    counters: BTreeMap<NapiId, PollCounters>,
+    interrupts: BTreeMap<NapiId, u64>,
+}
+
+/// State from one report to the next.
+pub(super) struct Observer {
+    scope: SnapshotScope,
+    sampler: Result<Sampler, SamplerError>,
+    snapshot: Snapshot,
+    before: Option<Snapshot>,
+    next_snapshot: Instant,
+    read_at: Instant,
+    read: Readings,
+}
+
+impl Observer {
+    /// Takes a snapshot, selects its NAPI instances and takes the first readings.
+    ///
+    /// # Errors
+    /// When no snapshot can be taken. Polls that cannot be sampled are not an error: reports contain the reason.
+    pub(super) fn begin(scope: SnapshotScope) -> Result<Self, Failure> {
+        let (snapshot, pause) = take(&scope)?;
+        let sampler = Sampler::attach(kernel::sysfs());
+        if let Err(error) = &sampler {
+            info!(error = %error, "polls cannot be sampled");
+        }
+        let next_snapshot = Instant::now() + pause;
+        let (read_at, read) = (Instant::now(), Readings::default());
+        let mut this = Self { scope, sampler, snapshot, before: None, next_snapshot, read_at, read };
+        this.select();
+        (this.read_at, this.read) = (Instant::now(), this.readings());
+        Ok(this)
+    }
+
+    /// Reports what happened since the previous report.
+    ///
+    /// # Errors
+    /// When the process, device or namespace of the scope has vanished, or the kernel refuses a snapshot.
+    pub(super) fn report(&mut self) -> Result<TopReport, Failure> {
+        let (now, read) = (Instant::now(), self.readings());
+        let interval_ns = u64::try_from((now - self.read_at).as_nanos()).unwrap_or(u64::MAX);
+        let earlier = std::mem::replace(&mut self.read, read);
+        self.read_at = now;
+        if now >= self.next_snapshot {
+            let (snapshot, pause) = take(&self.scope)?;
+            self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
+            self.next_snapshot = now + pause;
+        }
+        let queues = self.queues(&earlier);
+        let programs = self.programs(&queues, interval_ns);
+        // After the report: an instance without an earlier reading would look as if it had no polls.
+        self.select();
+        Ok(TopReport {
+            schema: "quell-top/1",
+            unix_ns: clock::realtime_ns(),
+            interval_ns,
+            polls_unknown: self.sampler.as_ref().err().map(ToString::to_string),
+            queues,
+            programs,
+            hidden_processes: self.snapshot.hidden_processes.len(),
+        })
+    }
+
+    /// Selects the instances of the latest snapshot.
+    fn select(&mut self) {
+        let napis = napis(&self.snapshot).map(|(_, napi)| napi.id).collect();
+        if let Ok(sampler) = &mut self.sampler
+            && let Err(error) = sampler.select(napis)
+        {
+            self.sampler = Err(error);
+        }
+    }
+
+    fn readings(&mut self) -> Readings {
+        let counters = match self.sampler.as_ref().map(Sampler::read) {
+            Ok(Ok(counters)) => counters,
+            Ok(Err(error)) => {
+                self.sampler = Err(error);
+                BTreeMap::new()
+            }
+            Err(_) => BTreeMap::new(),
+        };
+        let interrupts = ProcRoot::default().interrupts().ok();
+        let count = |napi: &SnapshotNapi| Some((napi.id, interrupts.as_ref()?.irq(napi.irq_number()?)?.total));
+        let interrupts = napis(&self.snapshot).filter_map(|(_, napi)| count(napi)).collect();
+        Readings { counters, interrupts }
+    }
+
+    fn queues(&self, earlier: &Readings) -> Vec<TopQueue> {
+        let queue = |(device, napi): (&Device, &SnapshotNapi)| TopQueue {
+            namespace: device.namespace,
+            device: device.name.clone(),
+            rx_queues: rx_queues(device, napi.id),
+            napi: napi.id,
+            interrupts: (self.read.interrupts.get(&napi.id).zip(earlier.interrupts.get(&napi.id)))
+                .map(|(now, before)| now.saturating_sub(*before)),
+            sample: self.sample(earlier, napi.id),
+        };
+        napis(&self.snapshot).map(queue).collect()
+    }
+
+    /// Polls since the earlier reading, or since the selection of an instance that is new.
+    fn sample(&self, earlier: &Readings, napi: NapiId) -> Option<QueueSample> {
+        Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
+    }
+
+    fn programs(&self, queues: &[TopQueue], interval_ns: u64) -> Vec<TopProgram> {
+        let by_napi: BTreeMap<NapiId, &TopQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
+        let modes = modes();
+        let index = self.snapshot.index();
+        let program = |process: &Process| {
+            let files = process.files.known()?;
+            let on_queue = |inode: u64| index.socket(inode)?.napi.known().copied().flatten();
+            let napis: BTreeSet<NapiId> = files.sockets.iter().filter_map(|held| on_queue(held.inode)).collect();
+            let mode = modes.get(&(process.pid.get().unsigned_abs(), process.start_time_ticks));
+            if napis.is_empty() && mode.is_none() {
+                return None;
+            }
+            let of_program = napis.iter().filter_map(|napi| by_napi.get(napi).copied());
+            Some(TopProgram {
+                pid: process.pid,
+                name: process.name.clone(),
+                cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
+                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
+                mode: mode.cloned(),
+                napis: napis.into_iter().collect(),
+            })
+        };
+        self.snapshot.processes.iter().filter_map(program).collect()
+    }
+}
+
+fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), Failure> {
+    let before_ns = clock::process_cpu_ns();
+    let (snapshot, _) = snapshot::take(scope).map_err(|error| not_taken(&error))?;
+    let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(before_ns));
+    Ok((snapshot, used * PAUSE_PER_CPU_TIME))
+}
+
+fn napis(snapshot: &Snapshot) -> impl Iterator<Item = (&Device, &SnapshotNapi)> {
+    snapshot.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
+}
+
+fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
+    let queues = device.rx_queues.known_elements();
+    let of_napi = |linked: &Option<snapshot::Linked<NapiId>>| linked.as_ref().is_some_and(|linked| linked.to == napi);
+    queues.filter(|queue| queue.napi.known().is_some_and(of_napi)).map(|queue| queue.id).collect()
+}
+
+/// Modes of attached and launched programs, by process ID and start time.
+fn modes() -> BTreeMap<(u32, u64), String> {
+    let attached = attachments(&journal()).unwrap_or_default();
+    let of_attachment = attached.iter().flat_map(|attached| {
+        let mode = mode_of(&attached.history);
+        let targets = attached.history.targets.iter();
+        targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?.to_owned())))
+    });
+    of_attachment.collect()
+}
+
+/// CPU time of the threads of a process per wall-clock time. Threads that exited in between are not included.
+fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
+    let earlier = before.index().process(process.pid)?;
+    if earlier.start_time_ticks != process.start_time_ticks {
+        return None;
+    }
+    let ran_before: BTreeMap<_, _> =
+        earlier.threads.known()?.iter().map(|thread| (thread.tid, thread.run_ns.known())).collect();
+    let mut ran_ns = 0;
+    for thread in process.threads.known()? {
+        let before_ns = match ran_before.get(&thread.tid) {
+            Some(known) => *(*known)?,
+            None => 0,
+        };
+        ran_ns += thread.run_ns.known()?.saturating_sub(before_ns);
+    }
+    let elapsed_ns = now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns).filter(|&elapsed| elapsed > 0)?;
+    Some(ran_ns as f64 / elapsed_ns as f64)
+}
+
+/// Verdict over the queues of a program: the worst one that is certain.
+fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a TopQueue>, for_ns: u64) -> Option<ModeVerdict> {
+    let mode: DeliveryMode = mode.parse().ok()?;
+    let verdicts = queues.filter_map(|queue| {
+        let sample = queue.sample?;
+        let seen = EffectOnQueue {
+            napi: queue.napi,
+            for_ns,
+            packets: sample.packets,
+            polls: sample.polls.total(),
+            by_program: sample.polls.program,
+            found_suspended: Some(sample.program_found_suspended),
+            by_thread: sample.polls.thread,
+            interrupts: queue.interrupts,
+        };
+        Some(judge(&mode, EpollsSetBy::Attachment, &seen))
+    });
+    verdicts.min_by_key(|verdict| match verdict {
+        ModeVerdict::NotInEffect(_) => 0,
+        ModeVerdict::InEffect(_) => 1,
+        ModeVerdict::CannotTell(_) => 2,
+    })
+}

@@ -1,0 +1,248 @@
+//! A report of `quell top` as text.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_host::attach::effect::ModeVerdict;
+
+use super::number::{ABSENT, short};
+use super::terminal::Terminal;
+use crate::commands::top::{TopProgram, TopQueue, TopReport};
+use crate::output::on_one_line;
+
+/// Meaning of the columns, for the help.
+pub(crate) const LEGEND: &str = "\
+Columns of queues:
+  PKT/S, PKT/POLL  packets a second, packets per poll
+  EMPTY, FULL      share of polls without packets, and of polls that used their whole budget
+  IRQ … PROG       polls a second by who polled: softirq of the interrupt (IRQ), of the deferral
+                   timer (TIMER), of neither (OTHER), in ksoftirqd (KSOFT); NAPI thread (THREAD);
+                   busy-polling programs (PROG)
+  MASKED, SUSP     share of time with the interrupt masked, and suspended
+  WAIT50, WAIT99   bound of the wait in the ring in µs: median and 99th percentile of the packets
+                   that arrived while the interrupt was masked
+Columns of programs:
+  CPU              CPUs in use
+  MODE, EFFECT     mode of quell attach or quell run; whether it is in effect on its queues";
+
+const QUEUE_HEADINGS: [&str; 17] = [
+    "DEVICE", "RX", "NAPI", "PKT/S", "PKT/POLL", "EMPTY", "FULL", "IRQ", "TIMER", "OTHER", "KSOFT", "THREAD", "PROG",
+    "MASKED", "SUSP", "WAIT50", "WAIT99",
+];
+const PROGRAM_HEADINGS: [&str; 6] = ["PID", "NAME", "QUEUES", "CPU", "MODE", "EFFECT"];
+
+/// The report, with an empty line at its end.
+#[must_use]
+pub(crate) fn text(report: &TopReport) -> String {
+    let seconds = report.interval_ns as f64 / 1e9;
+    let mut out = match &report.polls_unknown {
+        Some(why) => format!("polls unknown: {}\n", on_one_line(why)),
+        None => String::new(),
+    };
+    let queues = report.queues.iter().map(|queue| queue_cells(queue, seconds).to_vec());
+    out.push_str(&table(&QUEUE_HEADINGS, 1, queues));
+    if !report.programs.is_empty() {
+        out.push('\n');
+        out.push_str(&table(
+            &PROGRAM_HEADINGS,
+            6,
+            report.programs.iter().map(|program| program_cells(program).to_vec()),
+        ));
+        out.extend(report.programs.iter().filter_map(reason));
+    }
+    if report.hidden_processes > 0 {
+        out.push_str(&format!("{} processes hidden: needs CAP_SYS_PTRACE\n", report.hidden_processes));
+    }
+    out.push('\n');
+    out
+}
+
+fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut grid = Table::new();
+    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    grid.set_header(headings.iter().copied());
+    rows.for_each(|row| {
+        grid.add_row(row);
+    });
+    for (index, column) in grid.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn queue_cells(queue: &TopQueue, seconds: f64) -> [String; 17] {
+    let rx: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
+    let name = [on_one_line(&queue.device), or_absent(rx.join(",")), queue.napi.to_string()];
+    let Some(sample) = &queue.sample else {
+        return std::array::from_fn(|column| name.get(column).cloned().unwrap_or_else(|| ABSENT.to_owned()));
+    };
+    let polls = sample.polls;
+    let rate = |count: u64| rate(count as f64 / seconds);
+    let of_polls = |count: u64| percent(count, polls.total());
+    let known_ns = sample.enabled_ns + sample.masked_ns + sample.suspended_ns;
+    let us = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| short(ns as f64 / 1e3));
+    let [device, rx, napi] = name;
+    [
+        device,
+        rx,
+        napi,
+        rate(sample.packets),
+        short(sample.packets as f64 / polls.total() as f64),
+        of_polls(sample.empty),
+        of_polls(sample.budget_exhausted),
+        rate(polls.interrupt),
+        rate(polls.timer),
+        rate(polls.rescheduled),
+        rate(polls.ksoftirqd),
+        rate(polls.thread),
+        rate(polls.program + polls.program_last),
+        percent(sample.masked_ns + sample.suspended_ns, known_ns),
+        percent(sample.suspended_ns, known_ns),
+        us(sample.wait.p50_ns),
+        us(sample.wait.p99_ns),
+    ]
+}
+
+fn program_cells(program: &TopProgram) -> [String; 6] {
+    [
+        program.pid.to_string(),
+        on_one_line(&program.name),
+        or_absent(ranges(program)),
+        program.cpus.map_or_else(|| ABSENT.to_owned(), |cpus| format!("{cpus:.2}")),
+        program.mode.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line),
+        program.effect.as_ref().map_or(ABSENT, |effect| verdict(effect).0).to_owned(),
+    ]
+}
+
+/// A verdict, and its reason.
+fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
+    match effect {
+        ModeVerdict::InEffect(why) => ("yes", why),
+        ModeVerdict::NotInEffect(why) => ("NO", why),
+        ModeVerdict::CannotTell(why) => ("cannot tell", why),
+    }
+}
+
+/// The reason of the verdict on a program.
+fn reason(program: &TopProgram) -> Option<String> {
+    let (_, why) = verdict(program.effect.as_ref()?);
+    let line = format!("{}: {}", program.pid, on_one_line(why));
+    let options = textwrap::Options::new(Terminal::of_stdout().prose_columns()).subsequent_indent("  ");
+    Some(textwrap::fill(&line, options) + "\n")
+}
+
+/// The NAPI instances of a program, consecutive ones as a range.
+fn ranges(program: &TopProgram) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for napi in program.napis.iter().map(|napi| napi.get()) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == napi => *last = napi,
+            _ => ranges.push((napi, napi)),
+        }
+    }
+    let range = |&(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
+}
+
+/// A rate in at most five characters.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        small if small < 999.5 => format!("{small:.0}"),
+        thousands if thousands < 999_500.0 => format!("{:.1}K", thousands / 1e3),
+        millions => format!("{:.2}M", millions / 1e6),
+    }
+}
+
+fn or_absent(text: String) -> String {
+    if text.is_empty() { ABSENT.to_owned() } else { text }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => ABSENT.to_owned(),
+        whole => format!("{:.0}%", 100.0 * part as f64 / whole as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_linux::{NapiId, Pid};
+    use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
+
+    use super::*;
+
+    fn napi(number: u32) -> NapiId {
+        NapiId::from_kernel(number).unwrap()
+    }
+
+    fn report(sample: Option<QueueSample>, polls_unknown: Option<&str>) -> TopReport {
+        let queue = TopQueue {
+            namespace: 1,
+            device: "eth0\u{1b}[2J".to_owned(),
+            rx_queues: vec![0, 1],
+            napi: napi(8193),
+            interrupts: None,
+            sample,
+        };
+        let program = TopProgram {
+            pid: Pid::from_kernel(42).unwrap(),
+            name: "me\nmcached".to_owned(),
+            napis: [8193, 8194, 8196].map(napi).to_vec(),
+            cpus: Some(0.5),
+            mode: Some("suspend20".to_owned()),
+            effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
+        };
+        TopReport {
+            schema: "quell-top/1",
+            unix_ns: 0,
+            interval_ns: 2_000_000_000,
+            polls_unknown: polls_unknown.map(str::to_owned),
+            queues: vec![queue],
+            programs: vec![program],
+            hidden_processes: 0,
+        }
+    }
+
+    fn words<'a>(text: &'a str, first: &str) -> Vec<&'a str> {
+        let line = text.lines().find(|line| line.starts_with(first)).unwrap_or_else(|| panic!("{text}"));
+        line.split_whitespace().collect()
+    }
+
+    #[test]
+    fn rates_are_short() {
+        assert_eq!([0.4, 12.6, 999.6, 79_030.0, 1_234_567.0].map(rate), ["0", "13", "1.0K", "79.0K", "1.23M"]);
+    }
+
+    #[test]
+    fn figures_are_per_second_and_shares() {
+        let sample = QueueSample {
+            polls: PollsByPoller { interrupt: 20, timer: 60, program: 15, program_last: 5, ..PollsByPoller::default() },
+            packets: 4_000,
+            empty: 25,
+            masked_ns: 3,
+            enabled_ns: 1,
+            wait: WaitBounds { p50_ns: Some(256_000), ..WaitBounds::default() },
+            ..QueueSample::default()
+        };
+        let text = text(&report(Some(sample), None));
+        let shown = words(&text, "eth0");
+        let expected = "0,1 8193 2.0K 40.0 25% 0% 10 30 0 0 0 10 75% 0% 256 –";
+        assert_eq!(shown[1..].join(" "), expected, "{text}");
+    }
+
+    #[test]
+    fn names_of_others_stay_on_their_line_and_ranges_are_short() {
+        let text = text(&report(None, None));
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        let shown = words(&text, "42");
+        assert!(shown[1].starts_with("me") && shown[1].ends_with("mcached"), "{text}");
+        assert_eq!(shown[2..5], ["8193-8194,8196", "0.50", "suspend20"]);
+        assert!(text.contains("\n42: only 7 packets\n"), "{text}");
+    }
+
+    #[test]
+    fn polls_that_cannot_be_sampled_are_absent_with_the_reason() {
+        let text = text(&report(None, Some("needs CAP_BPF")));
+        assert!(text.starts_with("polls unknown: needs CAP_BPF\n"), "{text}");
+        assert!(words(&text, "eth0")[3..].iter().all(|cell| *cell == ABSENT), "{text}");
+    }
+}
