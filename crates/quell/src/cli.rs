@@ -55,7 +55,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
     (
         "Measure",
         &[
-            ("bench", ["quell bench --quick", "quell bench --modes base,suspend20,suspend200 --loads 50%,90%"]),
+            ("bench", ["quell bench --pid 1234", "quell bench --quick"]),
             (
                 "load",
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
