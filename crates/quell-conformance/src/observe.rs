@@ -73,7 +73,7 @@ pub struct ScenarioQueueCounters {
     pub timer_interrupts: Option<u64>,
     /// Timer expirations without effect, because another context owned the poll.
     pub lost_timers: Option<u64>,
-    /// Number of times that `epoll_wait` postponed the timer.
+    /// Number of times that `epoll_wait` suspended the interrupt again, which postpones the timer.
     pub suspensions: Option<u64>,
 }
 

@@ -22,7 +22,7 @@ pub enum Blocking {
     No,
 }
 
-/// An end of a TCP connection with `TCP_NODELAY`, which transmits a request as soon as it is sent.
+/// One end of a TCP connection with `TCP_NODELAY`: the kernel transmits each request at once.
 #[derive(Debug)]
 pub struct TcpConnection(OwnedFd);
 

@@ -1,4 +1,4 @@
-//! The kernels of this user, stored in a cache directory. Each kernel is a directory with the uncompressed kernel, the
+//! The user's kernels, in a cache directory. Each kernel has a directory with the uncompressed image, the
 //! driver modules that guests need, and its origin. A kernel appears in the store completely or not at all.
 
 use std::fs::{self, DirBuilder};

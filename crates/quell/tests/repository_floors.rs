@@ -46,7 +46,7 @@ fn crates_dir() -> PathBuf {
 struct Manifest {
     name: String,
     dependencies: Vec<String>,
-    /// Dependencies of its tests alone.
+    /// Dependencies that only the tests of the crate use.
     dev_dependencies: Vec<String>,
     inherits_lints: bool,
 }

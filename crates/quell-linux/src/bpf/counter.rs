@@ -98,8 +98,8 @@ pub(super) struct TracepointCounter<const N: usize> {
 }
 
 impl<const N: usize> TracepointCounter<N> {
-    /// Loads a program and attaches it to the tracepoint whose typedef has this id. `assemble` creates the program for
-    /// a map's file descriptor. All counters start at zero.
+    /// Loads a BPF program and attaches it to the tracepoint whose typedef has this BTF ID. `assemble` creates the
+    /// program for a map's file descriptor. All counters start at zero.
     pub(super) fn attach(
         name: &str,
         tracepoint_typedef: u32,

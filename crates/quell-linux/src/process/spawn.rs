@@ -74,7 +74,7 @@ pub enum Output {
     Tail(usize),
 }
 
-/// A program to start, with its settings. Its stdin is `/dev/null`. It inherits no open files of this program except
+/// A program to start, with its settings. Its stdin is `/dev/null`. Of this process's open files, it inherits only
 /// its output.
 #[derive(Debug)]
 pub struct Spawn<'a> {

@@ -35,7 +35,7 @@ pub(crate) enum WindowStage {
     Accepted,
     /// The order arrived after the start of the window and has no effect.
     TooLate,
-    /// The window is over. These are its records, with all errors since the previous records.
+    /// The window is over. These are its records, with all errors since the end of the previous window.
     Collected(Box<Tally>),
 }
 

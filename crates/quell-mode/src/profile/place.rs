@@ -80,7 +80,7 @@ impl Place {
         self.before_in_line().chars().count() + 1
     }
 
-    /// The line of the file, and carets below the position.
+    /// The line of the file that has the error, with carets below the error.
     #[must_use]
     pub fn caret(&self) -> String {
         let text = self.source.text();

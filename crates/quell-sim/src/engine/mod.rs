@@ -13,8 +13,8 @@ pub type Ns = u64;
 /// A time that is never reached.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
-/// Digest of all events of a run with their times, in order. Equal digests on two machines mean that the runs were
-/// equal. It uses FNV-1a over 64-bit words and is not cryptographic.
+/// Digest of all events of a run with their times, in order. Equal digests from two machines mean that the runs were
+/// identical. It uses FNV-1a over 64-bit words and is not cryptographic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Digest(u64);
 

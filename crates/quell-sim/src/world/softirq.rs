@@ -1,5 +1,5 @@
-//! The NET_RX softirq: rounds over the poll list with a budget each (`net_rx_action`). They are repeated within limits
-//! (`handle_softirqs`), and then left to `ksoftirqd`.
+//! The NET_RX softirq. Each run of `net_rx_action` polls the poll list until its budget is used up. It is repeated within
+//! limits (`handle_softirqs`), and then `ksoftirqd` takes over.
 
 use super::cpu::{Context, SoftIrqRun};
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
