@@ -33,8 +33,8 @@ fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
     for (definition, place) in [
         ("", ""),
         ("Taken", "/taken"),
-        ("Scope", "/scope"),
-        ("Kernel", "/kernel"),
+        ("SnapshotScope", "/scope"),
+        ("SnapshotKernel", "/kernel"),
         ("Privileges", "/privileges"),
         ("Sysctls", "/sysctls"),
         ("NetworkNamespace", "/namespaces/0"),
@@ -44,7 +44,7 @@ fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
         ("Process", "/processes/0"),
         ("Thread", "/processes/0/threads/0"),
         ("Files", "/processes/0/files"),
-        ("Socket", "/sockets/0"),
+        ("SnapshotSocket", "/sockets/0"),
     ] {
         let described = match definition {
             "" => schema.pointer("/properties"),
@@ -52,7 +52,8 @@ fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
         };
         let object = snapshot.pointer(place).and_then(Value::as_object);
         for field in object.unwrap_or_else(|| panic!("{place}: no object")).keys() {
-            assert!(described.unwrap().get(field).is_some(), "{place}/{field} is not in the schema");
+            let described = described.unwrap_or_else(|| panic!("no definition {definition}"));
+            assert!(described.get(field).is_some(), "{place}/{field} is not in the schema");
         }
     }
 }
