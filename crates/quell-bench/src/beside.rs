@@ -79,7 +79,7 @@ impl BesideClient {
     /// # Errors
     /// Fails if the client has stopped because the server closed the connection or did not respond.
     pub fn take(&self) -> Result<LatencyHistogram, BesideError> {
-        if let Some(why) = locked(&self.shared.failure).take() {
+        if let Some(why) = locked(&self.shared.failure).clone() {
             return Err(BesideError::Ended(why));
         }
         Ok(std::mem::take(&mut *locked(&self.shared.latency)))

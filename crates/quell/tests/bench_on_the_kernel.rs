@@ -88,7 +88,7 @@ fn the_latency_of_a_second_server_on_the_same_queues_is_compared_too() {
 fn if_the_second_server_dies_the_run_ends_and_the_machine_is_restored() {
     let Some(stage) = Stage::enter() else { return };
     let ended =
-        stage.start_bench("base,suspend200", &["--loads=5K", "--budget=600s", "--slice=50", &second_server(3)]).end();
+        stage.start_bench("base,suspend200", &["--loads=5K", "--budget=600s", "--slice=50", &second_server(8)]).end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
     assert!(ended.stderr.contains("the second server at 192.0.2.1:11212"), "{ended:?}");
     stage.assert_as_before();
