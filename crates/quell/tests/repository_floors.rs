@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-bench", 3),
     ("quell-conformance", 3),
     ("quell-launch", 3),
+    ("quell-observer", 3),
     ("quell-test-support", 3),
     ("quell", 4),
 ];

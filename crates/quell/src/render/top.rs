@@ -2,10 +2,10 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
+use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
-use crate::commands::top::{TopProgram, TopQueue, TopReport};
 use crate::output::on_one_line;
 
 /// Meaning of the columns, for the help.
@@ -31,7 +31,7 @@ const PROGRAM_HEADINGS: [&str; 6] = ["PID", "NAME", "QUEUES", "CPU", "MODE", "EF
 
 /// The report, with an empty line at its end.
 #[must_use]
-pub(crate) fn text(report: &TopReport) -> String {
+pub(crate) fn text(report: &IntervalReport) -> String {
     let seconds = report.interval_ns as f64 / 1e9;
     let mut out = match &report.polls_unknown {
         Some(why) => format!("polls unknown: {}\n", on_one_line(why)),
@@ -69,7 +69,7 @@ fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>
     grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn queue_cells(queue: &TopQueue, seconds: f64) -> [String; 17] {
+fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 17] {
     let rx: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
     let name = [on_one_line(&queue.device), or_absent(rx.join(",")), queue.napi.to_string()];
     let Some(sample) = &queue.sample else {
@@ -102,7 +102,7 @@ fn queue_cells(queue: &TopQueue, seconds: f64) -> [String; 17] {
     ]
 }
 
-fn program_cells(program: &TopProgram) -> [String; 6] {
+fn program_cells(program: &ObservedProgram) -> [String; 6] {
     [
         program.pid.to_string(),
         on_one_line(&program.name),
@@ -123,7 +123,7 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
 }
 
 /// The reason of the verdict on a program.
-fn reason(program: &TopProgram) -> Option<String> {
+fn reason(program: &ObservedProgram) -> Option<String> {
     let (_, why) = verdict(program.effect.as_ref()?);
     let line = format!("{}: {}", program.pid, on_one_line(why));
     let options = textwrap::Options::new(Terminal::of_stdout().prose_columns()).subsequent_indent("  ");
@@ -131,7 +131,7 @@ fn reason(program: &TopProgram) -> Option<String> {
 }
 
 /// The NAPI instances of a program, consecutive ones as a range.
-fn ranges(program: &TopProgram) -> String {
+fn ranges(program: &ObservedProgram) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for napi in program.napis.iter().map(|napi| napi.get()) {
         match ranges.last_mut() {
@@ -174,8 +174,8 @@ mod tests {
         NapiId::from_kernel(number).unwrap()
     }
 
-    fn report(sample: Option<QueueSample>, polls_unknown: Option<&str>) -> TopReport {
-        let queue = TopQueue {
+    fn report(sample: Option<QueueSample>, polls_unknown: Option<&str>) -> IntervalReport {
+        let queue = ObservedQueue {
             namespace: 1,
             device: "eth0\u{1b}[2J".to_owned(),
             rx_queues: vec![0, 1],
@@ -183,7 +183,7 @@ mod tests {
             interrupts: None,
             sample,
         };
-        let program = TopProgram {
+        let program = ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
             napis: [8193, 8194, 8196].map(napi).to_vec(),
@@ -191,7 +191,7 @@ mod tests {
             mode: Some("suspend20".to_owned()),
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
         };
-        TopReport {
+        IntervalReport {
             schema: "quell-top/1",
             unix_ns: 0,
             interval_ns: 2_000_000_000,

@@ -1,18 +1,15 @@
 //! `quell top`: who polls the queues now, how long packets can have waited, and whether the modes of programs are in
 //! effect.
 
-mod observer;
-mod report;
-
 use std::time::Duration;
 
 use clap::Args;
 use quell_linux::signal::Interruption;
+use quell_observer::{IntervalReport, Observer};
 
-use self::observer::Observer;
-pub(crate) use self::report::{TopProgram, TopQueue, TopReport};
-use super::snapshot_scope::ScopeArgs;
+use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output::{self, Reader};
 use crate::render::top as render;
 
@@ -50,17 +47,17 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// When the process, device or namespace does not exist or vanishes, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&schemars::schema_for!(TopReport));
+        return output::json(&schemars::schema_for!(IntervalReport));
     }
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
-    let mut observer = Observer::begin(args.scope.scope())?;
+    let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
     let mut left = args.count;
     while left != Some(0) {
         if interruption.wait(args.interval).map_err(refused)?.is_some() {
             break;
         }
-        let report = observer.report()?;
+        let report = observer.report().map_err(|error| not_taken(&error))?;
         let reader = match args.json {
             true => output::live_json(&report)?,
             false => output::live(&render::text(&report))?,

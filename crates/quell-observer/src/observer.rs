@@ -7,31 +7,31 @@ use std::time::{Duration, Instant};
 use quell_host::attach::attachment::{attachments, mode_of};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::plan::EpollsSetBy;
-use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope};
+use quell_host::journal::Journal;
+use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, clock, kernel};
 use quell_mode::DeliveryMode;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::info;
 
-use super::report::{TopProgram, TopQueue, TopReport};
-use crate::commands::snapshot_scope::not_taken;
-use crate::exit::Failure;
-use crate::journals::journal;
+use crate::report::{IntervalReport, ObservedProgram, ObservedQueue};
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 1 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 100;
 
 /// Readings at one time.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Readings {
     counters: BTreeMap<NapiId, PollCounters>,
     interrupts: BTreeMap<NapiId, u64>,
 }
 
-/// State from one report to the next.
-pub(super) struct Observer {
+/// Observes the queues and programs of a scope, from one report to the next.
+#[derive(Debug)]
+pub struct Observer {
     scope: SnapshotScope,
+    journal: Journal,
     sampler: Result<Sampler, SamplerError>,
     snapshot: Snapshot,
     before: Option<Snapshot>,
@@ -41,11 +41,12 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Takes a snapshot, selects its NAPI instances and takes the first readings.
+    /// Takes a snapshot, selects its NAPI instances and takes the first readings. Modes of programs are those of the
+    /// attachments in `journal`.
     ///
     /// # Errors
     /// When no snapshot can be taken. Polls that cannot be sampled are not an error: reports contain the reason.
-    pub(super) fn begin(scope: SnapshotScope) -> Result<Self, Failure> {
+    pub fn begin(scope: SnapshotScope, journal: Journal) -> Result<Self, TakeError> {
         let (snapshot, pause) = take(&scope)?;
         let sampler = Sampler::attach(kernel::sysfs());
         if let Err(error) = &sampler {
@@ -53,7 +54,7 @@ impl Observer {
         }
         let next_snapshot = Instant::now() + pause;
         let (read_at, read) = (Instant::now(), Readings::default());
-        let mut this = Self { scope, sampler, snapshot, before: None, next_snapshot, read_at, read };
+        let mut this = Self { scope, journal, sampler, snapshot, before: None, next_snapshot, read_at, read };
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
         Ok(this)
@@ -63,7 +64,7 @@ impl Observer {
     ///
     /// # Errors
     /// When the process, device or namespace of the scope has vanished, or the kernel refuses a snapshot.
-    pub(super) fn report(&mut self) -> Result<TopReport, Failure> {
+    pub fn report(&mut self) -> Result<IntervalReport, TakeError> {
         let (now, read) = (Instant::now(), self.readings());
         let interval_ns = u64::try_from((now - self.read_at).as_nanos()).unwrap_or(u64::MAX);
         let earlier = std::mem::replace(&mut self.read, read);
@@ -77,7 +78,7 @@ impl Observer {
         let programs = self.programs(&queues, interval_ns);
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
-        Ok(TopReport {
+        Ok(IntervalReport {
             schema: "quell-top/1",
             unix_ns: clock::realtime_ns(),
             interval_ns,
@@ -113,8 +114,8 @@ impl Observer {
         Readings { counters, interrupts }
     }
 
-    fn queues(&self, earlier: &Readings) -> Vec<TopQueue> {
-        let queue = |(device, napi): (&Device, &SnapshotNapi)| TopQueue {
+    fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
+        let queue = |(device, napi): (&Device, &SnapshotNapi)| ObservedQueue {
             namespace: device.namespace,
             device: device.name.clone(),
             rx_queues: rx_queues(device, napi.id),
@@ -131,9 +132,9 @@ impl Observer {
         Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
     }
 
-    fn programs(&self, queues: &[TopQueue], interval_ns: u64) -> Vec<TopProgram> {
-        let by_napi: BTreeMap<NapiId, &TopQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
-        let modes = modes();
+    fn programs(&self, queues: &[ObservedQueue], interval_ns: u64) -> Vec<ObservedProgram> {
+        let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
+        let modes = modes(&self.journal);
         let index = self.snapshot.index();
         let program = |process: &Process| {
             let files = process.files.known()?;
@@ -144,7 +145,7 @@ impl Observer {
                 return None;
             }
             let of_program = napis.iter().filter_map(|napi| by_napi.get(napi).copied());
-            Some(TopProgram {
+            Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
                 cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
@@ -157,9 +158,9 @@ impl Observer {
     }
 }
 
-fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), Failure> {
+fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
-    let (snapshot, _) = snapshot::take(scope).map_err(|error| not_taken(&error))?;
+    let (snapshot, _) = snapshot::take(scope)?;
     let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(before_ns));
     Ok((snapshot, used * PAUSE_PER_CPU_TIME))
 }
@@ -175,8 +176,8 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
 }
 
 /// Modes of attached and launched programs, by process ID and start time.
-fn modes() -> BTreeMap<(u32, u64), String> {
-    let attached = attachments(&journal()).unwrap_or_default();
+fn modes(journal: &Journal) -> BTreeMap<(u32, u64), String> {
+    let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {
         let mode = mode_of(&attached.history);
         let targets = attached.history.targets.iter();
@@ -206,7 +207,7 @@ fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
 }
 
 /// Verdict over the queues of a program: the worst one that is certain.
-fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a TopQueue>, for_ns: u64) -> Option<ModeVerdict> {
+fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_ns: u64) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
         let sample = queue.sample?;
