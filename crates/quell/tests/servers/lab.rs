@@ -201,7 +201,7 @@ impl ServersLab {
         RunningClient { running: Running(child), client, effort }
     }
 
-    /// Returns when all connections of a client are established.
+    /// Returns when all connections of a client are established and an epoll of the server contains some.
     pub(crate) fn wait_until_connected(&self, server: &Server) {
         let mut sockets = SockDiag::open_in(&self.veth.server.namespace).unwrap();
         wait_until(|| {
@@ -210,7 +210,11 @@ impl ServersLab {
                 connected += u32::from(socket.state == ESTABLISHED && socket.local == server.address);
             };
             sockets.for_each(InetProtocol::Tcp, InetFamily::V4, count).unwrap();
-            if connected >= CONNECTIONS { Ok(()) } else { Err(format!("only {connected} connections")) }
+            match connected >= CONNECTIONS {
+                true if server.epolls().is_empty() => Err("no epoll of the server has connections".to_owned()),
+                true => Ok(()),
+                false => Err(format!("only {connected} connections")),
+            }
         });
     }
 
