@@ -57,6 +57,27 @@ fn each_edit_causes_its_finding() {
 }
 
 #[test]
+fn harmless_edits_do_not_cause_the_finding() {
+    for (rule, reason, edits) in snapshots::harmless_edits() {
+        let mut edited = healthy();
+        edits.into_iter().for_each(|(place, value)| set(&mut edited, place, value));
+        let report = examine(&snapshot(&edited), Some(&snapshot(&before())));
+        let found = report.findings.iter().find(|finding| finding.id == rule);
+        assert!(found.is_none(), "{rule}, although {reason}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_an_earlier_version_lacks_only_the_fields_that_it_did_not_have() {
+    let mut earlier = healthy();
+    for (object, field) in [("/cpus/each/0", "scaling-driver"), ("/devices/0/rx-queues/0", "lease")] {
+        earlier.pointer_mut(object).and_then(Value::as_object_mut).unwrap().remove(field).unwrap();
+    }
+    let report = examine(&snapshot(&earlier), Some(&snapshot(&before())));
+    assert_eq!(report.findings, []);
+}
+
+#[test]
 fn softirqs_that_spend_their_time_on_packets_are_no_finding() {
     let (mut later, earlier) = (healthy(), before());
     set(&mut later, "/cpus/each/2/counters/softnet-time-squeeze", json!(250));

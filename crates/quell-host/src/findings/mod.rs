@@ -2,6 +2,7 @@
 //! snapshots taken some seconds apart. Unknown values never cause a finding. A rule states when the load is too low for
 //! a verdict.
 
+mod cpus;
 mod deferral;
 mod device;
 mod fix;
@@ -133,12 +134,13 @@ impl FindingsReport {
 
 /// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 8] = [
+    let groups: [&[&Rule]; 9] = [
         suspension::RULES,
         queues::RULES,
         polling::RULES,
         sharing::RULES,
         placement::RULES,
+        cpus::RULES,
         deferral::RULES,
         device::RULES,
         host::RULES,
