@@ -118,8 +118,7 @@ fn a_well_configured_program_has_no_relevant_finding() {
     examined.converse(10);
     let report = examine(&examined.look(), Some(&before));
     // Ignore findings that depend on the machine: its services, and CPUs shared with other labs.
-    let of_the_machine =
-        ["service-undoes-settings", "too-many-empty-polls", "deep-idle-states", "slow-cpu-frequency"];
+    let of_the_machine = ["service-undoes-settings", "too-many-empty-polls", "deep-idle-states", "slow-cpu-frequency"];
     let of_the_lab = report.findings.iter().filter(|finding| !of_the_machine.contains(&finding.id));
     let matter: Vec<_> = of_the_lab.filter(|finding| finding.severity > Severity::Note).collect();
     assert!(matter.is_empty(), "{matter:#?}");

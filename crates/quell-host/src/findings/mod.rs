@@ -17,6 +17,8 @@ mod sharing;
 mod suspension;
 mod text;
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -169,6 +171,25 @@ pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> FindingsReport {
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     FindingsReport { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
+}
+
+/// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot.
+pub(crate) fn added(now: &Snapshot, after: &Snapshot, before: Option<&Snapshot>) -> Vec<Finding> {
+    let there = examine(now, before).findings;
+    let there: BTreeSet<_> = there.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
+    let mut then = examine(after, before).findings;
+    then.retain(|finding| {
+        finding.severity > Severity::CannotTell && !there.contains(&(finding.id, &finding.nodes, finding.severity))
+    });
+    then
+}
+
+impl Finding {
+    /// Whether it concerns queues alone, not the way in which a program waits for them.
+    #[must_use]
+    pub fn is_about_queues(&self) -> bool {
+        !self.nodes.iter().any(|node| matches!(node, Node::Epoll { .. }))
+    }
 }
 
 impl Rule {
