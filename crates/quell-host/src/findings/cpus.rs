@@ -31,11 +31,14 @@ static DEEP_IDLE: Rule = Rule {
 
 const LONG_EXIT_US: u32 = 100;
 
+/// Exit latency in microseconds, and name.
+type DeepState<'a> = (u32, &'a str);
+
 fn deep_idle(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let mut by_states: BTreeMap<(Vec<(u32, &str)>, Option<u64>), BTreeSet<u32>> = BTreeMap::new();
+    let mut by_states: BTreeMap<(Vec<DeepState<'_>>, Option<u64>), BTreeSet<u32>> = BTreeMap::new();
     for (number, flush_ns) in sleeping_cpus(query) {
         let states = query.cpu(number).map_or(&[][..], |cpu| cpu.idle_states.known_elements().as_slice());
-        let mut deep: Vec<(u32, &str)> = states
+        let mut deep: Vec<DeepState<'_>> = states
             .iter()
             .filter(|state| is_deep(state, flush_ns))
             .map(|state| (state.exit_latency_us, &*state.name))
@@ -53,7 +56,7 @@ fn is_deep(state: &CpuidleState, flush_ns: Option<u64>) -> bool {
     state.allowed && (state.exit_latency_us >= LONG_EXIT_US || flush_ns.is_some_and(|flush_ns| exit_ns > flush_ns))
 }
 
-fn of_deep_idle(states: &[(u32, &str)], flush_ns: Option<u64>, cpus: BTreeSet<u32>) -> Option<Observation> {
+fn of_deep_idle(states: &[DeepState<'_>], flush_ns: Option<u64>, cpus: BTreeSet<u32>) -> Option<Observation> {
     let (&(lightest_us, _), &(deepest_us, deepest)) = (states.first()?, states.last()?);
     let list: CpuList = cpus.iter().copied().collect();
     let timeout =

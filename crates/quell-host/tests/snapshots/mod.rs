@@ -236,8 +236,18 @@ fn spinning_beside_worker() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Edits that must not cause the finding of their rule, with the reason.
-pub(crate) fn harmless_edits() -> Vec<(&'static str, &'static str, Vec<(&'static str, Value)>)> {
+/// Edits that must not cause the finding of a rule.
+pub(crate) struct HarmlessEdit {
+    pub(crate) rule: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) now: Vec<(&'static str, Value)>,
+}
+
+fn harmless(rule: &'static str, reason: &'static str, now: Vec<(&'static str, Value)>) -> HarmlessEdit {
+    HarmlessEdit { rule, reason, now }
+}
+
+pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
     let no_mode = |queue: usize| {
         let places = [
             ["/devices/0/napis/0/defer-hard-irqs", "/devices/0/napis/1/defer-hard-irqs"],
@@ -254,8 +264,12 @@ pub(crate) fn harmless_edits() -> Vec<(&'static str, &'static str, Vec<(&'static
     let mut whole_core = spinning_beside_worker();
     whole_core.push(("/processes/0/threads/2/affinity", json!("0-1")));
     vec![
-        ("deep-idle-states", "no queue has a mode", with(vec![("/cpus/each/0/idle-states/1/allowed", json!(true))])),
-        (
+        harmless(
+            "deep-idle-states",
+            "no queue has a mode",
+            with(vec![("/cpus/each/0/idle-states/1/allowed", json!(true))]),
+        ),
+        harmless(
             "deep-idle-states",
             "the exit latency is below the timeout",
             vec![
@@ -263,28 +277,44 @@ pub(crate) fn harmless_edits() -> Vec<(&'static str, &'static str, Vec<(&'static
                 ("/cpus/each/0/idle-states/1/exit-latency-us", json!(20)),
             ],
         ),
-        ("deep-idle-states", "the CPU serves no queue", vec![("/cpus/each/3/idle-states/1/allowed", json!(true))]),
-        ("slow-cpu-frequency", "no queue has a mode", with(vec![("/cpus/each/0/governor", json!("powersave"))])),
-        ("slow-cpu-frequency", "the CPU serves no queue", vec![("/cpus/each/3/governor", json!("powersave"))]),
-        ("slow-cpu-frequency", "the user sets the frequency", vec![("/cpus/each/0/governor", json!("userspace"))]),
-        ("spinning-beside-worker", "the worker does not spin", vec![("/processes/0/threads/2/affinity", json!("1"))]),
-        ("spinning-beside-worker", "the other worker is not pinned to the sibling", whole_core),
-        (
+        harmless(
+            "deep-idle-states",
+            "the CPU serves no queue",
+            vec![("/cpus/each/3/idle-states/1/allowed", json!(true))],
+        ),
+        harmless(
+            "slow-cpu-frequency",
+            "no queue has a mode",
+            with(vec![("/cpus/each/0/governor", json!("powersave"))]),
+        ),
+        harmless("slow-cpu-frequency", "the CPU serves no queue", vec![("/cpus/each/3/governor", json!("powersave"))]),
+        harmless(
+            "slow-cpu-frequency",
+            "the user sets the frequency",
+            vec![("/cpus/each/0/governor", json!("userspace"))],
+        ),
+        harmless(
+            "spinning-beside-worker",
+            "the worker does not spin",
+            vec![("/processes/0/threads/2/affinity", json!("1"))],
+        ),
+        harmless("spinning-beside-worker", "the other worker is not pinned to the sibling", whole_core),
+        harmless(
             "adaptive-moderation",
             "no queue has a mode",
             with(vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 1}))]),
         ),
-        (
+        harmless(
             "adaptive-moderation",
             "the delay is fixed",
             vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 0, "rx-usecs": 8}))],
         ),
-        (
+        harmless(
             "queue-leased-to-container",
             "the queue has no mode",
             with(vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": null}))]),
         ),
-        ("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
+        harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
     ]
 }
 
