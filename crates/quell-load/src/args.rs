@@ -22,8 +22,8 @@ pub struct LoadOptions {
     #[arg(long, value_name = "RATE", default_value = "max")]
     pub rate: OfferedLoad,
     /// Request protocol.
-    #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
-    pub protocol: Protocol,
+    #[arg(long, value_enum, default_value_t = RequestProtocol::Memcached)]
+    pub protocol: RequestProtocol,
     /// Use UDP (request-response only).
     #[arg(long)]
     pub udp: bool,
@@ -95,7 +95,7 @@ pub const DISTRIBUTIONS: &str = concat!(
 
 /// Request protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Protocol {
+pub enum RequestProtocol {
     /// memcached's text protocol: get and set.
     Memcached,
     /// Requests and responses of fixed size, as in netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond`.
@@ -126,13 +126,13 @@ impl LoadOptions {
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
         let workload = match self.protocol {
-            Protocol::Memcached => Workload::Memcached(Memcached {
+            RequestProtocol::Memcached => Workload::Memcached(Memcached {
                 keys: self.keys,
                 key_bytes: self.key_bytes,
                 value_bytes: self.value_bytes,
                 get_share: self.get_share,
             }),
-            Protocol::RequestResponse => Workload::RequestResponse(RequestResponse {
+            RequestProtocol::RequestResponse => Workload::RequestResponse(RequestResponse {
                 request_bytes: self.request_bytes,
                 response_bytes: self.response_bytes,
                 check_content: self.check_content,

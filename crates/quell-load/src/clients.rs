@@ -78,7 +78,7 @@ pub struct ClientFacts {
 
 /// A line from the experiment to the clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum ClientsOrder {
     /// Asks for the time; answered at once.
     Time {
@@ -96,7 +96,7 @@ pub enum ClientsOrder {
 
 /// A line from the clients to the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum ClientsNotice {
     /// All clients have connected, and the load runs.
     Ready {

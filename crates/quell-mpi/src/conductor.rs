@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::document::{ClientRun, ClusterRun, SCHEMA, start_skew};
 use crate::plan::{ClusterPlan, MEASURING_RANK, RankShare};
 use crate::rank::{self, Hello, RankOrder, RankReply};
-use crate::validity::{SaturatedClients, client_name, failed_requests, slower_clients};
+use crate::validity::{SaturatedClients, client_name, slower_clients, why_invalid};
 use crate::world::World;
 
 /// Time limit for the first message of a rank, after MPI itself has connected all ranks.
@@ -232,7 +232,7 @@ impl<'a> Conductor<'a> {
             report,
             start_skew_ns,
             start_skew_error_ns,
-            invalid: failed_requests(&totals, &self.clients).or(nothing),
+            invalid: why_invalid(&totals, &self.clients).or(nothing),
             slower_clients: slower_clients(&totals, &self.clients),
             clients: self
                 .clients

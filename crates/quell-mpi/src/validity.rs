@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use quell_load::LoadReport;
 use quell_load::clients::ClientFacts;
+use quell_stats::LatencyHistogram;
 
 /// Number of windows in a row after which a client counts as saturated. One window can be a hiccup.
 const IN_A_ROW: u32 = 2;
+
+/// Number of sends from which on a late hundredth is more than one send. Fewer are judged together with the next window's.
+const SENDS_MIN: u64 = 100;
 
 /// Minimum ratio of a client's median latency to that of the median client, from which on it counts as slower.
 const SLOWER: f64 = 1.5;
@@ -25,13 +29,15 @@ pub fn client_name(rank: u32, host: &str) -> String {
 #[derive(Debug)]
 pub struct SaturatedClients {
     in_a_row: Vec<u32>,
+    /// Lateness of sends that were too few to judge.
+    lateness: Vec<LatencyHistogram>,
 }
 
 impl SaturatedClients {
     /// No client was saturated yet.
     #[must_use]
     pub fn new(clients: usize) -> Self {
-        Self { in_a_row: vec![0; clients] }
+        Self { in_a_row: vec![0; clients], lateness: vec![LatencyHistogram::new(); clients] }
     }
 
     /// Adds the reports of a window, by rank. Returns a sentence if a client is saturated.
@@ -39,13 +45,25 @@ impl SaturatedClients {
         let behind = reports.iter().filter(|report| report.fell_behind()).count();
         // If half of the clients cannot keep up, the server is too slow.
         let is_server = 2 * behind >= reports.len();
-        for (count, report) in self.in_a_row.iter_mut().zip(reports) {
-            let is_saturated = report.generator_was_late || (report.fell_behind() && !is_server);
-            *count = if is_saturated { *count + 1 } else { 0 };
+        let mut late = vec![None; reports.len()];
+        for (rank, (lateness, report)) in self.lateness.iter_mut().zip(reports).enumerate() {
+            lateness.merge(&report.lateness);
+            if lateness.count() >= SENDS_MIN {
+                late[rank] = lateness.p99().filter(|p99| *p99 > LoadReport::LATENESS_MAX);
+                lateness.clear();
+            }
+        }
+        for (rank, (count, report)) in self.in_a_row.iter_mut().zip(reports).enumerate() {
+            if late[rank].is_some() || (report.fell_behind() && !is_server) {
+                *count += 1;
+            } else if self.lateness[rank].is_empty() {
+                // Nothing waits for the next window, so this one was judged.
+                *count = 0;
+            }
         }
         let rank = self.in_a_row.iter().position(|count| *count >= IN_A_ROW)?;
         let (client, report) = (clients.get(rank)?, reports.get(rank)?);
-        let seen = match report.lateness.p99().filter(|_| report.generator_was_late) {
+        let seen = match late[rank] {
             Some(p99) => format!(
                 "more than 1 % of its sends were over {} µs late (p99 {} µs)",
                 LoadReport::LATENESS_MAX.as_micros(),
@@ -60,15 +78,22 @@ impl SaturatedClients {
     }
 }
 
-/// Reason why a run whose requests failed is not a valid measurement: the clients, with their errors. `None` if no
-/// request failed.
+/// Reason why a whole run is not a valid measurement: clients whose requests failed or were sent late. `None` if it is
+/// valid.
 #[must_use]
-pub fn failed_requests(totals: &[LoadReport], clients: &[ClientFacts]) -> Option<String> {
-    let failed = clients.iter().zip(totals).filter(|(_, total)| total.errors.failed_requests() > 0);
-    let failed: Vec<String> =
-        failed.map(|(client, total)| format!("{}: {}", client_name(client.rank, &client.host), total.errors)).collect();
-    (!failed.is_empty())
-        .then(|| format!("requests failed on {} of {} clients: {}", failed.len(), clients.len(), failed.join("; ")))
+pub fn why_invalid(totals: &[LoadReport], clients: &[ClientFacts]) -> Option<String> {
+    let why = |total: &LoadReport| {
+        let late = total.lateness.p99().filter(|_| total.generator_was_late);
+        let late = late.map(|p99| format!("sends were late (p99 {} µs)", p99.as_micros()));
+        let failed = (total.errors.failed_requests() > 0).then(|| total.errors.to_string());
+        let why: Vec<String> = failed.into_iter().chain(late).collect();
+        (!why.is_empty()).then(|| why.join(", "))
+    };
+    let named = |(client, total): (&ClientFacts, &LoadReport)| {
+        Some(format!("{}: {}", client_name(client.rank, &client.host), why(total)?))
+    };
+    let named: Vec<String> = clients.iter().zip(totals).filter_map(named).collect();
+    (!named.is_empty()).then(|| named.join("; "))
 }
 
 /// Sentence that names the clients that are slower than the rest. `None` if there are none, or too few clients to say.
@@ -120,8 +145,24 @@ mod tests {
 
     fn with_lateness(is_late: bool) -> LoadReport {
         let mut report = LoadReport { generator_was_late: is_late, ..LoadReport::default() };
-        report.lateness.record(1_000_000);
+        report.lateness.record_n(if is_late { 1_000_000 } else { 5_000 }, 200);
         report
+    }
+
+    #[test]
+    fn one_late_send_of_a_few_is_not_saturation() {
+        let clients = clients(1);
+        let window = |late_sends| {
+            let mut report = LoadReport::default();
+            report.lateness.record_n(5_000, 20);
+            report.lateness.record_n(1_000_000, late_sends);
+            [report]
+        };
+        let mut saturated = SaturatedClients::new(1);
+        for number in 0..50 {
+            assert_eq!(saturated.add(&window(u32::from(number % 10 == 0)), &clients), None);
+        }
+        assert!((0..20).any(|_| saturated.add(&window(20), &clients).is_some()));
     }
 
     #[test]
@@ -175,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn clients_whose_requests_failed_are_named() {
-        let mut totals = vec![LoadReport::default(); 2];
-        assert_eq!(failed_requests(&totals, &clients(2)), None);
+    fn clients_whose_requests_failed_or_were_late_are_named() {
+        let mut totals = vec![LoadReport::default(), with_lateness(false), with_lateness(true)];
+        assert_eq!(why_invalid(&totals[..2], &clients(2)), None);
         totals[1].errors.timed_out = 3;
-        let sentence = failed_requests(&totals, &clients(2)).unwrap();
-        assert_eq!(sentence, "requests failed on 1 of 2 clients: rank 1 (host1): 3 timed out");
+        let sentence = why_invalid(&totals, &clients(3)).unwrap();
+        assert_eq!(sentence, "rank 1 (host1): 3 timed out; rank 2 (host2): sends were late (p99 1000 µs)");
     }
 }

@@ -121,16 +121,10 @@ fn a_measuring_rank_has_the_latencies_and_the_others_the_load() {
     let Some(machines) = Machines::new(3) else { return };
     let machines = machines.with_server();
     let mut command = load(&machines, "1", "8");
-    // The rate is so low that even a late generator is not late for 1 % of its sends in two windows.
+    // The open loop spins and shares its CPU with the others. So few sends are not judged in 1 s.
     command.args(["--measure-rate", "40", "--measure-connections", "2", "--gaps", "fixed:1", "--json"]);
     let output = Job::start(command).output();
-    let all = stderr(&output);
-    if all.contains("is saturated") {
-        // The open loop spins, and shares its CPU with the others.
-        assert!(all.contains("rank 0 (client1) is saturated"), "{all}");
-        return;
-    }
-    let run: ClusterRun = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{all}"));
+    let run: ClusterRun = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
     assert_eq!(run.report.latency, run.clients[0].report.latency);
     assert!(run.clients[0].client.measures_only && !run.clients[1].client.measures_only);
     assert!(run.clients[0].report.sent < run.clients[1].report.sent);
