@@ -1,6 +1,6 @@
 //! Output: data goes to standard output, diagnostics to standard error. A closed pipe is not an error.
 //!
-//! All output passes through these functions. Other programs choose the names of processes, interfaces, files and keys.
+//! All output passes through these functions, except the full screen of `quell top`. Other programs choose the names of processes, interfaces, files and keys.
 //! The functions therefore escape characters that a terminal interprets or hides: control characters, escape sequences,
 //! bidirectional overrides. Line ends and tabs are not escaped; a caller that puts a name into a line escapes it with
 //! [`quell_linux::visible`].

@@ -5,7 +5,6 @@
 
 mod as_profile;
 mod change;
-pub mod consequences;
 mod cpus;
 mod device;
 mod queues;

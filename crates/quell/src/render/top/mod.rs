@@ -1,4 +1,6 @@
-//! A report of `quell top` as text.
+//! Reports of `quell top`, as text and on the full screen.
+
+pub(crate) mod screen;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
@@ -12,16 +14,18 @@ use crate::output::on_one_line;
 pub(crate) const LEGEND: &str = "\
 Columns of queues:
   PKT/S, PKT/POLL  packets a second, packets per poll
-  EMPTY, FULL      share of polls without packets, and of polls that used their whole budget
-  IRQ … PROG       polls a second by who polled: softirq of the interrupt (IRQ), of the deferral
-                   timer (TIMER), of neither (OTHER), in ksoftirqd (KSOFT); NAPI thread (THREAD);
-                   busy-polling programs (PROG)
+  EMPTY, FULL      share of polls without packets, and with their whole budget
+  IRQ              polls a second by the softirq that the interrupt scheduled
+  TIMER            by the softirq that the deferral timer scheduled
+  OTHER            by a softirq that neither scheduled
+  KSOFT            by ksoftirqd
+  THREAD           by the NAPI thread
+  PROG             by busy-polling programs
   MASKED, SUSP     share of time with the interrupt masked, and suspended
-  WAIT50, WAIT99   bound of the wait in the ring in µs: median and 99th percentile of the packets
-                   that arrived while the interrupt was masked
+  WAIT50, WAIT99   bound of the wait in the ring in µs: median, 99th percentile
 Columns of programs:
   CPU              CPUs in use
-  MODE, EFFECT     mode of quell attach or quell run; whether it is in effect on its queues";
+  MODE, EFFECT     mode of quell attach or quell run; whether it is in effect";
 
 const QUEUE_HEADINGS: [&str; 17] = [
     "DEVICE", "RX", "NAPI", "PKT/S", "PKT/POLL", "EMPTY", "FULL", "IRQ", "TIMER", "OTHER", "KSOFT", "THREAD", "PROG",

@@ -1,6 +1,10 @@
 //! `quell top`: who polls the queues now, how long packets can have waited, and whether the modes of programs are in
 //! effect.
 
+mod screen;
+pub(crate) mod state;
+
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
@@ -22,9 +26,12 @@ pub(crate) struct TopArgs {
     /// Seconds between two reports.
     #[arg(short, long, value_name = "S", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Number of reports [until interrupted]
+    /// Number of reports; implies `--batch` [until interrupted]
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    /// Print reports as text, one after another. Without a terminal this is the default.
+    #[arg(short, long, conflicts_with = "json")]
+    batch: bool,
     /// Print the JSON Schema of a report and exit.
     #[arg(long, exclusive = true)]
     schema: bool,
@@ -41,7 +48,8 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command until it has printed its reports, a signal arrives, or nobody reads its output any more.
+/// Runs the command until it has printed its reports, the user quits, a signal arrives, or nobody reads its output any
+/// more.
 ///
 /// # Errors
 /// When the process, device or namespace does not exist or vanishes, or the kernel refuses to list devices or processes.
@@ -52,6 +60,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
+    let on_screen = !(args.batch || args.json || args.count.is_some());
+    if on_screen && std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+        return screen::run(&mut observer, interruption, args.interval);
+    }
     let mut left = args.count;
     while left != Some(0) {
         if interruption.wait(args.interval).map_err(refused)?.is_some() {

@@ -1,0 +1,564 @@
+//! The full-screen view of `quell top`.
+
+use std::fmt::Write as _;
+
+use quell_host::attach::effect::ModeVerdict;
+use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
+
+use super::{
+    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, on_one_line, percent, program_cells, queue_cells, rate, verdict,
+};
+use crate::commands::top::state::{HistoryPoint, Page, Pane, ProgramOrder, QueueOrder, TopState};
+use crate::render::number::short;
+
+/// Columns of queues as indices of [`QUEUE_HEADINGS`], the most important first, and their widths.
+const QUEUE_COLUMNS: [(usize, u16); 17] = [
+    (0, 9),
+    (1, 4),
+    (3, 6),
+    (12, 6),
+    (8, 6),
+    (7, 6),
+    (11, 6),
+    (15, 7),
+    (16, 7),
+    (13, 6),
+    (14, 5),
+    (4, 8),
+    (5, 5),
+    (2, 5),
+    (6, 5),
+    (9, 6),
+    (10, 6),
+];
+/// Minimum width of a sparkline, and the width that further columns leave to it.
+const SPARK_MIN: u16 = 8;
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+const KEYS: &str = "\
+Keys:
+  ↑ ↓ PgUp PgDn Home End  select       Tab     queues or programs
+  Enter                   details      Esc     back; clear the filter
+  /                       filter names s       next order of the table
+  Space                   pause        + -     longer or shorter interval
+  ?                       this page    q       quit
+";
+
+/// Styles, with or without colors.
+#[derive(Clone, Copy)]
+struct Palette {
+    good: Style,
+    bad: Style,
+    dim: Style,
+    heading: Style,
+}
+
+impl Palette {
+    fn new(colour: bool) -> Self {
+        let of = |style: Style, tint: Color| if colour { style.fg(tint) } else { style };
+        Self {
+            good: of(Style::new(), Color::Green),
+            bad: of(Style::new().add_modifier(Modifier::BOLD), Color::Red),
+            dim: of(Style::new(), Color::DarkGray),
+            heading: of(Style::new().add_modifier(Modifier::BOLD), Color::Cyan),
+        }
+    }
+
+    fn verdict(self, effect: Option<&ModeVerdict>) -> Style {
+        match effect {
+            Some(ModeVerdict::InEffect(_)) => self.good,
+            Some(ModeVerdict::NotInEffect(_)) => self.bad,
+            Some(ModeVerdict::CannotTell(_)) | None => Style::new(),
+        }
+    }
+}
+
+/// Draws the state.
+pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
+    let palette = Palette::new(colour);
+    let [head, body, foot] =
+        Layout::vertical([Constraint::Length(3), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+    let Some(report) = &state.report else {
+        frame.render_widget(Paragraph::new("quell top: waiting for the first interval"), head);
+        return;
+    };
+    frame.render_widget(Paragraph::new(summary(report, palette)), head);
+    match state.page {
+        Page::Tables => tables(frame, body, state, palette),
+        Page::Details => details(frame, body, state, palette),
+        Page::Help => {
+            frame.render_widget(Paragraph::new(format!("{KEYS}\n{LEGEND}")), body);
+        }
+    }
+    frame.render_widget(Paragraph::new(footer(state)).style(palette.dim), foot);
+}
+
+/// Three lines: whether modes are in effect, who polls, and what is unknown.
+fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
+    let with_mode: Vec<_> = report.programs.iter().filter(|program| program.mode.is_some()).collect();
+    let is =
+        |program: &&&ObservedProgram, wanted: fn(&ModeVerdict) -> bool| program.effect.as_ref().is_some_and(wanted);
+    let in_effect = with_mode.iter().filter(|program| is(program, |effect| matches!(effect, ModeVerdict::InEffect(_))));
+    let not = with_mode.iter().filter(|program| is(program, |effect| matches!(effect, ModeVerdict::NotInEffect(_))));
+    let (in_effect, not) = (in_effect.count(), not.count());
+    let modes = match (with_mode.len(), not) {
+        (0, _) => Span::raw("no program has a mode of quell attach or quell run"),
+        (all, 0) if in_effect == all => Span::styled(format!("{in_effect} of {all} modes in effect"), palette.good),
+        (all, 0) => Span::raw(format!("{in_effect} of {all} modes in effect, {} not judged", all - in_effect)),
+        (all, not) => Span::styled(format!("{not} of {all} modes NOT in effect"), palette.bad),
+    };
+    let (queues, programs) = (report.queues.len(), report.programs.len());
+    let counts = format!("{queues} {}, {programs} {}", plural(queues, "queue"), plural(programs, "program"));
+    let mut second = match &report.polls_unknown {
+        Some(why) => vec![Span::styled(format!("polls unknown: {}", on_one_line(why)), palette.bad)],
+        None => vec![Span::raw(who_polls(report))],
+    };
+    if report.hidden_processes > 0 {
+        second.push(Span::styled(format!("  {} processes hidden", report.hidden_processes), palette.dim));
+    }
+    let name = Span::styled("quell top", palette.heading);
+    vec![Line::from(vec![name, Span::raw(": "), modes, Span::raw(format!("; {counts}"))]), Line::from(second)]
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+/// Packets per second, and the shares of all polls by poller.
+fn who_polls(report: &IntervalReport) -> String {
+    let seconds = report.interval_ns as f64 / 1e9;
+    let samples = || report.queues.iter().filter_map(|queue| queue.sample.as_ref());
+    let packets: u64 = samples().map(|sample| sample.packets).sum();
+    let sum = |of: fn(&quell_sampler::PollsByPoller) -> u64| samples().map(|sample| of(&sample.polls)).sum::<u64>();
+    let total = sum(quell_sampler::PollsByPoller::total);
+    let mut text = format!("{} packets/s, {} polls/s", rate(packets as f64 / seconds), rate(total as f64 / seconds));
+    let shares = [
+        ("programs", sum(|polls| polls.program + polls.program_last)),
+        ("timer", sum(|polls| polls.timer)),
+        ("interrupt", sum(|polls| polls.interrupt)),
+        ("NAPI threads", sum(|polls| polls.thread)),
+        ("ksoftirqd", sum(|polls| polls.ksoftirqd)),
+        ("other", sum(|polls| polls.rescheduled)),
+    ];
+    for (index, (who, polls)) in shares.into_iter().filter(|(_, polls)| *polls > 0).enumerate() {
+        let _ = write!(text, "{} {who} {}", if index == 0 { ":" } else { "," }, percent(polls, total));
+    }
+    text
+}
+
+fn footer(state: &TopState) -> String {
+    if state.is_filtering {
+        return format!("filter: {}█  Enter keeps it, Esc clears it", state.filter);
+    }
+    let mut text = format!("every {} s", state.interval.as_secs_f64());
+    if state.is_paused {
+        text.push_str("  PAUSED");
+    }
+    if !state.filter.is_empty() {
+        let _ = write!(text, "  filter: {}", state.filter);
+    }
+    text + "   ? help  Tab Enter / s Space q"
+}
+
+fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette) {
+    let (queues, programs) = (state.queues(), state.programs());
+    let why = state.selected_program().and_then(|program| program.effect.as_ref()).map(verdict);
+    let why_rows = if why.is_some() { 3 } else { 0 };
+    // Each table gets the rows that it needs; programs get at most half of the screen.
+    let needed = |rows: usize| u16::try_from(rows + 3).unwrap_or(u16::MAX);
+    let lower_rows = needed(programs.len()).min(area.height / 2);
+    let upper_rows = needed(queues.len()).min(area.height.saturating_sub(lower_rows + why_rows));
+    let [upper, lower, reason, _] =
+        Layout::vertical([upper_rows, lower_rows, why_rows, 0].map(Constraint::Length)).areas(area);
+    let order = match state.queue_order {
+        QueueOrder::Device => "device",
+        QueueOrder::Packets => "packets",
+        QueueOrder::Polls => "polls",
+        QueueOrder::Wait => "wait",
+    };
+    let title = title("Queues", queues.len(), order);
+    let selected = state.selected_queue().and_then(|one| queues.iter().position(|queue| queue.napi == one.napi));
+    let is_selected = state.pane == Pane::Queues;
+    let block = block(title, is_selected, palette);
+    queue_table(frame, upper, state, &queues, block, selected.filter(|_| is_selected), palette);
+
+    let order = match state.program_order {
+        ProgramOrder::Pid => "PID",
+        ProgramOrder::Cpu => "CPU",
+        ProgramOrder::Effect => "effect",
+    };
+    let selected = state.selected_program().and_then(|one| programs.iter().position(|program| program.pid == one.pid));
+    let is_selected = state.pane == Pane::Programs;
+    let block = self::block(self::title("Programs", programs.len(), order), is_selected, palette);
+    program_table(frame, lower, &programs, block, selected.filter(|_| is_selected), palette);
+    if let (Some((_, why)), Some(program)) = (why, state.selected_program()) {
+        let text = format!("{}: {}", program.pid, on_one_line(why));
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), reason);
+    }
+}
+
+fn title(name: &str, count: usize, order: &str) -> String {
+    format!(" {name} ({count}) by {order} ")
+}
+
+fn block(title: String, is_selected: bool, palette: Palette) -> Block<'static> {
+    let style = if is_selected { palette.heading } else { palette.dim };
+    Block::new().borders(Borders::TOP).title(Span::styled(title, style)).border_style(palette.dim)
+}
+
+/// Indices of the columns that fit, in the order of the headings, and the width that is left.
+fn columns_that_fit(width: u16) -> (Vec<(usize, u16)>, u16) {
+    let mut left = width;
+    let mut fitting = Vec::new();
+    for (index, column) in QUEUE_COLUMNS {
+        let needed = column + 1;
+        if left < needed + SPARK_MIN {
+            break;
+        }
+        left -= needed;
+        fitting.push((index, column));
+    }
+    fitting.sort_unstable();
+    (fitting, left)
+}
+
+fn queue_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &TopState,
+    queues: &[&ObservedQueue],
+    block: Block<'_>,
+    selected: Option<usize>,
+    palette: Palette,
+) {
+    let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
+    let (columns, spark) = columns_that_fit(area.width);
+    let aligned = |index: usize, text: String| {
+        let alignment = if index == 0 { Alignment::Left } else { Alignment::Right };
+        Cell::from(Line::from(text).alignment(alignment))
+    };
+    let row = |queue: &&ObservedQueue| {
+        let cells = queue_cells(queue, seconds);
+        let shown = columns.iter().map(|&(index, _)| aligned(index, cells[index].clone()));
+        let packets = sparkline(state.history(queue.napi), spark.into(), |point| Some(point.packets_per_s));
+        Row::new(shown.chain([Cell::from(packets).style(palette.good)]).collect::<Vec<_>>())
+    };
+    let headings = columns.iter().map(|&(index, _)| aligned(index, QUEUE_HEADINGS[index].to_owned()));
+    let header = Row::new(headings.chain([Cell::from("PACKETS")]).collect::<Vec<_>>()).style(palette.heading);
+    let widths: Vec<_> = columns.iter().map(|&(_, width)| width).chain([spark]).map(Constraint::Length).collect();
+    let table = Table::new(queues.iter().map(row), widths).header(header).block(block).column_spacing(1);
+    render_table(frame, area, table, selected);
+}
+
+fn program_table(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    programs: &[&ObservedProgram],
+    block: Block<'_>,
+    selected: Option<usize>,
+    palette: Palette,
+) {
+    let row = |program: &&ObservedProgram| {
+        let [pid, name, queues, cpu, mode, effect] = program_cells(program);
+        let effect = Cell::from(effect).style(palette.verdict(program.effect.as_ref()));
+        Row::new([Cell::from(pid), Cell::from(name), Cell::from(queues), Cell::from(cpu), Cell::from(mode), effect])
+    };
+    let widths = [8, 16, 16, 6, 16, 12].map(Constraint::Length);
+    let table = Table::new(programs.iter().map(row), widths).column_spacing(1).block(block);
+    render_table(frame, area, table.header(Row::new(PROGRAM_HEADINGS).style(palette.heading)), selected);
+}
+
+/// Renders the rows around the selected one.
+fn render_table(frame: &mut Frame<'_>, area: Rect, table: Table<'_>, selected: Option<usize>) {
+    let table = table.row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
+}
+
+/// The latest `width` values as bars, relative to the greatest one. An absent value is a space.
+fn sparkline<'a>(
+    points: impl ExactSizeIterator<Item = &'a HistoryPoint>,
+    width: usize,
+    value: impl Fn(&HistoryPoint) -> Option<f64>,
+) -> String {
+    let skipped = points.len().saturating_sub(width);
+    let values: Vec<_> = points.skip(skipped).map(value).collect();
+    let greatest = values.iter().flatten().copied().fold(0.0, f64::max);
+    let bar = |value: &Option<f64>| match value {
+        None => ' ',
+        Some(_) if greatest == 0.0 => BARS[0],
+        Some(value) => BARS[((value / greatest * 8.0).ceil() as usize).clamp(1, 8) - 1],
+    };
+    values.iter().map(bar).collect()
+}
+
+fn details(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette) {
+    match state.pane {
+        Pane::Queues => match state.selected_queue() {
+            Some(queue) => queue_details(frame, area, state, queue, palette),
+            None => frame.render_widget(Paragraph::new("no queue"), area),
+        },
+        Pane::Programs => match state.selected_program() {
+            Some(program) => program_details(frame, area, state, program, palette),
+            None => frame.render_widget(Paragraph::new("no program"), area),
+        },
+    }
+}
+
+fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &ObservedQueue, palette: Palette) {
+    let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
+    let rx: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
+    let rx = if rx.is_empty() { ABSENT.to_owned() } else { rx.join(",") };
+    let title = format!(" {} RX {rx}, NAPI {} ", on_one_line(&queue.device), queue.napi);
+    let block = block(title, true, palette);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let Some(sample) = &queue.sample else {
+        return frame.render_widget(Paragraph::new("polls unknown"), inner);
+    };
+    let of_polls = |count: u64| percent(count, sample.polls.total());
+    let per_s = |count: u64| rate(count as f64 / seconds);
+    let us = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| short(ns as f64 / 1e3));
+    let known_ns = sample.enabled_ns + sample.masked_ns + sample.suspended_ns;
+    let polls = sample.polls;
+    let poller = |who: &'static str, count: u64| {
+        let bar = "█".repeat((count * 20).checked_div(polls.total()).unwrap_or(0) as usize);
+        Line::from(format!("  {who:<24}{:>8}/s {:>5}  {bar}", per_s(count), of_polls(count)))
+    };
+    let interrupts = queue.interrupts.map_or_else(|| ABSENT.to_owned(), |count| format!("{}/s", per_s(count)));
+    let lines = vec![
+        Line::from(format!(
+            "packets {}/s   polls {}/s   empty {}   whole budget {}   interrupts {interrupts}",
+            per_s(sample.packets),
+            per_s(polls.total()),
+            of_polls(sample.empty),
+            of_polls(sample.budget_exhausted),
+        )),
+        Line::styled("Polls by", palette.heading),
+        poller("program", polls.program),
+        poller("program, after its loop", polls.program_last),
+        poller("deferral timer", polls.timer),
+        poller("interrupt", polls.interrupt),
+        poller("NAPI thread", polls.thread),
+        poller("ksoftirqd", polls.ksoftirqd),
+        poller("other softirq", polls.rescheduled),
+        Line::styled("Interrupt", palette.heading),
+        Line::from(format!(
+            "  enabled {}   masked {}   suspended {}   found suspended by program polls {}",
+            percent(sample.enabled_ns, known_ns),
+            percent(sample.masked_ns, known_ns),
+            percent(sample.suspended_ns, known_ns),
+            percent(sample.program_found_suspended, polls.program),
+        )),
+        Line::styled("Bound of the wait in the ring, µs", palette.heading),
+        Line::from(format!(
+            "  median {}   99th {}   maximum {}   mean if arrivals are even {}",
+            us(sample.wait.p50_ns),
+            us(sample.wait.p99_ns),
+            us(sample.wait.max_ns),
+            us(sample.wait.mean_ns.map(|mean| mean / 2)),
+        )),
+        Line::from(format!(
+            "  packets at an enabled interrupt, without a bound: {}/s",
+            per_s(sample.wait.interrupt_packets)
+        )),
+    ];
+    let rows = u16::try_from(lines.len()).unwrap_or(u16::MAX);
+    let [text, charts] = Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(inner);
+    frame.render_widget(Paragraph::new(lines), text);
+    let history: Vec<_> = state.history(queue.napi).copied().collect();
+    let charts = Layout::horizontal([Constraint::Fill(1); 3]).spacing(2).split(charts);
+    let chart = |name: &'static str, value: fn(&HistoryPoint) -> Option<u64>| {
+        let block = Block::new().title(Span::styled(name, palette.heading));
+        Sparkline::default().block(block).style(palette.good).data(history.iter().map(value).collect::<Vec<_>>())
+    };
+    frame.render_widget(chart("packets/s", |point| Some(point.packets_per_s as u64)), charts[0]);
+    frame.render_widget(chart("polls/s", |point| Some(point.polls_per_s as u64)), charts[1]);
+    frame.render_widget(chart("99th of the wait", |point| point.wait_p99_ns), charts[2]);
+}
+
+fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program: &ObservedProgram, palette: Palette) {
+    let block = block(format!(" {} {} ", program.pid, on_one_line(&program.name)), true, palette);
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    let [_, _, _, cpu, mode, _] = program_cells(program);
+    let per_packet = cpu_per_packet_us(state, program).map_or_else(|| ABSENT.to_owned(), |us| short(us) + " µs");
+    let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet {per_packet}   mode {mode}"))];
+    if let Some(effect) = &program.effect {
+        let (in_effect, why) = verdict(effect);
+        lines.push(Line::from(vec![Span::raw("in effect: "), Span::styled(in_effect, palette.verdict(Some(effect)))]));
+        lines.push(Line::from(on_one_line(why)));
+    }
+    let [text, table] = Layout::vertical([Constraint::Length(6), Constraint::Min(0)]).areas(inner);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), text);
+    let all = state.report.iter().flat_map(|report| &report.queues);
+    let queues: Vec<_> = all.filter(|queue| program.napis.contains(&queue.napi)).collect();
+    let block = self::block(" Its queues ".to_owned(), false, palette);
+    queue_table(frame, table, state, &queues, block, None, palette);
+}
+
+/// CPU time of a program per packet of its queues, in µs. Absent if other programs use these queues, too.
+fn cpu_per_packet_us(state: &TopState, program: &ObservedProgram) -> Option<f64> {
+    let report = state.report.as_ref()?;
+    let shares =
+        |other: &ObservedProgram| other.pid != program.pid && other.napis.iter().any(|id| program.napis.contains(id));
+    if report.programs.iter().any(shares) {
+        return None;
+    }
+    let queues = report.queues.iter().filter(|queue| program.napis.contains(&queue.napi));
+    let packets: u64 = queues.map(|queue| queue.sample.as_ref().map(|sample| sample.packets)).sum::<Option<u64>>()?;
+    let packets_per_s = packets as f64 / (report.interval_ns as f64 / 1e9);
+    (packets_per_s > 0.0).then_some(program.cpus? * 1e6 / packets_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quell_linux::{NapiId, Pid};
+    use quell_sampler::{PollsByPoller, QueueSample};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::termion::event::Key;
+
+    use super::*;
+
+    fn queue(number: u32, packets: u64) -> ObservedQueue {
+        let polls = PollsByPoller { program: 3 * packets, timer: packets, ..PollsByPoller::default() };
+        ObservedQueue {
+            namespace: 1,
+            device: format!("eth{}\u{1b}[2J", number / 64),
+            rx_queues: vec![number % 64],
+            napi: NapiId::from_kernel(8_192 + number).unwrap(),
+            interrupts: None,
+            sample: Some(QueueSample { polls, packets, masked_ns: 1, ..QueueSample::default() }),
+        }
+    }
+
+    fn state(queues: u32, effect: ModeVerdict) -> TopState {
+        let program = ObservedProgram {
+            pid: Pid::from_kernel(42).unwrap(),
+            name: "me\nmcached".to_owned(),
+            napis: vec![NapiId::from_kernel(8_193).unwrap()],
+            cpus: Some(0.5),
+            mode: Some("suspend200".to_owned()),
+            effect: Some(effect),
+        };
+        let mut state = TopState::new(Duration::from_secs(1));
+        state.report(IntervalReport {
+            schema: "quell-top/1",
+            unix_ns: 0,
+            interval_ns: 1_000_000_000,
+            polls_unknown: None,
+            queues: (0..queues).map(|number| queue(number, 1_000 + u64::from(number))).collect(),
+            programs: vec![program],
+            hidden_processes: 0,
+        });
+        state
+    }
+
+    fn drawn(state: &TopState, columns: u16, rows: u16, colour: bool) -> TestBackend {
+        let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+        terminal.draw(|frame| draw(frame, state, colour)).unwrap();
+        terminal.backend().clone()
+    }
+
+    fn lines(state: &TopState, columns: u16, rows: u16) -> Vec<String> {
+        let screen = drawn(state, columns, rows, false);
+        let cells: Vec<&str> = screen.buffer().content().iter().map(|cell| cell.symbol()).collect();
+        cells.chunks(columns.into()).map(|line| line.concat().trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn the_first_lines_say_whether_modes_are_in_effect_and_who_polls() {
+        let shown = lines(&state(4, ModeVerdict::InEffect("all polls".to_owned())), 80, 24);
+        assert_eq!(shown[0], "quell top: 1 of 1 modes in effect; 4 queues, 1 program");
+        assert_eq!(shown[1], "4.0K packets/s, 16.0K polls/s: programs 75%, timer 25%");
+        let shown = lines(&state(4, ModeVerdict::NotInEffect("no busy poll".to_owned())), 80, 24);
+        assert_eq!(shown[0], "quell top: 1 of 1 modes NOT in effect; 4 queues, 1 program");
+        assert!(shown.iter().any(|line| line == "42: no busy poll"), "{shown:#?}");
+        let shown = lines(&state(4, ModeVerdict::CannotTell("only 7 packets".to_owned())), 80, 24);
+        assert_eq!(shown[0], "quell top: 0 of 1 modes in effect, 1 not judged; 4 queues, 1 program");
+    }
+
+    #[test]
+    fn a_wider_terminal_shows_more_columns_and_every_column_fits() {
+        let state = state(4, ModeVerdict::InEffect(String::new()));
+        let headings = |columns| {
+            let shown = lines(&state, columns, 24);
+            shown.into_iter().find(|line| line.starts_with("DEVICE")).unwrap()
+        };
+        assert!(headings(80).contains("WAIT99") && !headings(80).contains("KSOFT"), "{}", headings(80));
+        assert!(QUEUE_HEADINGS.iter().all(|heading| headings(140).contains(heading)), "{}", headings(140));
+        assert!(headings(30).contains("PACKETS"), "{}", headings(30));
+    }
+
+    #[test]
+    fn the_selected_of_two_hundred_queues_is_on_the_screen() {
+        let mut state = state(200, ModeVerdict::InEffect(String::new()));
+        state.key(Key::End);
+        let shown = lines(&state, 80, 24);
+        assert!(shown.iter().any(|line| line.starts_with("eth3") && line.contains(" 7 ")), "{shown:#?}");
+    }
+
+    #[test]
+    fn a_terminal_of_any_size_is_drawn_on() {
+        let mut state = state(3, ModeVerdict::InEffect("why".to_owned()));
+        for page in [Page::Tables, Page::Details, Page::Help] {
+            state.page = page;
+            for (columns, rows) in [(1, 1), (5, 3), (20, 8), (300, 100)] {
+                assert_eq!(lines(&state, columns, rows).len(), usize::from(rows));
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_others_cannot_control_the_terminal() {
+        let shown = lines(&state(1, ModeVerdict::InEffect(String::new())), 80, 24).concat();
+        assert!(!shown.contains(['\u{1b}', '\n']) && shown.contains("mcached"), "{shown}");
+    }
+
+    #[test]
+    fn without_colors_no_cell_has_one() {
+        let state = state(2, ModeVerdict::NotInEffect("why".to_owned()));
+        let colored = |colour| {
+            let screen = drawn(&state, 80, 24, colour);
+            screen.buffer().content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset)
+        };
+        assert!(colored(true) && !colored(false));
+    }
+
+    #[test]
+    fn details_of_a_queue_show_every_poller() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        state.key(Key::Char('\n'));
+        let shown = lines(&state, 80, 24).join("\n");
+        for part in ["RX 0, NAPI 8192", "program                     3.0K/s   75%", "masked 100%", "99th of the wait"] {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
+    }
+
+    #[test]
+    fn cpu_per_packet_is_absent_if_two_programs_share_a_queue() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        let report = state.report.as_mut().unwrap();
+        let program = report.programs[0].clone();
+        assert_eq!(cpu_per_packet_us(&state, &program), Some(0.5 * 1e6 / 1_001.0));
+        let other = ObservedProgram { pid: Pid::from_kernel(43).unwrap(), ..program.clone() };
+        state.report.as_mut().unwrap().programs.push(other);
+        assert_eq!(cpu_per_packet_us(&state, &program), None);
+    }
+
+    #[test]
+    fn bars_are_relative_to_the_greatest_value_and_absent_values_have_none() {
+        let point = |packets_per_s| HistoryPoint { packets_per_s, polls_per_s: 0.0, wait_p99_ns: None };
+        let points = [8.0, 4.0, 0.1].map(point);
+        assert_eq!(sparkline(points.iter(), 3, |point| Some(point.packets_per_s)), "█▄▁");
+        assert_eq!(sparkline(points.iter(), 2, |point| Some(point.packets_per_s)), "█▁");
+        assert_eq!(sparkline(points.iter(), 3, |_| None), "   ");
+    }
+}
