@@ -1,8 +1,6 @@
 //! The full-screen loop: it waits for keys, signals, changes of the terminal's size, and the end of the interval.
 
-use std::fs::File;
 use std::io::{self, Read as _, Stdout, Write as _};
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use quell_linux::event::{Epoll, Trigger};
@@ -40,7 +38,6 @@ enum Woken {
 
 /// What the loop waits for.
 struct Inputs {
-    terminal: File,
     interruption: Interruption,
     resized: Interruption,
     epoll: Epoll,
@@ -81,13 +78,12 @@ pub(super) fn run(observer: &mut Observer, interruption: Interruption, interval:
 
 impl Inputs {
     fn open(interruption: Interruption) -> io::Result<Self> {
-        let terminal = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let resized = Interruption::listen_to(&[Signal::WINCH])?;
         let epoll = Epoll::new(3)?;
-        epoll.add(&terminal, KEYS, Trigger::Level)?;
+        epoll.add(io::stdin(), KEYS, Trigger::Level)?;
         epoll.add(&interruption, SIGNAL, Trigger::Level)?;
         epoll.add(&resized, RESIZED, Trigger::Level)?;
-        Ok(Self { terminal, interruption, resized, epoll })
+        Ok(Self { interruption, resized, epoll })
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<Woken> {
@@ -107,22 +103,23 @@ impl Inputs {
             true if timeout.is_zero() => Ok(Woken::IntervalOver),
             // A signal or the timeout ended the wait.
             true => Ok(Woken::Keys(Vec::new())),
-            false => Ok(self.read_keys()),
+            false => Ok(read_keys()),
         }
     }
+}
 
-    /// Reads the keys that wait. A terminal that is gone returns an error or no bytes.
-    fn read_keys(&self) -> Woken {
-        let mut bytes = [0; 256];
-        match (&self.terminal).read(&mut bytes) {
-            Ok(0) | Err(_) => Woken::End,
-            Ok(count) => {
-                let key = |event: io::Result<Event>| match event {
-                    Ok(Event::Key(key)) => Some(key),
-                    Ok(Event::Mouse(_) | Event::Unsupported(_)) | Err(_) => None,
-                };
-                Woken::Keys(bytes[..count].events().filter_map(key).collect())
-            }
+/// Reads the keys that wait. A terminal that is gone returns an error or no bytes.
+fn read_keys() -> Woken {
+    // As large as the buffer of standard input, so that nothing stays in that buffer, which the epoll does not see.
+    let mut bytes = [0; 8 * 1024];
+    match io::stdin().lock().read(&mut bytes) {
+        Ok(0) | Err(_) => Woken::End,
+        Ok(count) => {
+            let key = |event: io::Result<Event>| match event {
+                Ok(Event::Key(key)) => Some(key),
+                Ok(Event::Mouse(_) | Event::Unsupported(_)) | Err(_) => None,
+            };
+            Woken::Keys(bytes[..count].events().filter_map(key).collect())
         }
     }
 }
