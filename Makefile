@@ -12,7 +12,7 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -51,6 +51,17 @@ test-vm: ## run tests on Debian kernels under QEMU (fetched once; root only for 
 test-servers: ## test packaged servers with a delivery mode: traced, attached, launched, killed 200 times (root)
 	@tools/install-missing $(SERVERS) $(TOOLS)
 	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test servers -- --nocapture
+
+# Open MPI, and libclang with the C headers, from which the bindings are generated. Neither `make test` nor `make bench`
+# needs them: without its feature `mpi`, quell-mpi has no program.
+mpi: ## build target/release/quell-mpi, which loads from many machines (needs Open MPI)
+	@tools/install-missing mpicc mpirun libclang
+	$(CARGO) build --release --locked -p quell-mpi --features mpi
+
+test-mpi: ## check quell-mpi and test it on machines that are network namespaces (root)
+	@tools/install-missing mpicc mpirun libclang ip tc
+	$(CARGO) clippy --locked -p quell-mpi --features mpi --all-targets -- -D warnings
+	@tools/count-tests $(CARGO) test --locked -p quell-mpi --features mpi --no-fail-fast
 
 bench-servers: ## measure the figures of docs/servers.md on this machine (root; 35 minutes)
 	@tools/install-missing $(SERVERS) go

@@ -1,6 +1,6 @@
 //! Decides from the counters whether a trial is valid. All functions are pure.
 
-use quell_load::{ErrorCounts, LoadReport};
+use quell_load::{LoadReport, is_backlog};
 
 use crate::counters::{CpuUse, TrialCounters};
 
@@ -47,38 +47,21 @@ const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
 /// kernel threads. Relevant disturbances of the generator are detected by late requests.
 const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
-/// Upper limit of the share of requests that are never sent. A stall at the end of the measured time causes a lower
-/// share. A higher share shows a growing backlog, so the quantiles from p99 on miss the slowest requests.
-const NEVER_SENT_MAX: f64 = 0.005;
-
-/// Returns whether the server could not keep up with the offered rate. If so, the slowest latencies are missing, and
-/// the reported quantiles are lower bounds.
-#[must_use]
-#[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
-pub(crate) fn is_saturated(sent: u64, never_sent: u64) -> bool {
-    never_sent as f64 > NEVER_SENT_MAX * (sent + never_sent) as f64
-}
-
 /// Returns the disturbances of a trial.
 #[must_use]
 pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturbance> {
     let over = |used: &Option<CpuUse>, max: f64| used.as_ref()?.foreign_share().filter(|share| *share > max);
     let late = load.lateness.p99().filter(|_| load.generator_was_late);
-    let failed = load.unanswered + failures(&load.errors);
+    let failed = load.unanswered + load.errors.failed_requests();
     let found = [
         over(&counters.server_cpus, FOREIGN_ON_SERVER_MAX).map(|share| Disturbance::ForeignOnServer { share }),
         over(&counters.client_cpus, FOREIGN_ON_CLIENT_MAX).map(|share| Disturbance::ForeignOnClient { share }),
         late.map(|p99| Disturbance::GeneratorLate { p99_ns: u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX) }),
-        is_saturated(load.sent, load.never_sent).then_some(Disturbance::Saturated { never_sent: load.never_sent }),
+        is_backlog(load.sent, load.never_sent).then_some(Disturbance::Saturated { never_sent: load.never_sent }),
         counters.drops.filter(|drops| *drops > 0).map(|packets| Disturbance::Drops { packets }),
         (failed > 0).then_some(Disturbance::Errors { requests: failed }),
     ];
     found.into_iter().flatten().collect()
-}
-
-pub(crate) fn failures(errors: &ErrorCounts) -> u64 {
-    let ErrorCounts { requests_lost, timed_out, server_errors, malformed, wrong_content, .. } = errors;
-    requests_lost + timed_out + server_errors + malformed + wrong_content
 }
 
 #[cfg(test)]
@@ -98,11 +81,6 @@ mod tests {
     #[test]
     fn absent_counters_cause_no_disturbance() {
         assert_eq!(disturbances(&LoadReport::default(), &TrialCounters::default()), []);
-    }
-
-    #[test]
-    fn a_growing_backlog_is_saturation_but_a_stall_at_the_end_is_not() {
-        assert!(!is_saturated(10_000, 30) && is_saturated(10_000, 90));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 
 /// Size of a measurement: number of modes and loads, and duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

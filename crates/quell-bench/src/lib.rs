@@ -12,7 +12,6 @@ pub mod experiment;
 pub mod extent;
 pub mod facts;
 pub mod lab;
-pub mod offered_load;
 pub mod requirements;
 pub mod run;
 pub mod server;

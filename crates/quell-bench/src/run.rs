@@ -30,10 +30,10 @@ use crate::experiment::{
 use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use crate::offered_load::OfferedLoad;
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
+use quell_load::OfferedLoad;
 
 /// Number of attempts after which a lab check counts as failed.
 const LOOKS_MAX: u32 = 4;

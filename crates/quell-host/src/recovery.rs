@@ -19,7 +19,7 @@ use crate::journal::{
 use crate::plan;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
-use crate::undo::{UndoError, undo, undo_epolls};
+use crate::undo::{UndoError, describe_waiting, undo, undo_epolls};
 
 /// Outcome of reverting a journal.
 #[derive(Debug, Default)]
@@ -229,6 +229,19 @@ pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
         _ => None,
     };
     Ok(journal.list()?.into_iter().filter_map(history).collect())
+}
+
+/// Settings of a journal that wait for their queues, with the present names of their devices.
+#[must_use]
+pub fn waiting_settings(history: &History) -> Vec<String> {
+    let proc = ProcRoot::default();
+    let waiting = |(_, entry): (u32, &Entry)| match &entry.undone {
+        Some(UndoOutcome::Waits(recorded)) => {
+            Some(describe_waiting(&proc, &entry.change).unwrap_or_else(|| recorded.clone()))
+        }
+        _ => None,
+    };
+    history.pending().filter_map(waiting).collect()
 }
 
 /// Whether a journal without a running owner must be left alone.

@@ -13,6 +13,7 @@ use quell_linux::{InterfaceName, Pid};
 use quell_mode::EpollParams;
 
 use crate::attach::{TargetError, Targets};
+use crate::devices;
 use crate::journal::claims::Claims;
 use crate::journal::{
     ChangeOutcome, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, RecordedChange, TargetProgram,
@@ -220,6 +221,21 @@ fn restore(
         None => Ok(UndoOutcome::AlreadyGone),
     });
     waits_out_of_sight(undoing, &what)
+}
+
+/// Describes a change that waits for its queue, with the present name of its device. `None` if the device is not found.
+pub(crate) fn describe_waiting(proc: &ProcRoot, change: &RecordedChange) -> Option<String> {
+    match change {
+        RecordedChange::NapiSettings(change) => {
+            let device = devices::find(proc, &change.device_key()).ok()??;
+            Some(settings::napi::describe_waiting(change, &device.link.name))
+        }
+        RecordedChange::HostSetting(change) => {
+            let place = Place::find(proc, change).ok()??;
+            settings::host::describe_waiting(&place.kernel(proc), &change.setting)?.ok()
+        }
+        _ => None,
+    }
 }
 
 /// Turns an error for an object that no accessible namespace contains into a waiting change, because the object may

@@ -50,6 +50,7 @@ fn raise(test: &str) -> Option<(TestLab, NamespaceName)> {
     for queue in 0..QUEUES {
         device.set_rps_cpus(queue, &cpu).unwrap();
         device.set_xps_cpus(queue, &cpu).unwrap();
+        device.set_xps_rxqs(queue, &[queue]).unwrap();
     }
     let name = NamespaceName::new(format!("{}-server", quell_test_support::lab::id(test))).unwrap();
     Some((lab, name))

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use quell_host::findings::{Severity, examine, rules};
 use quell_host::snapshot::Snapshot;
 use serde_json::{Value, json};
-use snapshots::{Edit, before, healthy, set, snapshot};
+use snapshots::{Edit, HarmlessEdit, before, healthy, set, snapshot};
 
 const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "said": "read it: no"}}"#;
 /// Rules about unknown values.
@@ -54,6 +54,27 @@ fn each_edit_causes_its_finding() {
         assert_eq!(found.severity, severity, "{rule}: {found:#?}");
         assert!(!found.seen.is_empty() && !found.nodes.is_empty(), "{found:#?}");
     }
+}
+
+#[test]
+fn harmless_edits_do_not_cause_the_finding() {
+    for HarmlessEdit { rule, reason, now } in snapshots::harmless_edits() {
+        let mut edited = healthy();
+        now.into_iter().for_each(|(place, value)| set(&mut edited, place, value));
+        let report = examine(&snapshot(&edited), Some(&snapshot(&before())));
+        let found = report.findings.iter().find(|finding| finding.id == rule);
+        assert!(found.is_none(), "{rule}, although {reason}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_snapshot_of_an_earlier_version_lacks_only_the_fields_that_it_did_not_have() {
+    let mut earlier = healthy();
+    for (object, field) in [("/cpus/each/0", "scaling-driver"), ("/devices/0/rx-queues/0", "lease")] {
+        earlier.pointer_mut(object).and_then(Value::as_object_mut).unwrap().remove(field).unwrap();
+    }
+    let report = examine(&snapshot(&earlier), Some(&snapshot(&before())));
+    assert_eq!(report.findings, []);
 }
 
 #[test]

@@ -54,6 +54,20 @@ fn the_plan_of_the_memcached_profile_has_the_order_that_the_kernel_needs() {
 }
 
 #[test]
+fn xps_by_interrupt_replaces_xps_by_receive_queue_only_where_the_interrupt_is_known() {
+    let mut observed = host(2);
+    let nic = &mut observed.snapshot.devices[0];
+    known(&mut nic.tx_queues).iter_mut().for_each(|tx| tx.xps_rxqs = Reading::Known(vec![tx.id]));
+    known(&mut nic.napis)[1].irq = Reading::unknown(UnknownReason::UnsupportedByDriver, "no attribute irq");
+    let wanted = on_nic("queues.all.xps = 'irq-cpu'");
+    let plan = ProfilePlan::of(&observed, &wanted);
+    assert_eq!(lines(&plan), ["0: xps_cpus: none → 0-7", "0: xps_rxqs: 0 → none"]);
+    assert_eq!(plan.impossible.len(), 1, "{:?}", plan.impossible);
+    let back = after(&reverse(&plan), &after(&plan, &observed));
+    assert_eq!(back, observed, "undo restores xps_rxqs");
+}
+
+#[test]
 fn every_shipped_profile_can_be_applied_and_undone() {
     for text in [
         include_str!("../../../profiles/memcached.toml"),

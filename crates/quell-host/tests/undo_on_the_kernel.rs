@@ -10,7 +10,7 @@ use quell_host::apply::{self, ApplyRequest};
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal};
 use quell_host::persistent;
-use quell_host::recovery::{Found, Reverted, recover};
+use quell_host::recovery::{Found, Reverted, left_behind, recover, waiting_settings};
 use quell_host::transaction::Transaction;
 use quell_linux::ethtool::{ChannelRequest, Ethtool};
 use quell_linux::link::Links;
@@ -105,6 +105,24 @@ fn queues_without_instances_wait_until_their_link_is_up() {
     }
     assert_eq!(suspend_timeouts(&lab.server, lab.server_index), [0, 0]);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_waiting_setting_is_listed_under_the_present_name_of_its_device() {
+    let Some(set) = Set::raise("undo-waits-renamed", &SUSPENDING) else { return };
+    set.is_up(false);
+    let journal = set.journal();
+    let Set { lab, transaction, .. } = set;
+    transaction.revert().unwrap();
+    let listed = || {
+        let [history] = &left_behind(&journal).unwrap()[..] else { panic!("one journal") };
+        waiting_settings(history)
+    };
+    assert!(listed().iter().all(|setting| setting.contains(" of server0 ")), "{:?}", listed());
+    let name = InterfaceName::new("renamed0").unwrap();
+    Links::open_in(&lab.server).unwrap().move_to(lab.server_index, &lab.server, &name).unwrap();
+    assert_eq!(listed().len(), 2);
+    assert!(listed().iter().all(|setting| setting.contains(" of renamed0 ")), "{:?}", listed());
 }
 
 #[test]

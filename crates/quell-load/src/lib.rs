@@ -9,7 +9,10 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "args")]
+pub mod args;
 mod arrivals;
+pub mod clients;
 mod connection;
 mod distribution;
 mod drive;
@@ -18,6 +21,7 @@ mod error;
 pub mod fuzzing;
 mod generator;
 mod key_table;
+mod offered_load;
 mod random;
 mod report;
 mod requests;
@@ -29,6 +33,7 @@ mod worker;
 pub use distribution::{Distribution, DistributionError};
 pub use error::LoadError;
 pub use generator::{Generator, Progress, RunObserver, RunningLoad};
-pub use report::{Engine, EngineUsed, ErrorCounts, GeneratorCpu, LoadReport};
+pub use offered_load::{OfferedLoad, ParseLoadError};
+pub use report::{Engine, EngineUsed, ErrorCounts, GeneratorCpu, LoadReport, is_backlog};
 pub use responder::{Responder, ResponderSpec, ResponderStats, ServeShape};
 pub use spec::{LoadSpec, Memcached, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};

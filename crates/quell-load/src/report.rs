@@ -57,6 +57,64 @@ impl LoadReport {
     /// generator aims at 10 µs. A delay of 100 µs is visible in the latencies of a server that answers within a few
     /// hundred µs.
     pub const LATENESS_MAX: Duration = Duration::from_micros(100);
+
+    /// Whether the server or the generator could not keep up with the offered rate. Requests that are answered after the
+    /// generator stops waiting are slow, not lost.
+    #[must_use]
+    pub fn fell_behind(&self) -> bool {
+        is_backlog(self.sent, self.never_sent + self.unanswered)
+    }
+
+    /// Adds the report of another generator in the same window. Histograms are added slot by slot, so the result does not
+    /// depend on the order. `generator_was_late` is set if it is set in one of the reports.
+    pub fn add_generator(&mut self, other: &Self) {
+        self.add_counts(other);
+        self.qps += other.qps;
+        self.generator_was_late |= other.generator_was_late;
+        self.engines.extend_from_slice(&other.engines);
+    }
+
+    /// Adds the report of the same generator in another window. Histograms are added slot by slot.
+    pub fn add_window(&mut self, other: &Self) {
+        self.add_counts(other);
+        self.duration_ns += other.duration_ns;
+        self.qps = rate_per_s(self.answered_in_window, self.duration_ns);
+        self.generator_was_late = is_late(&self.lateness);
+    }
+
+    fn add_counts(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.answered_in_window += other.answered_in_window;
+        self.never_sent += other.never_sent;
+        self.unanswered += other.unanswered;
+        self.latency.merge(&other.latency);
+        self.latency_from_send.merge(&other.latency_from_send);
+        self.lateness.merge(&other.lateness);
+        self.waited_for_connection += other.waited_for_connection;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.errors.add(&other.errors);
+        // The sum is unknown if one part is.
+        self.cpu = self.cpu.zip(other.cpu).map(|(cpu, other)| cpu.plus(other));
+    }
+}
+
+/// Upper limit of the share of requests that are never sent. A stall at the end of the measured time causes a lower
+/// share. A higher share shows a growing backlog, so the quantiles from p99 on miss the slowest requests.
+const NEVER_SENT_MAX: f64 = 0.005;
+
+/// Whether so many requests were never sent that the slowest latencies are missing, and quantiles are lower bounds.
+#[must_use]
+pub fn is_backlog(sent: u64, never_sent: u64) -> bool {
+    never_sent as f64 > NEVER_SENT_MAX * (sent + never_sent) as f64
+}
+
+fn rate_per_s(count: u64, duration_ns: u64) -> f64 {
+    count as f64 * 1e9 / duration_ns as f64
+}
+
+fn is_late(lateness: &LatencyHistogram) -> bool {
+    lateness.p99().is_some_and(|p99| p99 > LoadReport::LATENESS_MAX)
 }
 
 /// Polling method of one thread.
@@ -91,6 +149,17 @@ pub struct GeneratorCpu {
     pub system_ns: u64,
     /// Time that threads were runnable while another task used their CPU, ns. Above 0, the core was shared.
     pub wait_ns: u64,
+}
+
+impl GeneratorCpu {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            run_ns: self.run_ns + other.run_ns,
+            user_ns: self.user_ns + other.user_ns,
+            system_ns: self.system_ns + other.system_ns,
+            wait_ns: self.wait_ns + other.wait_ns,
+        }
+    }
 }
 
 /// Number of errors by type. A lost connection loses all of its outstanding requests.
@@ -142,6 +211,12 @@ impl ErrorCounts {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Number of requests that were lost, not answered in time, or answered incorrectly.
+    #[must_use]
+    pub fn failed_requests(&self) -> u64 {
+        self.requests_lost + self.timed_out + self.server_errors + self.malformed + self.wrong_content
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -197,10 +272,10 @@ impl Tally {
             duration_ns,
             sent: self.sent,
             answered_in_window: self.answered_in_window,
-            qps: self.answered_in_window as f64 * 1e9 / duration_ns as f64,
+            qps: rate_per_s(self.answered_in_window, duration_ns),
             never_sent: self.never_sent,
             unanswered: self.unanswered,
-            generator_was_late: self.lateness.p99().is_some_and(|p99| p99 > LoadReport::LATENESS_MAX),
+            generator_was_late: is_late(&self.lateness),
             latency: self.latency,
             latency_from_send: self.latency_from_send,
             lateness: self.lateness,
@@ -228,6 +303,37 @@ mod tests {
         };
         assert!(!report(5).generator_was_late);
         assert!(report(20).generator_was_late);
+    }
+
+    fn report(latencies: std::ops::Range<u64>) -> LoadReport {
+        let mut tally = Tally { answered_in_window: latencies.end - latencies.start, ..Tally::default() };
+        // Steps of 7,919 ns spread the latencies over several powers of two.
+        latencies.for_each(|number| tally.latency.record(number * 7_919));
+        tally.into_report(1_000_000_000, Some(GeneratorCpu { run_ns: 5, ..GeneratorCpu::default() }), Vec::new())
+    }
+
+    #[test]
+    fn reports_of_generators_add_up_to_the_report_of_one_bit_for_bit() {
+        let mut merged = report(0..1_000);
+        merged.add_generator(&report(1_000..7_000));
+        merged.add_generator(&report(7_000..10_000));
+        let one = report(0..10_000);
+        assert_eq!(merged.latency.to_string(), one.latency.to_string());
+        assert_eq!((merged.answered_in_window, merged.qps, merged.duration_ns), (10_000, 10_000.0, 1_000_000_000));
+        assert_eq!(merged.cpu.map(|cpu| cpu.run_ns), Some(15));
+    }
+
+    #[test]
+    fn reports_of_windows_have_the_mean_rate() {
+        let mut merged = report(0..1_000);
+        merged.add_window(&LoadReport { cpu: None, ..report(1_000..4_000) });
+        assert_eq!((merged.answered_in_window, merged.qps, merged.duration_ns), (4_000, 2_000.0, 2_000_000_000));
+        assert_eq!(merged.cpu, None, "an unknown part makes the sum unknown");
+    }
+
+    #[test]
+    fn a_growing_backlog_is_saturation_but_a_stall_at_the_end_is_not() {
+        assert!(!is_backlog(10_000, 30) && is_backlog(10_000, 90));
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub struct LoadSpec {
     pub batched_sends: bool,
     /// Random seed. The same seed gives the same keys, values and gaps.
     pub seed: u64,
+    /// Number of this generator's first thread among the threads of all generators that share a load. Threads with
+    /// different numbers draw different requests and gaps from the same seed. 0 for a single generator.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_thread: u32,
     /// Timeout for opening a connection, ms, at least 1.
     pub connect_timeout_ms: u32,
     /// Timeout for an answer, ms, at least 1.
@@ -48,6 +52,11 @@ pub struct LoadSpec {
 /// Value of [`LoadSpec::batched_sends`] in files that predate the field.
 fn batched_before_the_field() -> bool {
     true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by serde")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The transport protocol.
@@ -142,9 +151,26 @@ impl LoadSpec {
             polling: Polling::Auto,
             batched_sends: false,
             seed: 1,
+            first_thread: 0,
             connect_timeout_ms: 5_000,
             response_timeout_ms: 2_000,
         }
+    }
+
+    /// Part of this load for generator `index` of `count` generators with [`LoadSpec::threads`] each. Connections are
+    /// distributed evenly. All parts together draw the same requests as one generator with all threads.
+    ///
+    /// # Errors
+    /// [`LoadError::Spec`] when a generator would have fewer connections than threads.
+    pub fn share(&self, index: u32, count: u32) -> Result<Self, LoadError> {
+        let least = u64::from(count) * u64::from(self.threads);
+        if u64::from(self.connections) < least {
+            let Self { connections, threads, .. } = self;
+            let problem = format!("{connections} are too few for {count} generators with {threads} threads each");
+            return Err(LoadError::spec("connections", format!("{problem}; use at least {least}")));
+        }
+        let connections = self.connections / count + u32::from(index < self.connections % count);
+        Ok(Self { connections, first_thread: index * self.threads, ..self.clone() })
     }
 
     /// Checks every field.
@@ -250,6 +276,15 @@ impl Schedule {
     /// Maximum rate, requests per second.
     pub const RATE_MAX: f64 = 1e9;
 
+    /// The same schedule with `share` of the rate, above 0 and at most 1. A closed loop has no rate and is unchanged.
+    #[must_use]
+    pub fn share(self, share: f64) -> Self {
+        match self {
+            Self::Open { rate_per_s, gaps } => Self::Open { rate_per_s: rate_per_s * share, gaps },
+            Self::Closed => Self::Closed,
+        }
+    }
+
     /// Checks the fields.
     ///
     /// # Errors
@@ -312,6 +347,18 @@ mod tests {
         assert_eq!(
             refusal(|s| s.workload = Workload::Memcached(Memcached { keys: 0, ..Memcached::facebook() })),
             "load: keys: 0 is not between 1 and 10000000"
+        );
+    }
+
+    #[test]
+    fn shares_have_all_connections_and_threads_with_consecutive_numbers() {
+        let whole = LoadSpec { connections: 11, threads: 2, ..sound() };
+        let shares: Vec<LoadSpec> = (0..4).map(|index| whole.share(index, 4).unwrap()).collect();
+        assert_eq!(shares.iter().map(|share| share.connections).collect::<Vec<_>>(), [3, 3, 3, 2]);
+        assert_eq!(shares.iter().map(|share| share.first_thread).collect::<Vec<_>>(), [0, 2, 4, 6]);
+        assert_eq!(
+            whole.share(0, 6).unwrap_err().to_string(),
+            "load: connections: 11 are too few for 6 generators with 2 threads each; use at least 12"
         );
     }
 

@@ -12,7 +12,7 @@ use quell_host::attach::keeper::this_process;
 use quell_host::journal::{Journal, Keeper};
 use quell_host::transaction::{ChangeStage, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::capability::{Capability, effective};
+use quell_linux::capability::{Capability, effective, in_initial_user_namespace};
 use quell_linux::epoll_params::{self, EpollParams, NAPI_POLL_WEIGHT};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::event::{Epoll, Trigger};
@@ -59,13 +59,24 @@ const TSO: [(&str, bool); 4] = [
 
 /// Whether privileges for a lab are missing. If so, records the test as skipped.
 pub fn skipped() -> bool {
-    let needed = [Capability::NetAdmin, Capability::SysAdmin];
-    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
-    let lacking = missing.as_ref().is_none_or(|missing| !missing.is_empty());
-    if lacking {
-        skip(Lacks::Root, format_args!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"));
+    let lacking = lacking_privileges();
+    if let Some(why) = &lacking {
+        skip(Lacks::Root, why);
     }
-    lacking
+    lacking.is_some()
+}
+
+/// Privileges for a lab that this process lacks, as a reason for a skip.
+fn lacking_privileges() -> Option<String> {
+    let needed = [Capability::NetAdmin, Capability::SysAdmin];
+    let proc = ProcRoot::default();
+    let missing = effective(&proc).unwrap().map(|have| have.missing(&needed));
+    if missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
+        return Some(format!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"));
+    }
+    // The kernel checks CAP_NET_ADMIN for `napi-set` in the initial user namespace.
+    let holds = in_initial_user_namespace(&proc).unwrap();
+    (!holds).then(|| "needs CAP_NET_ADMIN in the initial user namespace".to_owned())
 }
 
 /// Whether the network namespaces of all processes can be opened. In a container whose first process has more

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
 use quell_linux::netns::{Namespace, NamespaceName};
+use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip, skip_missing};
 
 const SERVER: &str = "quell-lab-server";
@@ -108,4 +109,28 @@ fn an_invalid_profile_is_refused_with_the_position() {
     std::fs::write(&file, "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"suspnd20\"\n").unwrap();
     let said = quell.says(1, &["apply", "--dry-run", file.to_str().unwrap()]);
     assert!(said.contains("wrong.toml:4:9") && said.contains("^^^"), "{said}");
+}
+
+#[test]
+fn apply_and_run_warn_about_a_short_suspension_before_they_set_it() {
+    let Some(lab) = TestLab::raise("cli-short", 1) else { return };
+    let journal = tempfile::tempdir().unwrap();
+    let profile = journal.path().with_extension("toml");
+    let mode = "suspend20,irq-suspend-timeout=20000";
+    let text = |mode: &str| format!("[device.a]\nname = \"server0\"\n[device.a.queues.all]\nmode = \"{mode}\"\n");
+    let warns = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        command.args(arguments).env("QUELL_JOURNAL_DIR", journal.path());
+        let output = lab.server.run(|| command.output().unwrap()).unwrap();
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        said.contains("irq-suspend-timeout does not exceed gro-flush-timeout [suspend-timeout-too-short]")
+    };
+    for (mode, expected) in [(mode, true), ("suspend20", false)] {
+        std::fs::write(&profile, text(mode)).unwrap();
+        let file = profile.to_str().unwrap();
+        assert_eq!(warns(&["apply", "--dry-run", file]), expected, "apply {mode}");
+        assert_eq!(warns(&["run", "--dry-run", mode, "--", "true"]), expected, "run {mode}");
+        assert_eq!(warns(&["run", mode, "--", "true"]), expected, "run {mode}");
+    }
+    std::fs::remove_file(&profile).unwrap();
 }

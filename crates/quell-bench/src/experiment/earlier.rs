@@ -12,7 +12,7 @@ use super::program::flags;
 use super::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts, criteria, figures};
 use crate::counters::{CpuUse, TrialCounters};
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
-use crate::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 
 /// Value of the `schema` field in these files.
 pub const SCHEMA: &str = "quell-bench/1";

@@ -30,12 +30,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
-use crate::offered_load::OfferedLoad;
 use crate::vm::GuestFacts;
 use command::{CommandRunner, CommandSubjectError, StartedCommand};
 use figures::Work;
 use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
+use quell_load::OfferedLoad;
 
 /// Value of the `schema` field in files of this version.
 pub const SCHEMA: &str = "quell-experiment/1";

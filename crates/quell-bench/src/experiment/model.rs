@@ -16,9 +16,8 @@ use super::{
     ComparisonError, ExperimentResult, SubjectFacts, Timing, drive, figures, finished_experiment, one_per_load,
 };
 use crate::counters::{CpuUse, TrialCounters};
-use crate::disturbance::is_saturated;
 use crate::facts::ModelFacts;
-use crate::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.
 const SIMULATED: &str = "the server was simulated on a model of another machine";
@@ -165,7 +164,7 @@ impl ExperimentSubject for Model<'_> {
 fn observe(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
     let result = setup.run(point).simulate()?;
     let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };
-    let is_saturated = is_saturated(result.latency.count(), result.never_sent);
+    let is_saturated = quell_load::is_backlog(result.latency.count(), result.never_sent);
     Ok(SliceObservation {
         spent_ms: (setup.warm_up_ns + setup.measured_ns) as f64 / 1e6,
         metrics: figures::of_counters(&counters(&result), Some(result.counters.responses), result.measured_s),

@@ -21,7 +21,6 @@ use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, TrialCounters, Watched};
-use crate::disturbance::{failures, is_saturated};
 
 /// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
@@ -219,11 +218,9 @@ impl ExperimentSubject for Programs<'_> {
 
 /// Returns the flags of a slice, which limit the verdicts that it supports.
 pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
-    // Requests that are answered after the generator stops waiting are slow, not lost.
-    let is_slow = is_saturated(report.sent, report.never_sent + report.unanswered);
     let flags = [
-        is_slow.then_some(SliceFlag::Saturated),
-        (failures(&report.errors) > 0).then_some(SliceFlag::RequestsFailed),
+        report.fell_behind().then_some(SliceFlag::Saturated),
+        (report.errors.failed_requests() > 0).then_some(SliceFlag::RequestsFailed),
         report.generator_was_late.then_some(SliceFlag::LoadWasLate),
     ];
     flags.into_iter().flatten().collect()

@@ -15,7 +15,7 @@ use super::guest::criteria;
 use crate::counters::TrialCounters;
 use crate::experiment::{self, EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts, Timing, figures};
 use crate::facts::HostFacts;
-use crate::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 
 /// Value of the `schema` field in these files.
 pub const SCHEMA: &str = "quell-interrupts/1";

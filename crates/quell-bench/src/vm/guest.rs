@@ -39,7 +39,7 @@ use crate::experiment::{
     finished_experiment, needs_launch,
 };
 use crate::lab::napi::Queues;
-use crate::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;

@@ -7,14 +7,12 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
 use super::plan::{AttachPlan, QueueStep};
-use crate::findings::{Finding, Node, Severity, examine};
+use crate::findings::{Finding, Node, added};
 use crate::snapshot::{Reading, Snapshot};
 
 /// Findings that the plan would add, most severe first.
 #[must_use]
 pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &AttachPlan) -> Vec<Finding> {
-    let now = examine(snapshot, before).findings;
-    let there: BTreeSet<_> = now.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
     let napis: BTreeSet<NapiId> = plan.queues().map(|step| step.napi).collect();
     let epolls: BTreeMap<(Pid, i32), EpollParams> = plan.epolls().map(|step| ((step.pid, step.fd), step.new)).collect();
     let is_of_plan = |node: &Node| match node {
@@ -22,13 +20,9 @@ pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &Attac
         Node::Epoll { pid, fd } => epolls.contains_key(&(*pid, *fd)),
         _ => false,
     };
-    let mut then = examine(&after(snapshot, plan, &epolls), before).findings;
-    then.retain(|finding| {
-        finding.severity > Severity::CannotTell
-            && !there.contains(&(finding.id, &finding.nodes, finding.severity))
-            && finding.nodes.iter().any(is_of_plan)
-    });
-    then
+    let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before);
+    findings.retain(|finding| finding.nodes.iter().any(is_of_plan));
+    findings
 }
 
 /// Returns the snapshot with every value of the plan applied.

@@ -1,13 +1,15 @@
 //! Rules about interrupt deferral and queue settings: incomplete settings, timers that are too short, and events that
 //! overwrite or reset settings.
 
+use quell_linux::ethtool::{CoalesceParameter, Coalescing};
+
 use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, SnapshotNapi};
+use crate::snapshot::{Device, Reading, SnapshotNapi};
 
-pub(super) const RULES: &[&Rule] = &[&HALF, &WITHOUT_EFFECT, &FLUSH_TOO_SHORT, &SYSFS, &FORGETFUL];
+pub(super) const RULES: &[&Rule] = &[&HALF, &WITHOUT_EFFECT, &FLUSH_TOO_SHORT, &SYSFS, &FORGETFUL, &MODERATION];
 
 static HALF: Rule = Rule {
     id: "deferral-incomplete",
@@ -171,26 +173,104 @@ static FORGETFUL: Rule = Rule {
     title: "the driver loses queue settings when the link goes down",
     why: "With drivers without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default \
           values.",
-    source: "net/core/dev.h, netif_napi_add_config: bnxt, ice, mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb \
-             6.16; measured on veth",
-    explanation: "Detected if a queue defers or suspends and its driver is not known to keep settings. The list of \
-                  drivers may be outdated, so the finding may be a false alarm. Fix: set the queues again whenever \
-                  the link comes up.",
+    source: "Documentation/networking/napi.rst, persistent NAPI config; users of netif_napi_add_config: bnxt, ice, \
+             mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb 6.16; drivers/net/veth.c, \
+             veth_napi_enable_range, does not use it; measured on veth",
+    explanation: "Detected if a queue defers or suspends. A note if the driver is known to lose settings (veth). If \
+                  the driver is not in the list, or this kernel is older than the entry, the rule gives no verdict: \
+                  distributions backport drivers. napi-replaced proves a loss that has happened. Fix: set the queues \
+                  again whenever the link comes up.",
     needs_two: false,
     examine: forgetful,
 };
 
-const KEEPING: [&str; 8] = ["bnxt_en", "mlx5_core", "mlx4_en", "ice", "virtio_net", "ena", "igb", "i40e"];
+/// Drivers that keep the settings of queues, with the first Linux version that does.
+const KEEPING: [(&str, (u32, u32)); 7] = [
+    ("bnxt_en", (6, 13)),
+    ("mlx5_core", (6, 13)),
+    ("mlx4_en", (6, 13)),
+    ("ice", (6, 13)),
+    ("virtio_net", (6, 15)),
+    ("ena", (6, 15)),
+    ("igb", (6, 16)),
+];
+/// Drivers that lose the settings of queues.
+const LOSING: [&str; 1] = ["veth"];
 
 fn forgetful(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let running = version(&query.now.kernel.release);
     let of = |device: &Device| {
         let driver = device.driver.known()?.driver.as_deref()?;
         let set = device.napis.known()?.iter().any(|napi| napi.suspends() || napi.defers());
-        (set && !KEEPING.contains(&driver)).then(|| Observation {
-            severity: Severity::Note,
+        let since = KEEPING.iter().find(|(keeping, _)| *keeping == driver).map(|(_, since)| *since);
+        let (severity, seen) = match since {
+            Some(since) if running.is_some_and(|running| running >= since) => return None,
+            Some((major, minor)) => {
+                (Severity::CannotTell, format!("driver {driver} keeps them from Linux {major}.{minor}"))
+            }
+            None if LOSING.contains(&driver) => (Severity::Note, format!("driver {driver}")),
+            None => (Severity::CannotTell, format!("driver {driver} is not in the list of known drivers")),
+        };
+        set.then(|| Observation {
+            severity,
             nodes: vec![device.into()],
-            seen: format!("driver {driver}"),
+            seen,
             fix: vec![Fix::advice("set the queues again whenever the link comes up")],
+        })
+    };
+    query.now.devices.iter().filter_map(of).collect()
+}
+
+/// The first two numbers of a kernel release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+static MODERATION: Rule = Rule {
+    id: "adaptive-moderation",
+    severity: Severity::Note,
+    title: "the driver adapts its interrupt delay beside deferral or busy polling",
+    why: "The driver chooses the delay from the last 64 interrupts. While interrupts are masked there are few, so \
+          after a pause the first packets wait for a delay that earlier traffic caused.",
+    source: "lib/dim/net_dim.c, net_dim, and include/linux/dim.h, DIM_NEVENTS (derived from the code); \
+             Documentation/networking/net_dim.rst",
+    explanation: "Detected if use-adaptive-rx of a device or queue is on, and the queue defers, suspends, or is \
+                  busy-polled. Only a note: measure both with `quell bench`. Fix: a fixed delay.",
+    needs_two: false,
+    examine: moderation,
+};
+
+fn moderation(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let adapts = |coalescing: &Reading<Coalescing>| -> Option<bool> {
+        Some(coalescing.known()?.get(CoalesceParameter::UseAdaptiveRx)? != 0)
+    };
+    let of = |device: &Device| {
+        let has_mode = |napi: &&SnapshotNapi| napi.defers() || query.is_polled(napi);
+        let own = |id| {
+            let queue = device.rx_queues.known_elements().find(|queue| queue.napi_id() == Some(id));
+            queue.and_then(|queue| adapts(&queue.coalescing))
+        };
+        let adaptive = device
+            .napis
+            .known_elements()
+            .filter(has_mode)
+            .filter(|napi| own(napi.id).or_else(|| adapts(&device.coalescing)).unwrap_or(false));
+        let napis: Vec<Node> = adaptive.map(|napi| query.napi_node(napi.id)).collect();
+        if napis.is_empty() {
+            return None;
+        }
+        let mut nodes = vec![Node::from(device)];
+        nodes.extend(napis);
+        Some(Observation {
+            severity: Severity::Note,
+            nodes,
+            seen: "adaptive-rx is on".to_owned(),
+            fix: vec![Fix::in_namespace(
+                query,
+                device.namespace,
+                &["ethtool", "-C", &device.name, "adaptive-rx", "off"],
+            )],
         })
     };
     query.now.devices.iter().filter_map(of).collect()

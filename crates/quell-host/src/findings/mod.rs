@@ -2,6 +2,7 @@
 //! snapshots taken some seconds apart. Unknown values never cause a finding. A rule states when the load is too low for
 //! a verdict.
 
+mod cpus;
 mod deferral;
 mod device;
 mod fix;
@@ -15,6 +16,8 @@ mod queues;
 mod sharing;
 mod suspension;
 mod text;
+
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -133,12 +136,13 @@ impl FindingsReport {
 
 /// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 8] = [
+    let groups: [&[&Rule]; 9] = [
         suspension::RULES,
         queues::RULES,
         polling::RULES,
         sharing::RULES,
         placement::RULES,
+        cpus::RULES,
         deferral::RULES,
         device::RULES,
         host::RULES,
@@ -167,6 +171,25 @@ pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> FindingsReport {
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     FindingsReport { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
+}
+
+/// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot.
+pub(crate) fn added(now: &Snapshot, after: &Snapshot, before: Option<&Snapshot>) -> Vec<Finding> {
+    let there = examine(now, before).findings;
+    let there: BTreeSet<_> = there.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
+    let mut then = examine(after, before).findings;
+    then.retain(|finding| {
+        finding.severity > Severity::CannotTell && !there.contains(&(finding.id, &finding.nodes, finding.severity))
+    });
+    then
+}
+
+impl Finding {
+    /// Whether it concerns queues alone, not the way in which a program waits for them.
+    #[must_use]
+    pub fn is_about_queues(&self) -> bool {
+        !self.nodes.iter().any(|node| matches!(node, Node::Epoll { .. }))
+    }
 }
 
 impl Rule {

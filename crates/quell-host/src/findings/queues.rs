@@ -1,6 +1,7 @@
 //! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
 use quell_linux::NapiId;
+use quell_mode::PartialNapiSettings;
 
 use super::fix::Fix;
 use super::text::time_text;
@@ -108,8 +109,8 @@ static REPLACED: Rule = Rule {
           that no longer exists until a socket reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
     explanation: "Compares two snapshots. Detected if the device has different NAPI IDs in the two snapshots, because \
-                  its link went down and up or its channels changed. Fix: set the queues again with the original \
-                  commands.",
+                  its link went down and up or its channels changed. A warning if settings were lost, otherwise a \
+                  note. Fix: set the queues again with the original commands.",
     needs_two: true,
     examine: replaced,
 };
@@ -123,15 +124,36 @@ fn replaced(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         if old.is_empty() || new.is_empty() || old.iter().all(|id| new.contains(id)) {
             return None;
         }
-        let was_set = before.iter().any(|napi| napi.suspends() || napi.defers());
+        let lost = lost_settings(before, now);
         Some(Observation {
-            severity: if was_set { Severity::Warning } else { Severity::Note },
+            severity: if lost.is_some() { Severity::Warning } else { Severity::Note },
             nodes: vec![device.into()],
-            seen: format!("NAPI IDs changed from {} to {}", listed(&old), listed(&new)),
+            seen: format!(
+                "NAPI IDs changed from {} to {}{}",
+                listed(&old),
+                listed(&new),
+                lost.map(|lost| format!("; lost: {lost}")).unwrap_or_default()
+            ),
             fix: vec![Fix::advice("set the queues again with the original commands")],
         })
     };
     query.now.devices.iter().filter_map(of).collect()
+}
+
+/// Settings of the replaced instances that their successors do not have.
+fn lost_settings(before: &[SnapshotNapi], now: &[SnapshotNapi]) -> Option<String> {
+    let was_set = |napi: &&SnapshotNapi| napi.suspends() || napi.defers();
+    if before.len() != now.len() {
+        // Queues cannot be matched by order.
+        return before.iter().any(|napi| was_set(&napi)).then(|| "settings of at least one queue".to_owned());
+    }
+    let mut pairs = before.iter().zip(now).filter(|(before, _)| was_set(before));
+    let of_pair = |(before, now): (&SnapshotNapi, &SnapshotNapi)| {
+        let now = now.settings();
+        let lost = before.settings().where_present_in(&now).unlike(&now);
+        (lost != PartialNapiSettings::NONE).then(|| format!("{lost}, now {}", now.where_present_in(&lost)))
+    };
+    pairs.find_map(of_pair)
 }
 
 fn listed(ids: &[NapiId]) -> String {

@@ -11,9 +11,9 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Protocol, SnapshotSocket, SocketState};
+use crate::snapshot::{Device, Protocol, RxQueue, SnapshotSocket, SocketState};
 
-pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH];
+pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
 static MIXED: Rule = Rule {
     id: "epoll-mixes-napis",
@@ -163,7 +163,7 @@ fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)
         let same_port = socket.local.is_some_and(|local| local.port() == listening.port());
         socket.namespace == namespace && socket.protocol == Protocol::Tcp && same_port && socket.remote.is_some()
     });
-    let devices: BTreeMap<(u64, quell_linux::Ifindex), &crate::snapshot::Device> = accepted
+    let devices: BTreeMap<(u64, quell_linux::Ifindex), &Device> = accepted
         .filter_map(|socket| *socket.napi.known()?)
         .filter_map(|id| query.napi(id))
         .map(|(device, _)| ((device.namespace, device.ifindex), device))
@@ -241,4 +241,42 @@ fn other_users(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, id: NapiId) 
         })
         .map(Node::from)
         .collect()
+}
+
+static LEASED: Rule = Rule {
+    id: "queue-leased-to-container",
+    severity: Severity::Warning,
+    title: "a queue with a delivery mode is leased to a container",
+    why: "A program in the container receives from the queue through AF_XDP or a memory provider. The mode of the host \
+          changes when that program gets its packets.",
+    source: "Documentation/netlink/specs/netdev.yaml, queue-get: lease (Linux 7.1); net/core/netdev_rx_queue.c",
+    explanation: "Detected if the kernel reports a lease of a receive queue, and the queue defers, suspends, or is \
+                  busy-polled by a program of this host. Kernels before 7.1 have no leases. Fix: exclude the queue from \
+                  the profile or the mode.",
+    needs_two: false,
+    examine: leased,
+};
+
+fn leased(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let queues =
+        query.now.devices.iter().flat_map(|device| device.rx_queues.known_elements().map(move |queue| (device, queue)));
+    let of = |(device, queue): (&Device, &RxQueue)| {
+        let lease = (*queue.lease.known()?)?;
+        let (_, napi) = query.napi(queue.napi_id()?)?;
+        let place = match lease.netns_id {
+            Some(id) => format!("in the network namespace with ID {id}"),
+            None => "in the same network namespace".to_owned(),
+        };
+        let values = [("defer-hard-irqs", 0), ("gro-flush-timeout", 0), ("irq-suspend-timeout", 0)];
+        (napi.defers() || query.is_polled(napi)).then(|| Observation {
+            severity: Severity::Warning,
+            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
+            seen: format!("queue {} of interface {} {place} leases it", lease.queue, lease.ifindex.get()),
+            fix: vec![
+                Fix::advice("exclude the queue from the profile or the mode"),
+                Fix::napi_set(query, device, napi.id, &values),
+            ],
+        })
+    };
+    queues.filter_map(of).collect()
 }

@@ -154,7 +154,10 @@ fn suspend_timeout_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![query.napi_node(napi.id)],
             seen: format!("irq-suspend-timeout is {}, gro-flush-timeout {}", time_text(suspend), time_text(flush)),
-            fix: vec![Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted)])],
+            fix: vec![
+                Fix::advice("choose an irq-suspend-timeout well above gro-flush-timeout, such as 20 ms"),
+                Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted)]),
+            ],
         })
     };
     query.napis().filter_map(short).collect()

@@ -5,6 +5,7 @@
 
 mod as_profile;
 mod change;
+pub mod consequences;
 mod cpus;
 mod device;
 mod queues;

@@ -323,8 +323,8 @@ impl<'a> Queues<'a> {
                     );
                 }
                 // The kernel prefers the queue of `xps_rxqs` (`__netdev_pick_tx` in `net/core/dev.c`).
-                let has_rxqs = now.is_some_and(|tx| tx.xps_rxqs.known().is_some());
-                (cpus.map(|cpus| (cpus, place)), has_rxqs.then(|| (Vec::new(), place)))
+                let replaces_rxqs = cpus.is_some() && now.is_some_and(|tx| tx.xps_rxqs.known().is_some());
+                (cpus.map(|cpus| (cpus, place)), replaces_rxqs.then(|| (Vec::new(), place)))
             }
             Some(Placed { place, .. }) => {
                 return plan.cannot(place, what, UnknownReason::Failed, "this version does not know the policy");

@@ -162,7 +162,7 @@ pub(crate) fn restore(
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
-        return Ok(UndoOutcome::Waits(waits(&describe_queue(change), &device.link.name, &change.new)));
+        return Ok(UndoOutcome::Waits(describe_waiting(change, &device.link.name)));
     };
     let now = napi.settings;
     let target = others.instead_of(&change.old, &change.new);
@@ -193,6 +193,11 @@ fn describe_queue(change: &NapiSettingsChange) -> String {
         Some(queue) => format!("queue {queue}"),
         None => format!("NAPI {}", change.napi_id),
     }
+}
+
+/// Text for a change that cannot be undone yet, with the present name of its device.
+pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> String {
+    waits(&describe_queue(change), device, &change.new)
 }
 
 /// Text for a change of a queue that cannot be undone yet. Some drivers keep the memory of an instance after its

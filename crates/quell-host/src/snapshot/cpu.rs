@@ -34,6 +34,9 @@ pub struct Cpu {
     pub numa_node: Reading<Option<u32>>,
     /// Frequency governor (`scaling_governor`); absent if the kernel has none.
     pub governor: Reading<String>,
+    /// Driver that sets its frequency (`scaling_driver`); absent if the kernel has none.
+    #[serde(default = "Reading::<String>::not_asked_then")]
+    pub scaling_driver: Reading<String>,
     /// Idle states, lightest first; absent without a cpuidle driver, as in most VMs.
     pub idle_states: Reading<Vec<CpuidleState>>,
     /// Counters since boot.

@@ -6,7 +6,7 @@ use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Reading, Unknown, UnknownReason};
+use super::{Reading, Unknown};
 
 /// Time of a snapshot. The difference of two `monotonic-ns` values is the interval between the snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,13 +49,8 @@ pub struct SnapshotKernel {
     pub machine: String,
     /// Whether NAPI kthreads can busy poll (`threaded` of 2, Linux 6.19), according to the attribute limits of
     /// `napi-set`.
-    #[serde(default = "not_asked")]
+    #[serde(default = "Reading::<bool>::not_asked_then")]
     pub threaded_busy_poll: Reading<bool>,
-}
-
-/// Value for snapshots from earlier versions of Quell.
-fn not_asked() -> Reading<bool> {
-    Reading::unknown(UnknownReason::NotAsked, "not queried by the version that took the snapshot")
 }
 
 /// Privileges of the process that took the snapshot.

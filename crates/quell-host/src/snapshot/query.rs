@@ -100,6 +100,10 @@ impl<'a> SnapshotQuery<'a> {
         self.index.socket(inode)
     }
 
+    pub(crate) fn cpu(&self, number: u32) -> Option<&'a Cpu> {
+        self.index.cpu(number)
+    }
+
     /// Epolls with sockets on a queue.
     pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollContext<'a>> {
         self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))

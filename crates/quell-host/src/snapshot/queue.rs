@@ -2,7 +2,7 @@
 //! queues for XPS.
 
 use quell_linux::ethtool::Coalescing;
-use quell_linux::netdev::{NapiThreading, QueueCounters};
+use quell_linux::netdev::{NapiThreading, QueueCounters, QueueLease};
 use quell_linux::{CpuList, NapiId};
 use quell_mode::PartialNapiSettings;
 use schemars::JsonSchema;
@@ -43,6 +43,9 @@ pub struct RxQueue {
     pub id: u32,
     /// NAPI instance that polls it; null if the interface is down or receives without NAPI.
     pub napi: Reading<Option<Linked<NapiId>>>,
+    /// Virtual device to which the queue is leased, such as the netkit of a container; null if it is not leased.
+    #[serde(default = "Reading::<Option<QueueLease>>::not_asked_then")]
+    pub lease: Reading<Option<QueueLease>>,
     /// CPUs to which received packets are forwarded (RPS, `rps_cpus`). Empty: off, as required for a polled queue.
     pub rps_cpus: Reading<CpuList>,
     /// Entries of its RFS flow table (`rps_flow_cnt`); 0: off.

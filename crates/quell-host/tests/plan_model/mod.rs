@@ -51,6 +51,7 @@ fn new_rx_queue(queue: u32, coalescing: &Reading<Coalescing>) -> RxQueue {
     RxQueue {
         id: queue,
         napi: Reading::Known(Some(Linked { to: napi_id(queue), provenance: Provenance::Kernel })),
+        lease: Reading::Known(None),
         rps_cpus: Reading::Known(CpuList::default()),
         rps_flow_cnt: Reading::Known(0),
         coalescing: coalescing.clone(),
@@ -111,6 +112,7 @@ fn cpu(number: u32) -> Cpu {
         smt_siblings: Reading::Known(CpuList::from_iter([core, core + CPUS / 2])),
         numa_node: Reading::Known(Some(u32::from(core >= 2))),
         governor: unread(),
+        scaling_driver: unread(),
         idle_states: unread(),
         counters: CpuCounters {
             net_rx_softirqs: unread(),

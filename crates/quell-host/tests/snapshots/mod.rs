@@ -51,6 +51,7 @@ pub(crate) fn edits() -> Vec<Edit> {
     let mut edits = of_suspension();
     edits.extend(of_polling());
     edits.extend(of_sharing_and_placement());
+    edits.extend(of_cpus());
     edits.extend(of_devices_and_host());
     edits
 }
@@ -83,8 +84,14 @@ fn of_suspension() -> Vec<Edit> {
         edit("packets-dropped", Serious, vec![("/devices/0/counters/rx-dropped", json!(9))]),
         Edit {
             rule: "napi-replaced",
-            severity: Warning,
+            severity: Note,
             now: Vec::new(),
+            then: vec![("/devices/0/napis/0/id", json!(8_001))],
+        },
+        Edit {
+            rule: "napi-replaced",
+            severity: Warning,
+            now: vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))],
             then: vec![("/devices/0/napis/0/id", json!(8_001))],
         },
     ]
@@ -187,12 +194,127 @@ fn of_sharing_and_placement() -> Vec<Edit> {
         ),
         edit("floating-worker", Warning, vec![("/processes/0/threads/1/affinity", json!("0-3"))]),
         edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
+        edit(
+            "queue-leased-to-container",
+            Warning,
+            vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": 0}))],
+        ),
         edit("other-numa-node", Warning, vec![("/irqs/0/effective-affinity", json!("3"))]),
         edit(
             "busy-napi-thread-without-cpu",
             Serious,
             vec![("/devices/0/napis/0/threading", json!("busy-poll")), ("/devices/0/napis/0/thread", poller)],
         ),
+    ]
+}
+
+fn of_cpus() -> Vec<Edit> {
+    use Severity::{Note, Warning};
+    let c6 = "/cpus/each/0/idle-states/1/allowed";
+    vec![
+        edit("deep-idle-states", Warning, vec![(c6, json!(true))]),
+        edit(
+            "deep-idle-states",
+            Note,
+            vec![(c6, json!(true)), ("/cpus/each/0/idle-states/1/exit-latency-us", json!(90))],
+        ),
+        edit("slow-cpu-frequency", Note, vec![("/cpus/each/0/governor", json!("powersave"))]),
+        edit("slow-cpu-frequency", Note, vec![("/cpus/each/0/governor", json!("schedutil"))]),
+        edit(
+            "slow-cpu-frequency",
+            Warning,
+            vec![("/cpus/each/0/governor", json!("powersave")), ("/cpus/each/0/scaling-driver", json!("acpi-cpufreq"))],
+        ),
+        edit("spinning-beside-worker", Warning, spinning_beside_worker()),
+    ]
+}
+
+fn spinning_beside_worker() -> Vec<(&'static str, Value)> {
+    vec![
+        ("/processes/0/files/epolls/1/params/busy_poll_usecs", json!(64)),
+        ("/processes/0/threads/2/affinity", json!("1")),
+    ]
+}
+
+/// Edits that must not cause the finding of a rule.
+pub(crate) struct HarmlessEdit {
+    pub(crate) rule: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) now: Vec<(&'static str, Value)>,
+}
+
+fn harmless(rule: &'static str, reason: &'static str, now: Vec<(&'static str, Value)>) -> HarmlessEdit {
+    HarmlessEdit { rule, reason, now }
+}
+
+pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
+    let no_mode = |queue: usize| {
+        let places = [
+            ["/devices/0/napis/0/defer-hard-irqs", "/devices/0/napis/1/defer-hard-irqs"],
+            ["/devices/0/napis/0/irq-suspend-timeout-ns", "/devices/0/napis/1/irq-suspend-timeout-ns"],
+            [
+                "/processes/0/files/epolls/1/params/prefer_busy_poll",
+                "/processes/0/files/epolls/2/params/prefer_busy_poll",
+            ],
+        ];
+        places.map(|places| (places[queue], if places[queue].ends_with("poll") { json!(false) } else { json!(0) }))
+    };
+    let without_mode = || no_mode(0).into_iter().chain(no_mode(1));
+    let with = |more: Vec<(&'static str, Value)>| without_mode().chain(more).collect::<Vec<_>>();
+    let mut whole_core = spinning_beside_worker();
+    whole_core.push(("/processes/0/threads/2/affinity", json!("0-1")));
+    vec![
+        harmless(
+            "deep-idle-states",
+            "no queue has a mode",
+            with(vec![("/cpus/each/0/idle-states/1/allowed", json!(true))]),
+        ),
+        harmless(
+            "deep-idle-states",
+            "the exit latency is below the timeout",
+            vec![
+                ("/cpus/each/0/idle-states/1/allowed", json!(true)),
+                ("/cpus/each/0/idle-states/1/exit-latency-us", json!(20)),
+            ],
+        ),
+        harmless(
+            "deep-idle-states",
+            "the CPU serves no queue",
+            vec![("/cpus/each/3/idle-states/1/allowed", json!(true))],
+        ),
+        harmless(
+            "slow-cpu-frequency",
+            "no queue has a mode",
+            with(vec![("/cpus/each/0/governor", json!("powersave"))]),
+        ),
+        harmless("slow-cpu-frequency", "the CPU serves no queue", vec![("/cpus/each/3/governor", json!("powersave"))]),
+        harmless(
+            "slow-cpu-frequency",
+            "the user sets the frequency",
+            vec![("/cpus/each/0/governor", json!("userspace"))],
+        ),
+        harmless(
+            "spinning-beside-worker",
+            "the worker does not spin",
+            vec![("/processes/0/threads/2/affinity", json!("1"))],
+        ),
+        harmless("spinning-beside-worker", "the other worker is not pinned to the sibling", whole_core),
+        harmless(
+            "adaptive-moderation",
+            "no queue has a mode",
+            with(vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 1}))]),
+        ),
+        harmless(
+            "adaptive-moderation",
+            "the delay is fixed",
+            vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 0, "rx-usecs": 8}))],
+        ),
+        harmless(
+            "queue-leased-to-container",
+            "the queue has no mode",
+            with(vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": null}))]),
+        ),
+        harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
     ]
 }
 
@@ -238,6 +360,10 @@ fn of_devices_and_host() -> Vec<Edit> {
         ),
         edit("sysfs-differs", Note, vec![("/devices/0/defaults/defer-hard-irqs", json!(0))]),
         edit("settings-not-kept", Note, vec![("/devices/0/driver/driver", json!("veth"))]),
+        edit("settings-not-kept", CannotTell, vec![("/devices/0/driver/driver", json!("idpf"))]),
+        edit("settings-not-kept", CannotTell, vec![("/kernel/release", json!("6.12.9"))]),
+        edit("adaptive-moderation", Note, vec![("/devices/0/coalescing", json!({"use-adaptive-rx": 1}))]),
+        edit("adaptive-moderation", Note, vec![("/devices/0/rx-queues/0/coalescing", json!({"use-adaptive-rx": 1}))]),
         edit("gro-off", Warning, vec![("/devices/0/features/rx-gro/active", json!(false))]),
         edit(
             "tso-bypasses-napi",

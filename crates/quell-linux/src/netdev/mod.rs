@@ -15,7 +15,7 @@ pub use device_threading::{DeviceThreadingError, device_threading, set_device_th
 pub use napi::Napi;
 pub use qstats::{DeviceStats, QueueCounters, QueueStats};
 pub use quell_mode::{NapiThreading, PartialNapiSettings};
-pub use queue::{Queue, QueueKind};
+pub use queue::{Queue, QueueKind, QueueLease};
 
 use crate::netlink::{NetlinkError, NetlinkSocket};
 use crate::netns::Namespace;

@@ -40,6 +40,14 @@ impl Sysfs {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"), parse_word)
     }
 
+    /// Driver that sets the frequency of a CPU (`scaling_driver`), for example `intel_pstate`.
+    ///
+    /// # Errors
+    /// As [`Self::cpu_governor`].
+    pub fn cpu_scaling_driver(&self, cpu: u32) -> Result<String, SysfsError> {
+        self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_driver"), parse_word)
+    }
+
     /// Idle states of a CPU, from the lightest to the deepest.
     ///
     /// # Errors

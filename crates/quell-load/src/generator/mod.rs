@@ -259,11 +259,11 @@ impl Generator {
         mut port: impl FnMut() -> Option<WindowPort>,
     ) -> Result<(), LoadError> {
         self.runs += 1;
-        let LoadSpec { threads, batched_sends, .. } = *self.spec;
+        let LoadSpec { threads, first_thread, batched_sends, .. } = *self.spec;
         let seed = self.spec.seed.wrapping_add(u64::from(self.runs) << 32);
         let content = Arc::clone(&self.content);
         self.start(|thread| {
-            let thread = thread as u32;
+            let thread = first_thread + thread as u32;
             let pace = match schedule {
                 Schedule::Closed if batched_sends => Pace::ClosedBatched,
                 Schedule::Closed => Pace::Closed,
@@ -374,12 +374,12 @@ impl Generator {
             let thread = process.thread(worker.tid);
             let (schedstat, stat) = (thread.schedstat().ok()?, thread.stat().ok()?);
             let ns = |duration: Duration| duration.as_nanos() as u64;
-            Some(GeneratorCpu {
-                run_ns: total.run_ns + schedstat.run_ns,
-                user_ns: total.user_ns + ns(stat.utime.duration()),
-                system_ns: total.system_ns + ns(stat.stime.duration()),
-                wait_ns: total.wait_ns + schedstat.wait_ns,
-            })
+            Some(total.plus(GeneratorCpu {
+                run_ns: schedstat.run_ns,
+                user_ns: ns(stat.utime.duration()),
+                system_ns: ns(stat.stime.duration()),
+                wait_ns: schedstat.wait_ns,
+            }))
         })
     }
 }

@@ -37,6 +37,14 @@ struct Desk {
     notices: Receiver<WindowNotice>,
 }
 
+/// Outcome of an order.
+enum Attempt {
+    /// The window was measured, with this CPU cost if /proc could be read.
+    Measured(Option<GeneratorCpu>),
+    /// A thread was notified after the start of the window.
+    TooLate,
+}
+
 /// A measurement's observer, and when it is notified.
 struct Watch<'a> {
     called_ns: u64,
@@ -81,12 +89,49 @@ impl RunningLoad {
     /// thread has exited; [`RunningLoad::stop`] returns the reason. Errors of requests are in the report.
     pub fn measure(&mut self, window: Duration, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
         let length_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 4);
-        if length_ns == 0 {
+        let called_ns = monotonic_ns();
+        let mut lead_ns = WINDOW_LEAD_NS;
+        loop {
+            let start_ns = monotonic_ns() + lead_ns;
+            let window_ns = start_ns..start_ns + length_ns;
+            let planned = Duration::from_nanos(window_ns.end - called_ns);
+            let mut watch = Watch { called_ns, planned, observer: &mut *observer };
+            if let Some(report) = self.measure_once(&window_ns, &mut watch)? {
+                return Ok(report);
+            }
+            lead_ns = (2 * lead_ns).min(WINDOW_LEAD_MAX_NS);
+        }
+    }
+
+    /// As [`Self::measure`], for the window `window_ns` on [`monotonic_ns`]'s clock, so that generators on several
+    /// machines measure at the same time. Returns `None` at once if a thread was notified after the start of the window.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn measure_at(
+        &mut self,
+        window_ns: Range<u64>,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Option<LoadReport>, LoadError> {
+        let called_ns = monotonic_ns();
+        let planned = Duration::from_nanos(window_ns.end.saturating_sub(called_ns));
+        self.measure_once(&window_ns, &mut Watch { called_ns, planned, observer })
+    }
+
+    fn measure_once(&mut self, window_ns: &Range<u64>, watch: &mut Watch<'_>) -> Result<Option<LoadReport>, LoadError> {
+        if window_ns.is_empty() {
             return Err(LoadError::spec("window", "it is empty"));
         }
         let mut total = Tally { errors: std::mem::take(&mut self.unreported), ..Tally::default() };
-        match self.measure_into(&mut total, length_ns, observer) {
-            Ok(cpu) => Ok(total.into_report(length_ns, cpu, self.generator.engines())),
+        match self.measure_into(&mut total, window_ns, watch) {
+            Ok(Attempt::Measured(cpu)) => {
+                let length_ns = window_ns.end - window_ns.start;
+                Ok(Some(total.into_report(length_ns, cpu, self.generator.engines())))
+            }
+            Ok(Attempt::TooLate) => {
+                self.unreported = total.errors;
+                Ok(None)
+            }
             Err(error) => {
                 self.unreported = total.errors;
                 Err(error)
@@ -97,30 +142,22 @@ impl RunningLoad {
     fn measure_into(
         &mut self,
         total: &mut Tally,
-        length_ns: u64,
-        observer: &mut dyn RunObserver,
-    ) -> Result<Option<GeneratorCpu>, LoadError> {
-        let called_ns = monotonic_ns();
-        let mut lead_ns = WINDOW_LEAD_NS;
-        loop {
-            let start_ns = monotonic_ns() + lead_ns;
-            let window_ns = start_ns..start_ns + length_ns;
-            let mut watch = Watch { called_ns, planned: Duration::from_nanos(window_ns.end - called_ns), observer };
-            self.order(&window_ns)?;
-            if !self.is_accepted(total, &mut watch)? {
-                lead_ns = (2 * lead_ns).min(WINDOW_LEAD_MAX_NS);
-                continue;
-            }
-            let Watch { called_ns, planned, observer } = &mut watch;
-            let ControlFlow::Continue(cpu) = self.generator.watch_window(&window_ns, *called_ns, *planned, *observer)
-            else {
-                return Err(LoadError::Cancelled);
-            };
-            for desk in &self.desks {
-                self.next_stage(desk, total, &mut watch)?;
-            }
-            return Ok(cpu);
+        window_ns: &Range<u64>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Attempt, LoadError> {
+        self.order(window_ns)?;
+        if !self.is_accepted(total, watch)? {
+            return Ok(Attempt::TooLate);
         }
+        let ControlFlow::Continue(cpu) =
+            self.generator.watch_window(window_ns, watch.called_ns, watch.planned, watch.observer)
+        else {
+            return Err(LoadError::Cancelled);
+        };
+        for desk in &self.desks {
+            self.next_stage(desk, total, watch)?;
+        }
+        Ok(Attempt::Measured(cpu))
     }
 
     fn order(&mut self, window_ns: &Range<u64>) -> Result<(), LoadError> {

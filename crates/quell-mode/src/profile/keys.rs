@@ -157,7 +157,12 @@ pub(super) const QUEUES: ProfileTable = ProfileTable {
         ),
         key("coalescing", "table", "Interrupt coalescing of these queues.", "{ rx-usecs = 8 }"),
         key("irq-cpus", super::CpuPolicy::EXPECTED, "IRQ affinity, one CPU per queue in turn.", "'numa-local'"),
-        key("xps", super::XpsPolicy::EXPECTED, "Transmit queue of a sender (XPS).", "'irq-cpu'"),
+        key(
+            "xps",
+            super::XpsPolicy::EXPECTED,
+            "Transmit queue of a sender (XPS). \"irq-cpu\" clears `xps_rxqs`, which takes precedence over `xps_cpus`.",
+            "'irq-cpu'",
+        ),
         key("rps", "false", "Turns RPS off.", "false"),
         key("thread-cpus", super::CpuPolicy::EXPECTED, "CPUs of the NAPI threads, one per queue in turn.", "'2-5'"),
         key("thread-scheduling", super::ThreadScheduling::EXPECTED, "Scheduling of the NAPI threads.", "'fifo:50'"),

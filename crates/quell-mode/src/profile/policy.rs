@@ -36,7 +36,8 @@ impl CpuPolicy {
 pub enum XpsPolicy {
     /// XPS is off.
     Off,
-    /// The queue whose interrupt goes to the sender's CPU.
+    /// The queue whose interrupt goes to the sender's CPU. Also clears `xps_rxqs`, which the kernel prefers to
+    /// `xps_cpus`.
     IrqCpu,
     /// The queue with the same number as the socket's receive queue.
     RxQueue,

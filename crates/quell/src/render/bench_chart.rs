@@ -3,7 +3,7 @@
 
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
-use quell_bench::offered_load::OfferedLoad;
+use quell_load::OfferedLoad;
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 

@@ -9,12 +9,12 @@ use quell_bench::experiment::{
     CommandFacts, EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts,
 };
 use quell_bench::facts::ModelFacts;
-use quell_bench::offered_load::OfferedLoad;
 use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
 use quell_linux::visible;
+use quell_load::OfferedLoad;
 
 use super::number::{self, ABSENT};
 

@@ -8,9 +8,9 @@ use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, RecordedChange, TargetProgram, UndoOutcome};
+use quell_host::journal::{History, JournalError, RecordedChange, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
-use quell_host::recovery::Reverted;
+use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible;
 use serde::Serialize;
 
@@ -160,12 +160,7 @@ impl StatusReport {
 
 impl WaitingReport {
     fn of(history: &History) -> Self {
-        let why = |entry: &quell_host::journal::Entry| match &entry.undone {
-            Some(UndoOutcome::Waits(why)) => Some(why.clone()),
-            _ => None,
-        };
-        let settings = history.pending().filter_map(|(_, entry)| why(entry)).collect();
-        Self { purpose: history.begin.purpose.clone(), settings }
+        Self { purpose: history.begin.purpose.clone(), settings: waiting_settings(history) }
     }
 }
 

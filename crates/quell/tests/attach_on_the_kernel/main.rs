@@ -25,6 +25,10 @@ fn a_mode_is_attached_to_a_running_memcached_and_detached() {
     let pid = stage.pid();
     let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
     assert!(planned.contains("server0 rx 0-1") && planned.contains("no other process"), "{planned}");
+    let warning = "[suspend-timeout-too-short]";
+    assert!(!planned.contains(warning), "{planned}");
+    let short = stage.says(0, &["attach", "suspend20,irq-suspend-timeout=20000", &pid, "--dry-run"]);
+    assert!(short.contains(warning), "{short}");
     assert!(!stage.is_set());
     assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "without a terminal, --yes is required");
     assert!(!stage.is_set());

@@ -54,21 +54,26 @@ pub(crate) fn restore(
         }
         value => on_value(kernel, value, PutBack { what: value.text().what }),
     };
-    match (undone, change) {
-        (Err(error), PlannedChange::Napi { device, queue, values: Diff { old, new: Some(new) }, .. })
-            if error.is_absent() && old.as_ref() != Some(new) =>
-        {
-            let values = new.unlike(&old.unwrap_or_default());
-            let device = kernel.link(device).map(|link| link.name);
-            device.map(|device| UndoOutcome::Waits(napi::waits(&format!("queue {queue}"), &device, &values)))
-        }
-        (undone, _) => undone,
+    match undone {
+        Err(error) if error.is_absent() => match describe_waiting(kernel, change) {
+            Some(text) => text.map(UndoOutcome::Waits),
+            None => Err(error),
+        },
+        undone => undone,
     }
     .or_else(|error| match error.is_absent() {
         // The setting vanished with its device, queue or thread.
         true => Ok(UndoOutcome::AlreadyGone),
         false => Err(error),
     })
+}
+
+/// Text for a change that waits for its queue, with the present name of its device. `None` if it is no change of a queue.
+pub(crate) fn describe_waiting(kernel: &Kernel<'_>, change: &PlannedChange) -> Option<Result<String, SettingsError>> {
+    let PlannedChange::Napi { device, queue, values: Diff { old, new: Some(new) }, .. } = change else { return None };
+    let values = new.unlike(&old.unwrap_or_default());
+    let text = |device: String| napi::waits(&format!("queue {queue}"), &device, &values);
+    (old.as_ref() != Some(new)).then(|| kernel.link(device).map(|link| text(link.name)))
 }
 
 /// Operation on one value that can be read and written.

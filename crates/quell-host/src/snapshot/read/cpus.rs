@@ -53,6 +53,7 @@ impl Common<'_> {
             smt_siblings: CpuList::siblings(self.sysfs.path(), number).outcome(),
             numa_node: self.numa_node(number),
             governor: self.sysfs.cpu_governor(number).outcome(),
+            scaling_driver: self.sysfs.cpu_scaling_driver(number).outcome(),
             idle_states,
             counters: self.counters(number),
         }

@@ -16,6 +16,7 @@ use quell_host::drift::{self, Condition, Drift};
 use quell_host::journal::RecordedChange;
 use quell_host::persistent::{self, Persistent};
 use quell_host::plan::ProfilePlan;
+use quell_host::plan::consequences::consequences_of_profile;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -25,6 +26,7 @@ use quell_mode::profile::{Profile, ProfileError};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
+use crate::render::attach::finding_lines;
 use crate::render::plan_tree;
 use crate::render::status::undo_outcome;
 
@@ -81,16 +83,19 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
     let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
+    if !args.dry_run {
+        refuse_under_attachments()?;
+    }
+    let observed = observe(request.netns, &profile).map_err(failure)?;
+    let plan = ProfilePlan::of(&observed, &profile);
+    finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
     if args.dry_run {
-        let observed = observe(request.netns, &profile).map_err(failure)?;
-        let plan = ProfilePlan::of(&observed, &profile);
         show(&plan, args.json)?;
         return match plan.impossible.is_empty() || args.partly {
             true => Ok(()),
             false => Err(failure(ApplyError::Impossible(plan))),
         };
     }
-    refuse_under_attachments()?;
     let applied = transact(&request, args.confirm).map_err(failure)?;
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);

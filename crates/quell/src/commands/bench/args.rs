@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use quell_bench::offered_load::OfferedLoad;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
+use quell_load::OfferedLoad;
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;

@@ -17,11 +17,11 @@ use quell_bench::experiment::earlier::{self, Matrix};
 use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
-use quell_bench::offered_load::OfferedLoad;
 use quell_bench::run::BenchError;
 use quell_bench::vm::earlier::{self as earlier_guest, InterruptCounts};
 use quell_experiment::ExperimentEvent;
 use quell_linux::visible;
+use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 
 use args::Where;

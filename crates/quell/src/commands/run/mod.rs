@@ -28,6 +28,7 @@ use self::verify::Verifier;
 use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::attach::finding_lines;
 use crate::render::launch as render;
 
 /// Options of `quell run`.
@@ -93,8 +94,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.dry_run {
         output::data(&render::launch(&launch))?;
         if !args.no_queues {
-            let plan = queues::plan(&launch.choice)?;
+            let (plan, findings) = queues::plan(&launch.choice)?;
             output::data(&render::queues(&plan))?;
+            output::data(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
             queues::refuse_impossible(&launch.choice, &plan)?;
         }
         return Ok(ExitCode::SUCCESS);

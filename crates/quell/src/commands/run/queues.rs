@@ -4,9 +4,11 @@
 
 use std::ops::ControlFlow;
 
+use quell_host::attach::consequences::consequences;
 use quell_host::attach::launch::plan_of_devices;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
+use quell_host::findings::Finding;
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
 use quell_launch::choice::LaunchChoice;
@@ -20,7 +22,7 @@ use crate::commands::snapshot_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
-use crate::render::attach::placement as placement_lines;
+use crate::render::attach::{finding_lines, placement as placement_lines};
 use crate::render::{launch as render, status};
 
 /// Changes to the host for a command; none by default.
@@ -32,14 +34,17 @@ pub(super) struct Queues {
     details: bool,
 }
 
-/// Plans the queue changes.
+/// Plans the queue changes, and predicts the findings about queues that they cause.
 ///
 /// # Errors
 /// When no snapshot can be taken, or a device does not exist.
-pub(super) fn plan(choice: &LaunchChoice) -> Result<AttachPlan, Failure> {
+pub(super) fn plan(choice: &LaunchChoice) -> Result<(AttachPlan, Vec<Finding>), Failure> {
     let (snapshot, _) = take(&SnapshotScope::default()).map_err(|error| not_taken(&error))?;
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
-    plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)
+    let plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
+    let mut findings = consequences(&snapshot, None, &plan);
+    findings.retain(Finding::is_about_queues);
+    Ok((plan, findings))
 }
 
 /// Fails if parts of the plan are impossible, before anything is started.
@@ -64,13 +69,13 @@ impl Queues {
     pub(super) fn set(choice: &LaunchChoice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
         let mode = choice.mode.value;
         let follows = follows || wanted != Wanted::default();
-        let plan = plan(choice)?;
+        let (plan, findings) = plan(choice)?;
         plan.log();
         refuse_impossible(choice, &plan)?;
         if !follows && plan.queues().all(|step| step.is_there()) {
             return Ok(Self::default());
         }
-        for line in render::affected_lines(&plan) {
+        for line in render::affected_lines(&plan).into_iter().chain(finding_lines(&findings)) {
             output::say(&format!("quell: {line}"));
         }
         let journal = journal();

@@ -12,7 +12,7 @@ use std::fmt::{self, Write as _};
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
-use quell_host::findings::{Finding, Severity};
+use quell_host::findings::{Finding, Fix, Severity};
 use quell_host::journal::TargetProgram;
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
@@ -89,7 +89,7 @@ fn programs(programs: &[TargetProgram]) -> String {
 }
 
 /// Warnings and serious findings about the plan, one line per kind.
-fn finding_lines(findings: &[Finding]) -> Vec<String> {
+pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     let mut kinds: Vec<(&Finding, usize)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity > Severity::Note) {
         match kinds.iter_mut().find(|(first, _)| (first.id, first.severity) == (finding.id, finding.severity)) {
@@ -98,9 +98,14 @@ fn finding_lines(findings: &[Finding]) -> Vec<String> {
         }
     }
     let line = |(first, count): &(&Finding, usize)| {
-        let places = if *count > 1 { format!("({count} times, first)") } else { String::new() };
-        let fix = first.fix.first().map(|fix| format!("; {fix}")).unwrap_or_default();
-        format!("{}: {}{places}: {}{fix}", first.severity.word(), first.title, first.seen)
+        let places = if *count > 1 { format!(" ({count} times, first)") } else { String::new() };
+        // Commands change the present values, which are not those of the plan.
+        let advice = first.fix.iter().find_map(|fix| match fix {
+            Fix::Advice(text) => Some(format!("; {text}")),
+            Fix::Command(_) => None,
+        });
+        let Finding { severity, title, id, seen, .. } = first;
+        format!("{}: {title} [{id}]{places}: {seen}{}", severity.word(), advice.unwrap_or_default())
     };
     kinds.iter().map(line).collect()
 }

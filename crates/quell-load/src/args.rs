@@ -1,0 +1,212 @@
+//! Options of a load on the command line, and their conversion to a specification. Programs that run the generator
+//! share them.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use quell_linux::CpuList;
+
+use crate::{
+    Distribution, Generator, LoadSpec, Memcached, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule, Transport,
+    Workload,
+};
+
+/// Options of a load.
+#[derive(Debug, Args)]
+pub struct LoadOptions {
+    /// The server, HOST:PORT.
+    pub server: String,
+    /// Requests per second, at times that do not depend on responses (20000, 200K), or `max`: each connection sends
+    /// its next request as soon as its response has arrived.
+    #[arg(long, value_name = "RATE", default_value = "max")]
+    pub rate: OfferedLoad,
+    /// Request protocol.
+    #[arg(long, value_enum, default_value_t = RequestProtocol::Memcached)]
+    pub protocol: RequestProtocol,
+    /// Use UDP (request-response only).
+    #[arg(long)]
+    pub udp: bool,
+    /// Total number of connections.
+    #[arg(short, long, value_name = "N", default_value_t = 64)]
+    pub connections: u32,
+    /// Generator threads.
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub threads: u32,
+    /// CPUs to pin the threads to: 2,4-7 [not pinned]
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<CpuList>,
+    /// Maximum number of outstanding requests per connection.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub depth: u32,
+    /// With `--rate max`: read the responses of all ready connections before the next requests are sent. The server
+    /// then receives larger batches than from independent clients
+    #[arg(long)]
+    pub batch: bool,
+    /// How the threads wait for responses.
+    #[arg(long, value_enum, default_value_t = PollingChoice::Auto)]
+    pub polling: PollingChoice,
+    /// Warm-up before measuring, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub warm_up: f64,
+    /// Measured time, in seconds.
+    #[arg(short = 's', long, value_name = "S", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Seed of the random number generator.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Gaps between requests; their mean is scaled to the rate.
+    #[arg(long, value_name = "DIST", default_value = "facebook-gaps")]
+    pub gaps: Distribution,
+    /// memcached: number of keys.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub keys: u32,
+    /// memcached: key sizes, in bytes.
+    #[arg(long, value_name = "DIST", default_value = "facebook-keys")]
+    pub key_bytes: Distribution,
+    /// memcached: value sizes, in bytes.
+    #[arg(long, value_name = "DIST", default_value = "facebook-values")]
+    pub value_bytes: Distribution,
+    /// memcached: share of get requests, 0 to 1; the others are sets.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
+    pub get_share: f64,
+    /// memcached: do not preload the keys.
+    #[arg(long)]
+    pub no_preload: bool,
+    /// memcached: time limit for preloading the keys, in seconds.
+    #[arg(long, value_name = "S", default_value_t = Generator::PRELOAD_LIMIT.as_secs_f64())]
+    pub preload_seconds: f64,
+    /// request-response: request size, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub request_bytes: u32,
+    /// request-response: response size, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub response_bytes: u32,
+    /// request-response: check the content of responses; the server has to be `quell respond`.
+    #[arg(long)]
+    pub check_content: bool,
+}
+
+/// Explanation of the distributions, for the end of the help.
+pub const DISTRIBUTIONS: &str = concat!(
+    "Distributions: fixed:N, uniform:LOW,HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
+    "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
+);
+
+/// Request protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RequestProtocol {
+    /// memcached's text protocol: get and set.
+    Memcached,
+    /// Requests and responses of fixed size, as in netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond`.
+    RequestResponse,
+}
+
+/// How the threads wait for responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PollingChoice {
+    /// Busy polling if the receive queues defer interrupts, epoll otherwise.
+    Auto,
+    /// Edge-triggered epoll.
+    Epoll,
+    /// Non-blocking receives with SO_BUSY_POLL; needs CAP_NET_ADMIN.
+    BusyPoll,
+}
+
+/// An option whose value is invalid, or which does not fit the others.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidLoadOption(String);
+
+impl LoadOptions {
+    /// Specification of the generator. Resolves the server's name.
+    ///
+    /// # Errors
+    /// Fails if the server has no address.
+    pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
+        let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
+        let workload = match self.protocol {
+            RequestProtocol::Memcached => Workload::Memcached(Memcached {
+                keys: self.keys,
+                key_bytes: self.key_bytes,
+                value_bytes: self.value_bytes,
+                get_share: self.get_share,
+            }),
+            RequestProtocol::RequestResponse => Workload::RequestResponse(RequestResponse {
+                request_bytes: self.request_bytes,
+                response_bytes: self.response_bytes,
+                check_content: self.check_content,
+            }),
+        };
+        Ok(LoadSpec {
+            connections: self.connections,
+            depth: self.depth,
+            threads: self.threads,
+            cpus: self.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.iter().collect()),
+            polling: match self.polling {
+                PollingChoice::Auto => Polling::Auto,
+                PollingChoice::Epoll => Polling::Epoll,
+                PollingChoice::BusyPoll => Polling::BusyPoll,
+            },
+            batched_sends: self.batch,
+            seed: self.seed,
+            ..LoadSpec::new(address(&self.server)?, transport, workload)
+        })
+    }
+
+    /// Schedule and durations of the run.
+    ///
+    /// # Errors
+    /// Fails if an option is out of range or does not fit the others.
+    pub fn run_spec(&self) -> Result<RunSpec, InvalidLoadOption> {
+        if self.batch && self.rate != OfferedLoad::Max {
+            return Err(InvalidLoadOption::new("--batch requires --rate max"));
+        }
+        let schedule = match self.rate {
+            OfferedLoad::Max => Schedule::Closed,
+            OfferedLoad::Rate(rate_per_s) => Schedule::Open { rate_per_s, gaps: self.gaps },
+            OfferedLoad::Percent(_) => {
+                return Err(InvalidLoadOption::new(
+                    "--rate: a percentage is not supported; give requests per second or max",
+                ));
+            }
+        };
+        Ok(RunSpec {
+            schedule,
+            warm_up_ms: milliseconds("--warm-up", self.warm_up, 0.0)?,
+            measure_ms: milliseconds("--seconds", self.seconds, 0.001)?,
+        })
+    }
+
+    /// Time limit for storing the keys. `None` if they are not stored.
+    ///
+    /// # Errors
+    /// Fails if the time is out of range.
+    pub fn preload_limit(&self) -> Result<Option<Duration>, InvalidLoadOption> {
+        let limit = Duration::from_millis(milliseconds("--preload-seconds", self.preload_seconds, 0.001)?.into());
+        Ok((!self.no_preload).then_some(limit))
+    }
+}
+
+impl InvalidLoadOption {
+    fn new(problem: impl Into<String>) -> Self {
+        Self(problem.into())
+    }
+}
+
+fn address(server: &str) -> Result<SocketAddr, InvalidLoadOption> {
+    let unknown = |why: &dyn std::fmt::Display| {
+        InvalidLoadOption::new(format!("server {server:?}: {why}; expected HOST:PORT, such as 192.0.2.1:11211"))
+    };
+    let mut addresses = server.to_socket_addrs().map_err(|error| unknown(&error))?;
+    addresses.next().ok_or_else(|| unknown(&"the name has no address"))
+}
+
+fn milliseconds(option: &str, seconds: f64, least: f64) -> Result<u32, InvalidLoadOption> {
+    const MOST: f64 = 1_000_000.0;
+    if !(least..=MOST).contains(&seconds) {
+        return Err(InvalidLoadOption::new(format!("{option} {seconds}: expected {least} to {MOST} seconds")));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((seconds * 1e3).round() as u32)
+}
