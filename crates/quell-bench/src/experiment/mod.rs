@@ -2,6 +2,7 @@
 //! starts a command for each slice, and [`model`] simulates a server. [`ExperimentResult`] is the result file.
 //! [`quell_experiment::analyse`] derives the verdicts from it.
 
+pub mod clients;
 pub mod command;
 pub mod earlier;
 pub mod figures;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::vm::GuestFacts;
+use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
 use command::{CommandRunner, CommandSubjectError, StartedCommand};
 use figures::Work;
 use judge::{Judge, JudgeError, Judges, PrintedFigures};
@@ -88,7 +90,7 @@ pub enum SubjectFacts {
 }
 
 /// Programs of this host, and the commands that generated the load and measured them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProgramsFacts {
     /// Processes that were measured.
@@ -106,6 +108,9 @@ pub struct ProgramsFacts {
     /// Judge that printed figures of another program on the same queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Vec<String>>,
+    /// Clients on other machines that generated and measured the load. Absent without `--clients`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<RemoteClientsFacts>,
 }
 
 /// A command that was started for each slice, and the commands that generated the load and measured it.
@@ -233,7 +238,7 @@ pub struct Timing {
 }
 
 /// An experiment on running programs of this host.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ProgramsRequest {
     /// Delivery modes to compare. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
@@ -243,6 +248,8 @@ pub struct ProgramsRequest {
     pub load: Option<Vec<String>>,
     /// Commands that measure each slice.
     pub judges: Judges,
+    /// Clients on other machines that generate the load and measure each slice. With them, there are no judges.
+    pub clients: Option<RemoteClients>,
 }
 
 /// An experiment on a command that is started under each mode.
@@ -300,6 +307,9 @@ pub enum ComparisonError {
     /// The judge failed or printed no figures.
     #[error(transparent)]
     Judge(#[from] JudgeError),
+    /// The clients on other machines are not under load.
+    #[error(transparent)]
+    Clients(#[from] ClientsError),
     /// The kernel does not report the CPUs that this process may use.
     #[error(transparent)]
     Host(#[from] SchedError),
@@ -341,7 +351,7 @@ pub type Watch<'a> = dyn FnMut(ExperimentEvent<'_, DeliveryMode>) + 'a;
 /// # Errors
 /// See [`ComparisonError`]. All settings were restored, unless the error reports otherwise.
 pub fn run_programs(
-    request: &ProgramsRequest,
+    request: &mut ProgramsRequest,
     preview: &Preview,
     targets: Targets,
     journal: &Journal,
@@ -355,16 +365,22 @@ pub fn run_programs(
         true => PrintedFigures::new(),
         false => request.judges.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
     };
-    let design = design(&request.modes, criteria_of_judge(&judged), request.timing, 1);
+    let offered = request.clients.as_ref().map(RemoteClients::offered_load);
+    let criteria = offered.map_or_else(|| criteria_of_judge(&judged), criteria);
+    let design = design(&request.modes, criteria, request.timing, 1);
     design.check()?;
     let facts = facts(request, preview, &targets);
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
-    let traffic = Traffic::Live(request.judges.clone());
+    let traffic = match request.clients.take() {
+        Some(clients) => Traffic::Clients(Box::new(clients)),
+        None => Traffic::Live(request.judges.clone()),
+    };
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
     let finished = drive(&mut subject, design, watch, stopped)?;
-    result.experiments.push(finished_experiment(finished, None, None)?);
+    let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
+    result.experiments.push(finished_experiment(finished, offered, rate_per_s)?);
     Ok(result)
 }
 
@@ -529,5 +545,6 @@ fn facts(request: &ProgramsRequest, preview: &Preview, targets: &Targets) -> Pro
         load: request.load.clone(),
         latency: words_of(request.judges.latency.as_ref()),
         beside: words_of(request.judges.beside.as_ref()),
+        clients: request.clients.as_ref().map(|clients| clients.facts().clone()),
     }
 }

@@ -17,6 +17,7 @@ use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad};
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 
+use super::clients::{ClientsError, RemoteClients, RemoteWindow};
 use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
@@ -26,6 +27,8 @@ use crate::counters::{CounterReading, TrialCounters, Watched};
 pub enum Traffic {
     /// Quell's generator, which measures latency, and the client of the second server, if there is one.
     Generator(RunningLoad, Option<Arc<BesideClient>>),
+    /// Clients on other machines, which run Quell's generator.
+    Clients(Box<RemoteClients>),
     /// Clients that Quell does not control. Quell measures only the server; judges may measure more.
     Live(Judges),
 }
@@ -63,6 +66,9 @@ pub enum SubjectError {
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A client on another machine failed.
+    #[error(transparent)]
+    Clients(#[from] ClientsError),
     /// The second server failed.
     #[error(transparent)]
     Beside(#[from] BesideError),
@@ -147,29 +153,59 @@ impl<'a> Programs<'a> {
             Err(LoadError::Cancelled) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let counters = match &observer.readings[..] {
+        let readings = observer.readings;
+        let of_beside = beside.is_some().then_some(observer.of_beside).transpose()?;
+        let mut observed = self.observation(slice_ms, &report, &readings);
+        if let Some(latency) = of_beside {
+            observed.metrics.extend(figures::of_beside(&latency));
+        }
+        Ok(Some(observed))
+    }
+
+    fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let Traffic::Clients(clients) = &mut self.traffic else { return Ok(None) };
+        loop {
+            let mut observer = Observer {
+                watched: &self.watched,
+                proc: &self.proc,
+                polls: self.polls.as_ref(),
+                stopped: self.stopped,
+                readings: Vec::with_capacity(2),
+                beside: None,
+                of_beside: Ok(LatencyHistogram::new()),
+            };
+            match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, self.stopped)? {
+                RemoteWindow::Measured(report) => {
+                    let readings = observer.readings;
+                    return Ok(Some(self.observation(slice_ms, &report, &readings)));
+                }
+                RemoteWindow::TooLate => {}
+                RemoteWindow::Stopped => return Ok(None),
+            }
+        }
+    }
+
+    /// Combines the report of a slice with the counters that were read at its start and end.
+    fn observation(&self, slice_ms: u32, report: &LoadReport, readings: &[CounterReading]) -> SliceObservation {
+        let counters = match readings {
             [first, last] => self.watched.between(first, last),
             _ => TrialCounters::default(),
         };
         let seconds = f64::from(slice_ms) / 1e3;
-        let mut metrics = figures::of_counters(&counters, Some(report.answered_in_window), seconds);
-        if beside.is_some() {
-            metrics.extend(figures::of_beside(&observer.of_beside?));
-        }
-        Ok(Some(SliceObservation {
+        SliceObservation {
             spent_ms: self.spent_ms(),
-            metrics,
+            metrics: figures::of_counters(&counters, Some(report.answered_in_window), seconds),
             latency: Some((&report.latency).into()),
             foreign_cpu: server_side::foreign_cpu(&self.watched, &counters),
-            flags: flags(&report),
-        }))
+            flags: flags(report),
+        }
     }
 
     fn observe_live(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let none = Judges::default();
         let judges = match &self.traffic {
             Traffic::Live(judges) => judges,
-            Traffic::Generator(..) => &none,
+            Traffic::Generator(..) | Traffic::Clients(_) => &none,
         };
         let observed = server_side::observe(&self.watched, self.polls.as_ref(), judges, slice_ms, self.stopped)?;
         Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
@@ -203,6 +239,7 @@ impl ExperimentSubject for Programs<'_> {
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let observed = match &self.traffic {
             Traffic::Generator(..) => self.observe_generator(slice_ms),
+            Traffic::Clients(_) => self.observe_clients(slice_ms),
             Traffic::Live(_) => self.observe_live(slice_ms),
         };
         match self.ended_program() {

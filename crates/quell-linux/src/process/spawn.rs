@@ -74,8 +74,8 @@ pub enum Output {
     Tail(usize),
 }
 
-/// A program to start, with its settings. Its stdin is `/dev/null`. Of this process's open files, it inherits only
-/// its output.
+/// A program to start, with its settings. Its stdin is `/dev/null` unless it is set. Of this process's open files, it
+/// inherits only its input and output.
 #[derive(Debug)]
 pub struct Spawn<'a> {
     program: OsString,
@@ -83,6 +83,7 @@ pub struct Spawn<'a> {
     env: Vec<(OsString, OsString)>,
     netns: Option<BorrowedFd<'a>>,
     cpus: Option<CpuList>,
+    stdin: Option<io::PipeReader>,
     stdout: Output,
     stderr: Output,
     death_signal: Option<Signal>,
@@ -97,6 +98,7 @@ impl<'a> Spawn<'a> {
             env: Vec::new(),
             netns: None,
             cpus: None,
+            stdin: None,
             stdout: Output::Null,
             stderr: Output::Null,
             death_signal: None,
@@ -128,6 +130,13 @@ impl<'a> Spawn<'a> {
     #[must_use]
     pub fn cpus(mut self, cpus: CpuList) -> Self {
         self.cpus = Some(cpus);
+        self
+    }
+
+    /// Sets the pipe that the program reads as stdin.
+    #[must_use]
+    pub fn stdin(mut self, pipe: io::PipeReader) -> Self {
+        self.stdin = Some(pipe);
         self
     }
 
@@ -178,7 +187,7 @@ impl<'a> Spawn<'a> {
         let (stderr, stderr_tail) = redirect(self.stderr).map_err(early)?;
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env);
-        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from)).stdout(stdout).stderr(stderr);
         let preparation = Preparation {
             netns: self.netns.map(|netns| netns.as_raw_fd()),
             mask: self.cpus.as_ref().map(CpuMask::new),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_bench::experiment::clients::RemoteClientsFacts;
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{
     CommandFacts, EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts,
@@ -128,7 +129,26 @@ fn of_programs(programs: &ProgramsFacts) -> String {
         number_of(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
         number_of(programs.epolls, "epoll"),
-        traffic(programs.load.as_deref(), programs.latency.as_deref(), programs.beside.as_deref()),
+        match &programs.clients {
+            Some(clients) => of_clients(clients),
+            None => traffic(programs.load.as_deref(), programs.latency.as_deref(), programs.beside.as_deref()),
+        },
+    )
+}
+
+/// Describes clients on other machines, and how exactly requests are attributed to slices.
+fn of_clients(facts: &RemoteClientsFacts) -> String {
+    let mut hosts: Vec<&str> = facts.clients.iter().map(|client| client.host.as_str()).collect();
+    hosts.dedup();
+    let hosts: Vec<_> = hosts.into_iter().map(visible::name).collect();
+    let measuring = facts.clients.iter().find(|client| client.measures_only);
+    let measuring =
+        measuring.map_or_else(String::new, |client| format!("; only rank {} measures latency", client.rank));
+    format!(
+        "load of {} on {}{measuring}; requests are attributed to slices within ± {} ms (clocks compared by ping-pong)",
+        number_of(facts.clients.len(), "client"),
+        hosts.join(", "),
+        number::short(facts.attribution_error_ns() as f64 / 1e6)
     )
 }
 

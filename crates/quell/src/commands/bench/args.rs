@@ -53,6 +53,11 @@ pub(crate) struct BenchArgs {
     /// Generate the load with this command during the measurement [live traffic]
     #[arg(long, value_name = "COMMAND")]
     pub(crate) load: Option<String>,
+    /// Load from other machines during the measurement, and compare the latencies that they measure. The command starts
+    /// `quell-mpi … --follow` on them: "mpirun --hostfile hosts --bind-to none quell-mpi 192.0.2.1:11211 --rate 200K
+    /// --follow"
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["load", "latency", "beside_latency", "command"])]
+    pub(crate) clients: Option<String>,
     /// Run this command once per slice, for example "wrk -d 1 ...", and compare the figures that it prints as `NAME
     /// VALUE` or as a line of JSON.
     #[arg(long, value_name = "COMMAND")]
@@ -169,6 +174,7 @@ impl BenchArgs {
     pub(crate) fn of_programs_only(&self) -> Vec<&'static str> {
         let given = [
             (self.load.is_some(), "--load"),
+            (self.clients.is_some(), "--clients"),
             (self.latency.is_some(), "--latency"),
             (self.beside_latency.is_some(), "--beside-latency"),
             (self.yes, "--yes"),
@@ -233,7 +239,7 @@ const OF_LAB: [&str; 13] = [
 ];
 
 /// Options of a measurement. They conflict with options such as `--show`, which measure nothing.
-const OF_MEASURING: [&str; 27] = [
+const OF_MEASURING: [&str; 28] = [
     "beside",
     "beside_latency",
     "command",
@@ -241,6 +247,7 @@ const OF_MEASURING: [&str; 27] = [
     "unit",
     "cgroup",
     "load",
+    "clients",
     "latency",
     "yes",
     "host",

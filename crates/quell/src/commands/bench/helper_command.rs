@@ -40,13 +40,24 @@ impl HelperCommand {
     /// # Errors
     /// Fails if the journal could not be written or the command could not be started.
     pub(super) fn start(journal: &Journal, words: &[String], role: &str, purpose: &str) -> Result<Self, Failure> {
+        Self::start_with(journal, words, role, purpose, |spawn| spawn)
+    }
+
+    /// As [`Self::start`]. `with_files` sets standard input and output, which are `/dev/null` otherwise.
+    pub(super) fn start_with(
+        journal: &Journal,
+        words: &[String],
+        role: &str,
+        purpose: &str,
+        with_files: impl FnOnce(Spawn<'static>) -> Spawn<'static>,
+    ) -> Result<Self, Failure> {
         let id = format!("{role}-{}", std::process::id());
         let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
         keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
         // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end
         // its own command, and the journal could not identify that command.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
-        let spawn = spawn.is_terminated_with_this_thread();
+        let spawn = with_files(spawn).is_terminated_with_this_thread();
         let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }
@@ -69,7 +80,7 @@ impl HelperCommand {
         }
         let stderr = self.child.stderr_tail().unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
-        let printed = if stderr.trim().is_empty() { "empty".into() } else { visible::name(stderr.trim()) };
+        let printed = if stderr.trim().is_empty() { "empty".into() } else { visible::name(naming_a_rank(&stderr)) };
         let command = visible::name(&shell_words::join(&self.words)).into_owned();
         Some(Ended { command, status: self.ended?, printed: printed.into_owned() })
     }
@@ -85,6 +96,15 @@ impl HelperCommand {
         self.transaction.revert().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         Ok(ended)
     }
+}
+
+/// Returns the line in which `quell-mpi` or `mpirun` names the rank that failed, or the whole text. `mpirun` prints
+/// paragraphs of explanations around it.
+fn naming_a_rank(stderr: &str) -> &str {
+    let mut lines = stderr.lines().map(str::trim);
+    lines
+        .find(|line| line.starts_with("quell-mpi: ") || line.starts_with("mpirun noticed that process rank"))
+        .unwrap_or_else(|| stderr.trim())
 }
 
 /// Returns the error message for a load that exited during the experiment.

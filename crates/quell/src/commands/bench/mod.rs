@@ -139,10 +139,10 @@ fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
     Ok(Judges { latency: judge(&args.latency)?, beside: judge(&args.beside_latency)? })
 }
 
-/// Returns the program and the arguments of the load.
-fn load(args: &BenchArgs) -> Result<Option<Vec<String>>, Failure> {
-    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
-    Ok(load.map(|load| load.words().to_vec()))
+/// Returns the program and the arguments of a command, such as the load.
+fn words(command: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
+    let command = command.map(Judge::new).transpose().map_err(Failure::usage)?;
+    Ok(command.map(|command| command.words().to_vec()))
 }
 
 /// How slices are produced. This determines their default duration.

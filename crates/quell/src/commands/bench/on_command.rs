@@ -36,7 +36,7 @@ const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let judges = super::judges(args)?;
-    let load = super::load(args)?;
+    let load = super::words(args.load.as_deref())?;
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::Started));
     let request = CommandRequest { modes, timing, command: args.command.clone(), load, judges };

@@ -3,9 +3,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io::{PipeReader, PipeWriter};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
@@ -14,6 +16,7 @@ use quell_host::attach::{AttachPlan, TargetError, Targets, ready_files};
 use quell_host::findings::{READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
+use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 
@@ -32,6 +35,8 @@ pub(super) const QUICK_BUDGET: Duration = Duration::from_secs(30);
 /// Purpose of the load in the journal.
 pub(super) const LOAD: &str = "load of an experiment";
 pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// Time limit for the clients' command to end all clients. `mpirun` takes 2 s.
+const CLIENTS_END_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
 /// Interval between two snapshots while no packets have arrived, and between two checks whether a file stays ready.
@@ -40,10 +45,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Result<ExperimentResult, Failure> {
     let judges = super::judges(args)?;
-    let load = super::load(args)?;
+    let load = super::words(args.load.as_deref())?;
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
-    let request = ProgramsRequest { modes, timing, load, judges };
+    let clients = super::words(args.clients.as_deref())?;
+    let mut request = ProgramsRequest { modes, timing, load, judges, clients: None };
     let journal = journal();
     // Changes left by a killed run must be reverted first. Otherwise they would be recorded as the host's own settings.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
@@ -51,13 +57,28 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     refuse_every_process(&targets)?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
-    let load = request.load.as_ref().map(|words| HelperCommand::start(&journal, words, "load", LOAD));
-    let load = load.transpose()?.map(RefCell::new);
+    let (load, ends_within) = match (&request.load, &clients) {
+        (_, Some(words)) => (Some(start_clients(&journal, words)?), CLIENTS_END_WITHIN),
+        (Some(words), None) => (Some((HelperCommand::start(&journal, words, "load", LOAD)?, None)), LOAD_ENDS_WITHIN),
+        (None, None) => (None, LOAD_ENDS_WITHIN),
+    };
+    let (load, pipes) = load.unzip();
+    let load = load.map(RefCell::new);
     let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
-    let measured = measure(args, &request, &journal, targets, load.is_some(), &stopped);
+    let connected = match (clients, pipes.flatten()) {
+        (Some(words), Some((orders, notices))) => connect(&words, orders, notices, &stopped).map(Some),
+        _ => Ok(None),
+    };
+    let measured = connected.and_then(|clients| {
+        request.clients = clients;
+        measure(args, &mut request, &journal, targets, load.is_some(), &stopped)
+    });
+    // Closes the clients' standard input, if the experiment has not begun.
+    drop(request);
     let Some(load) = load else { return measured };
-    let ended = load.into_inner().end(LOAD_ENDS_WITHIN)?;
-    let why = ended.as_ref().map(load_ended);
+    let ended = load.into_inner().end(ends_within)?;
+    // After a signal, the clients end because their input is closed.
+    let why = ended.as_ref().filter(|_| flag.get().is_none()).map(load_ended);
     let mut result = match (measured, &why) {
         (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => return Err(Failure::usage(why)),
         (measured, _) => measured?,
@@ -70,9 +91,39 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     Ok(result)
 }
 
+/// A command, and the pipes to its standard input and from its standard output, if it has them.
+type WithPipes = (HelperCommand, Option<(PipeWriter, PipeReader)>);
+
+/// Starts the command of clients on other machines, with pipes.
+fn start_clients(journal: &Journal, words: &[String]) -> Result<WithPipes, Failure> {
+    let pipe = || std::io::pipe().map_err(|error| Failure::new(Exit::KernelRefused, error));
+    let ((input, orders), (notices, output)) = (pipe()?, pipe()?);
+    let with_pipes = |spawn: Spawn<'static>| spawn.stdin(input).stdout(Output::Pipe(output));
+    let command = HelperCommand::start_with(journal, words, "clients", LOAD, with_pipes)?;
+    Ok((command, Some((orders, notices))))
+}
+
+/// Waits until the clients are under load.
+fn connect(
+    words: &[String],
+    orders: PipeWriter,
+    notices: PipeReader,
+    stopped: &dyn Fn() -> bool,
+) -> Result<RemoteClients, Failure> {
+    let progress = Progress::new();
+    progress.doing("waiting for the clients");
+    let connected = RemoteClients::connect(words, orders, notices, stopped);
+    progress.finish();
+    match connected {
+        Ok(Some(clients)) => Ok(clients),
+        Ok(None) => Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed")),
+        Err(error) => Err(Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"))),
+    }
+}
+
 fn measure(
     args: &BenchArgs,
-    request: &ProgramsRequest,
+    request: &mut ProgramsRequest,
     journal: &Journal,
     targets: Targets,
     has_load: bool,
