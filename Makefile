@@ -61,6 +61,7 @@ mpi: ## build target/release/quell-mpi, which loads from many machines (needs Op
 test-mpi: ## check quell-mpi and test it on machines that are network namespaces (root)
 	@tools/install-missing mpicc mpirun libclang ip tc
 	$(CARGO) clippy --locked -p quell-mpi --features mpi --all-targets -- -D warnings
+	$(CARGO) build --locked -p quell
 	@tools/count-tests $(CARGO) test --locked -p quell-mpi --features mpi --no-fail-fast
 
 bench-servers: ## measure the figures of docs/servers.md on this machine (root; 35 minutes)

@@ -1,10 +1,10 @@
-//! Machines of a test: network namespaces with a host name of their own, connected by a bridge. `mpirun` starts its
+//! Machines of a test: network namespaces with a host name of their own, connected by a bridge in another one. `mpirun` starts its
 //! daemons in them by a launch agent, as it does by ssh.
 
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,7 +34,7 @@ pub(crate) struct Machines {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A started `mpirun`.
+/// A started command.
 pub(crate) struct Job {
     child: Child,
 }
@@ -56,25 +56,44 @@ impl Machines {
             server: None,
             _turn: turn,
         };
-        let server = machines.namespace(0);
-        ip(&format!("netns add {server}"));
-        ip(&format!("-n {server} link set lo up"));
-        ip(&format!("-n {server} link add name br0 type bridge"));
-        ip(&format!("-n {server} addr add {SERVER}/24 dev br0"));
-        ip(&format!("-n {server} addr add {SECOND_SERVER}/24 dev br0"));
-        ip(&format!("-n {server} link set br0 up"));
+        let (server, switch) = (machines.namespace(0), machines.switch());
+        ip(&format!("netns add {switch}"));
+        ip(&format!("-n {switch} link add name br0 type bridge"));
+        ip(&format!("-n {switch} link set br0 up"));
+        machines.plug(0, &server, &[SERVER, SECOND_SERVER]);
         for number in 1..=clients {
             let client = machines.namespace(number);
-            ip(&format!("netns add {client}"));
-            ip(&format!("-n {client} link set lo up"));
-            ip(&format!("-n {server} link add name port{number} type veth peer name eth0 netns {client}"));
-            ip(&format!("-n {server} link set port{number} master br0 up"));
-            ip(&format!("-n {client} addr add {}/24 dev eth0", address(number)));
-            ip(&format!("-n {client} link set eth0 up"));
+            machines.plug(number, &client, &[&address(number)]);
             ip(&format!("-n {client} route add 10.78.0.0/24 dev eth0"));
         }
+        // With TSO at the other end, a veth delivers without NAPI.
+        for feature in
+            ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"]
+        {
+            ip(&format!("netns exec {switch} ethtool -K port0 {feature} off"));
+        }
+        ip(&format!("netns exec {server} ethtool -K eth0 gro on"));
         machines.write_agent();
         Some(machines)
+    }
+
+    /// Creates a machine and connects it to the switch.
+    fn plug(&self, number: u32, machine: &str, addresses: &[&str]) {
+        let switch = self.switch();
+        ip(&format!("netns add {machine}"));
+        ip(&format!("-n {machine} link set lo up"));
+        ip(&format!("-n {switch} link add name port{number} type veth peer name eth0 netns {machine}"));
+        ip(&format!("-n {switch} link set port{number} master br0"));
+        ip(&format!("-n {switch} link set port{number} up"));
+        for address in addresses {
+            ip(&format!("-n {machine} addr add {address}/24 dev eth0"));
+        }
+        ip(&format!("-n {machine} link set eth0 up"));
+    }
+
+    /// Name of the namespace with the bridge between all machines. Client N is at `portN`.
+    pub(crate) fn switch(&self) -> String {
+        format!("{}switch", self.prefix)
     }
 
     /// The agent gets the host's address and a command for its shell, as ssh does. It looks up the namespace by the last
@@ -120,6 +139,11 @@ impl Machines {
         };
         self.server = Some(Responder::start(spec, Some(namespace)).unwrap());
         self
+    }
+
+    /// Directory of the test.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// A command on the server's machine.
@@ -176,6 +200,7 @@ impl Drop for Machines {
             }
             let _ = Command::new("ip").args(["netns", "del", &name]).status();
         }
+        let _ = Command::new("ip").args(["netns", "del", &self.switch()]).status();
     }
 }
 
@@ -186,9 +211,14 @@ impl Job {
         Self { child: command.spawn().unwrap() }
     }
 
-    /// Sends a signal to `mpirun` itself: `ip netns exec` executes it in its own place.
+    /// Sends a signal to the command itself: `ip netns exec` executes it in its own place.
     pub(crate) fn signal(&self, signal: &str) {
         signal_pid(&self.child.id().to_string(), signal);
+    }
+
+    /// Process ID of the command.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for the end.

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod bench;
 mod machines;
 
 use std::path::{Path, PathBuf};
@@ -184,11 +185,11 @@ fn a_cut_network_ends_the_run_and_names_the_client() {
     let machines = machines.with_server();
     let job = Job::start(load(&machines, "100", "8"));
     wait_for_load(&machines, 4);
-    let server = machines.namespace(0);
-    ip(&format!("-n {server} link set port4 down"));
+    let switch = machines.switch();
+    ip(&format!("-n {switch} link set port4 down"));
     // The fault is a cut of this length.
     std::thread::sleep(Duration::from_secs(5));
-    ip(&format!("-n {server} link set port4 up"));
+    ip(&format!("-n {switch} link set port4 up"));
     let output = job.output();
     let said = sentence(&output, "is late");
     assert!(said.starts_with("quell-mpi: rank 3 (client4) is late: "), "{said}");
