@@ -41,7 +41,7 @@ pub struct World {
 #[non_exhaustive]
 pub enum MessageError {
     /// No message arrived.
-    #[error("nothing arrived from rank {rank} within {within:?}")]
+    #[error("nothing arrived from rank {rank} within {within:.1?}")]
     Missing {
         /// Rank that should have sent the message.
         rank: u32,

@@ -112,3 +112,10 @@ pub(super) fn load_ended(ended: &Ended) -> String {
     let Ended { command, status, printed } = ended;
     format!("the load `{command}` exited during the experiment ({status}); its stderr: {printed}")
 }
+
+/// Returns the error message for clients on other machines that ended during the experiment. Their launcher names the
+/// client that failed.
+pub(super) fn clients_ended(ended: &Ended) -> String {
+    let Ended { status, printed, .. } = ended;
+    format!("the clients ended during the experiment ({status}): {}", printed.trim_end_matches('.'))
+}

@@ -21,7 +21,7 @@ use quell_linux::signal::Interruption;
 use quell_linux::visible;
 
 use super::args::BenchArgs;
-use super::helper_command::{HelperCommand, load_ended};
+use super::helper_command::{HelperCommand, clients_ended, load_ended};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -78,7 +78,8 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     let Some(load) = load else { return measured };
     let ended = load.into_inner().end(ends_within)?;
     // After a signal, the clients end because their input is closed.
-    let why = ended.as_ref().filter(|_| flag.get().is_none()).map(load_ended);
+    let sentence = if args.clients.is_some() { clients_ended } else { load_ended };
+    let why = ended.as_ref().filter(|_| flag.get().is_none()).map(sentence);
     let mut result = match (measured, &why) {
         (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => return Err(Failure::usage(why)),
         (measured, _) => measured?,
