@@ -184,7 +184,11 @@ impl RemoteClients {
 
     fn order(&mut self, order: &ClientsOrder) -> Result<(), ClientsError> {
         let line = serde_json::to_string(order).map_err(|error| ClientsError::Order(error.into()))?;
-        writeln!(self.orders, "{line}").map_err(ClientsError::Order)
+        match writeln!(self.orders, "{line}") {
+            // The clients have ended. Their output ends too, which says so.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+            written => written.map_err(ClientsError::Order),
+        }
     }
 
     fn next_number(&mut self) -> u64 {
