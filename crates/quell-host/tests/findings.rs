@@ -70,7 +70,13 @@ fn harmless_edits_do_not_cause_the_finding() {
 #[test]
 fn a_snapshot_of_an_earlier_version_lacks_only_the_fields_that_it_did_not_have() {
     let mut earlier = healthy();
-    for (object, field) in [("/cpus/each/0", "scaling-driver"), ("/devices/0/rx-queues/0", "lease")] {
+    for (object, field) in [
+        ("", "management-sockets"),
+        ("", "configured-files"),
+        ("/scope", "configured-files"),
+        ("/cpus/each/0", "scaling-driver"),
+        ("/devices/0/rx-queues/0", "lease"),
+    ] {
         earlier.pointer_mut(object).and_then(Value::as_object_mut).unwrap().remove(field).unwrap();
     }
     let report = examine(&snapshot(&earlier), Some(&snapshot(&before())));

@@ -19,7 +19,7 @@ use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
 use quell_linux::{CpuList, InterfaceName};
 use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab};
-use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, wait_until};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -294,20 +294,55 @@ fn disabled_gro_and_enabled_rps_are_found() {
     assert_found(&examine(&examined.look(), None), "gro-off", Severity::Warning);
 }
 
+/// Starts a shell under the name of a service. Returns `None` if there is no shell.
+fn service(lab: &mut TestLab, name: &str, arguments: &[String]) -> Option<Child> {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join(name);
+    // A link instead of a copy: a process that another test is starting could hold a copy open for writing (ETXTBSY).
+    if !std::path::Path::new("/bin/sh").exists() || std::os::unix::fs::symlink("/bin/sh", &program).is_err() {
+        skip(Lacks::Tool("sh"), "no /bin/sh");
+        return None;
+    }
+    let words = ["-c", "sleep 1000; true", name].map(str::to_owned);
+    Some(lab.start(Spawn::new(&program).args(words.iter().chain(arguments).cloned())))
+}
+
 #[test]
 fn a_service_is_found_by_its_name() {
     let Some(mut lab) = TestLab::raise("service", 1) else { return };
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("irqbalance");
-    // A hard link instead of a copy: a process that another test is starting could hold a copy open for writing
-    // (ETXTBSY).
-    if !std::path::Path::new("/bin/sleep").exists() || std::os::unix::fs::symlink("/bin/sleep", &program).is_err() {
-        skip(Lacks::Tool("sleep"), "no /bin/sleep");
-        return;
-    }
-    let _service = lab.start(Spawn::new(&program).args(["1000"]));
     lab.set_napi(&SUSPEND);
+    let Some(_service) = service(&mut lab, "numad", &[]) else { return };
     assert_found(&examine(&look(&lab), None), "service-undoes-settings", Severity::Warning);
+}
+
+#[test]
+fn irqbalance_is_found_unless_it_excludes_the_interrupts() {
+    let here = || take(&SnapshotScope::default()).unwrap().0;
+    let now = here();
+    let irqs: Vec<u32> = now.irqs.known_elements().map(|irq| irq.number).collect();
+    if irqs.is_empty() || now.services.known_elements().any(|service| service.name == "irqbalance") {
+        return skip(Lacks::Machine, "no device of this machine has interrupts, or irqbalance runs");
+    }
+    let Some(mut lab) = TestLab::raise("irqbalance", 1) else { return };
+    lab.set_napi(&SUSPEND);
+    let found = |snapshot: Snapshot| {
+        let report = examine(&snapshot, None);
+        let its = report.findings.into_iter().filter(|one| one.id == "service-undoes-settings");
+        its.filter(|finding| finding.seen.contains("irqbalance")).map(|finding| finding.seen).collect::<Vec<_>>()
+    };
+    let Some(running) = service(&mut lab, "irqbalance", &[]) else { return };
+    let seen = found(here());
+    assert!(seen[0].contains(&format!("does not exclude IRQ {}", irqs[0])), "{seen:?}");
+    assert_eq!(found(look(&lab)), [""; 0], "a veth has no interrupts");
+    drop(running);
+    let bans: Vec<String> = irqs.iter().map(|irq| format!("--banirq={irq}")).collect();
+    let _running = service(&mut lab, "irqbalance", &bans);
+    wait_until(|| match &found(here())[..] {
+        [] => Ok(()),
+        seen => Err(format!("{seen:?}")),
+    });
+    let has_started = here().services.known_elements().any(|service| service.name == "irqbalance");
+    assert!(has_started, "the service is seen, but excludes all interrupts");
 }
 
 /// Starts memcached in the lab and opens connections, each of which has received an answer. Returns `None` if memcached

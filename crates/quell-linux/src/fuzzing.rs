@@ -8,8 +8,9 @@ use crate::proc::{
     BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
     Softirqs, SoftnetStat, Stat, irq, parse_executable_files, parse_load_address, parse_model_name, sysctl,
 };
+use crate::ssh_session::SshConnection;
 use crate::sysfs::{cpu, net_class, queue_files};
-use crate::{CpuList, address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
+use crate::{CpuList, address, bit_mask, ethtool, link, netdev, netlink, settings_files as files, sock_diag};
 
 /// Decodes bytes as a netlink datagram, and as the payload of every reply that Quell decodes.
 pub fn netlink(bytes: &[u8]) {
@@ -55,6 +56,7 @@ pub fn one_line_files(bytes: &[u8]) {
     if let (Ok(queues), Ok(cpus)) = (queue_files::parse_mask(bytes), irq::parse_mask(bytes)) {
         assert!(cpus.iter().eq(queues));
     }
+    let _ = SshConnection::parse(&String::from_utf8_lossy(bytes));
     if let Ok(list) = irq::parse_list(bytes) {
         assert_eq!(irq::parse_list(list.to_string().as_bytes()), Ok(list));
     }
@@ -91,6 +93,15 @@ pub fn cpu_list(bytes: &[u8]) {
     if let Ok(list) = text.parse::<CpuList>() {
         assert_eq!(list.to_string().parse::<CpuList>().ok(), Some(list));
     }
+}
+
+/// Parses bytes as each of the files from which other programs set queues.
+pub fn settings_files(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _ = files::parse_link_file(&text);
+    let _ = files::parse_tuned_profile(&text);
+    let _ = files::parse_script(&text);
+    let _ = files::IrqBans::parse(text.split('\0'));
 }
 
 /// Parses BTF and looks up the types that the tracepoint program needs.

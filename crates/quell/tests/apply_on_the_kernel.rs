@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
+use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip, skip_missing};
@@ -133,4 +134,37 @@ fn apply_and_run_warn_about_a_short_suspension_before_they_set_it() {
         assert_eq!(warns(&["run", mode, "--", "true"]), expected, "run {mode}");
     }
     std::fs::remove_file(&profile).unwrap();
+}
+
+/// Writes the files of other owners into an own `/etc`, which hides that of the machine, and examines the namespace.
+const WITH_OTHER_OWNERS: &str = r#"
+set -e
+mount -t tmpfs tmpfs /etc
+mkdir -p /etc/systemd/network /etc/udev/rules.d /etc/tuned/mine
+printf '[Match]\nDriver=ve*\n[Link]\nRxBufferSize=max\n' >/etc/systemd/network/10-lab.link
+printf 'SUBSYSTEM=="net", RUN+="/bin/sh -c \047echo 0 >/sys/class/net/$name/gro_flush_timeout\047"\n' \
+    >/etc/udev/rules.d/99-lab.rules
+exec "$@"
+"#;
+
+#[test]
+fn files_that_overwrite_the_settings_of_queues_are_found() {
+    let Some(lab) = TestLab::raise("cli-owners", 1) else { return };
+    let examine = || {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", WITH_OTHER_OWNERS, "sh", env!("CARGO_BIN_EXE_quell"), "doctor"]);
+        command.args(["--seconds", "0"]);
+        let output = lab.server.run(|| command.output().unwrap()).unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let said = examine();
+    assert!(!said.contains("overwriting-configuration"), "no queue has a mode: {said}");
+    lab.set_napi(&PartialNapiSettings {
+        defer_hard_irqs: Some(100),
+        gro_flush_timeout_ns: Some(20_000),
+        ..PartialNapiSettings::NONE
+    });
+    let said = examine();
+    assert!(said.contains("server0: /etc/systemd/network/10-lab.link sets RxBufferSize=max"), "{said}");
+    assert!(said.contains("this host: /etc/udev/rules.d/99-lab.rules sets gro_flush_timeout"), "{said}");
 }

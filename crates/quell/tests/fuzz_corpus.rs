@@ -24,6 +24,7 @@ const REPLAYED_ELSEWHERE: &[&str] = &[
     "netlink",
     "one_line_files",
     "proc_files",
+    "settings_files",
 ];
 
 type Entry = fn(&[u8]);

@@ -1,11 +1,11 @@
-//! Rules about the whole host: sysctls that affect every program, and services that override settings.
+//! Rules about sysctls that affect every program.
 
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
+use crate::snapshot::Reading;
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Reading, Service};
 
-pub(super) const RULES: &[&Rule] = &[&SYSTEM_WIDE, &SERVICES];
+pub(super) const RULES: &[&Rule] = &[&SYSTEM_WIDE];
 
 static SYSTEM_WIDE: Rule = Rule {
     id: "system-wide-busy-poll",
@@ -36,30 +36,4 @@ fn system_wide(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         })
     };
     sysctls.into_iter().filter_map(on).collect()
-}
-
-static SERVICES: Rule = Rule {
-    id: "service-undoes-settings",
-    severity: Severity::Warning,
-    title: "a running service sets interrupts, CPUs or sysctls by its own rules",
-    why: "irqbalance moves interrupts every ten seconds; tuned sets sysctls and governors when it applies a profile. \
-          Both override manual placement.",
-    source: "irqbalance(1); tuned-profiles(7), network-latency",
-    explanation: "Detected if a process of that name runs. A warning if a queue in the snapshot defers or suspends, \
-                  or an epoll polls; otherwise a note. Fix: stop it, or exclude the affected settings (irqbalance \
-                  --banirq, a tuned profile without them).",
-    needs_two: false,
-    examine: services,
-};
-
-fn services(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let set = query.napis().any(|(_, napi)| napi.suspends() || napi.defers());
-    let matters = set || query.epolls.iter().any(|epoll| epoll.polls());
-    let of = |service: &Service| Observation {
-        severity: if matters { Severity::Warning } else { Severity::Note },
-        nodes: vec![service.into()],
-        seen: format!("{} runs", service.name),
-        fix: vec![Fix::command(&["systemctl", "stop", &service.name])],
-    };
-    query.now.services.known_elements().map(of).collect()
 }

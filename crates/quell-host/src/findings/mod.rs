@@ -8,8 +8,10 @@ mod device;
 mod fix;
 mod host;
 mod lacking;
+mod management;
 mod markdown;
 mod node;
+mod owners;
 mod placement;
 mod polling;
 mod queues;
@@ -136,7 +138,7 @@ impl FindingsReport {
 
 /// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 9] = [
+    let groups: [&[&Rule]; 11] = [
         suspension::RULES,
         queues::RULES,
         polling::RULES,
@@ -146,6 +148,8 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
         deferral::RULES,
         device::RULES,
         host::RULES,
+        owners::RULES,
+        management::RULES,
     ];
     groups.into_iter().flatten().copied().chain(lacking::RULES.iter().copied())
 }

@@ -3,6 +3,7 @@
 
 use quell_linux::Pid;
 use quell_linux::capability::Capability;
+use quell_linux::settings_files::{IrqBans, SettingsContent, SettingsOwner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,9 @@ pub struct SnapshotScope {
     pub pids: Vec<Pid>,
     /// Name of the device to which the snapshot is restricted; absent: all devices.
     pub device: Option<String>,
+    /// Whether to read the files from which other programs set queues.
+    #[serde(default)]
+    pub configured_files: bool,
 }
 
 /// Identification of the kernel (`uname(2)`).
@@ -93,6 +97,21 @@ pub struct Service {
     pub name: String,
     /// Process ID.
     pub pid: Pid,
+    /// Interrupts that irqbalance leaves alone; not asked for other programs.
+    #[serde(default = "Reading::<IrqBans>::not_asked_then")]
+    pub irq_bans: Reading<IrqBans>,
+}
+
+/// A file from which another program sets queues, interrupts or busy polling.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ConfiguredFile {
+    /// Program that applies the file.
+    pub owner: SettingsOwner,
+    /// Its path.
+    pub path: String,
+    /// Its relevant contents.
+    pub content: Reading<SettingsContent>,
 }
 
 /// A network namespace.

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cpu::{Cpu, CpuCounters, CpuidleState, Cpus};
 pub use device::{Device, DeviceDefaults, Lower};
-pub use host::{NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
+pub use host::{ConfiguredFile, NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{
     EpollWait, Files, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind, WatchedTarget,
@@ -63,6 +63,10 @@ pub struct Snapshot {
     pub sysctls: Sysctls,
     /// Running programs that override settings.
     pub services: Reading<Vec<Service>>,
+    /// Files from which other programs set queues, interrupts or busy polling; `.link` files in the order in which
+    /// systemd-udevd examines them.
+    #[serde(default = "Reading::<Vec<ConfiguredFile>>::not_asked_then")]
+    pub configured_files: Reading<Vec<ConfiguredFile>>,
     /// Network namespaces that were read, in ascending order of inode.
     pub namespaces: Vec<NetworkNamespace>,
     /// The CPUs.
@@ -77,6 +81,10 @@ pub struct Snapshot {
     pub hidden_processes: Vec<Pid>,
     /// Sockets of these processes by inode, each listed once.
     pub sockets: Vec<SnapshotSocket>,
+    /// Inodes of the connections of the SSH session that took the snapshot, in ascending order; empty for a local
+    /// session.
+    #[serde(default = "Reading::<Vec<u64>>::not_asked_then")]
+    pub management_sockets: Reading<Vec<u64>>,
 }
 
 /// Reason why a text is not a snapshot of this version.

@@ -198,6 +198,7 @@ pub(crate) fn host(queues: u32) -> PlanInput {
             rps_sock_flow_entries: unread(),
         },
         services: unread(),
+        configured_files: unread(),
         namespaces: Vec::new(),
         cpus: Cpus {
             online: Reading::Known(cpus("0-7")),
@@ -211,6 +212,7 @@ pub(crate) fn host(queues: u32) -> PlanInput {
         processes: Vec::new(),
         hidden_processes: Vec::new(),
         sockets: Vec::new(),
+        management_sockets: unread(),
     };
     let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
     let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));

@@ -6,6 +6,7 @@
 
 use quell_host::findings::Severity;
 use quell_host::snapshot::Snapshot;
+use quell_linux::settings_files::IrqBans;
 use serde_json::{Value, json};
 
 pub(crate) fn healthy() -> Value {
@@ -28,6 +29,23 @@ pub(crate) fn set(of: &mut Value, place: &str, value: Value) {
         return;
     }
     *of.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
+}
+
+fn irqbalance(arguments: &[&str]) -> (&'static str, Value) {
+    let bans = IrqBans::parse(arguments.iter().copied());
+    ("/services", json!([{"name": "irqbalance", "pid": 77, "irq-bans": bans}]))
+}
+
+fn service(name: &str) -> (&'static str, Value) {
+    ("/services", json!([{"name": name, "pid": 77}]))
+}
+
+/// Places a file before that of the healthy snapshot.
+fn file(owner: &str, conditions: &[&str], settings: &[&str]) -> (&'static str, Value) {
+    let mut files = healthy()["configured-files"].clone();
+    let content = json!({"conditions": conditions, "settings": settings});
+    files.as_array_mut().unwrap().insert(0, json!({"owner": owner, "path": "/etc/file", "content": content}));
+    ("/configured-files", files)
 }
 
 /// An edit that causes a finding.
@@ -314,12 +332,64 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             "the queue has no mode",
             with(vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": null}))]),
         ),
+        harmless(
+            "ssh-session-on-delayed-queue",
+            "no queue has a mode",
+            with(vec![("/management-sockets", json!([101]))]),
+        ),
+        harmless(
+            "ssh-session-on-delayed-queue",
+            "the deferral is short",
+            vec![("/management-sockets", json!([101])), ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0))],
+        ),
+        harmless(
+            "ssh-session-on-delayed-queue",
+            "the session receives without NAPI",
+            vec![("/management-sockets", json!([101])), ("/sockets/1/napi", json!(null))],
+        ),
+        harmless(
+            "service-undoes-settings",
+            "irqbalance excludes the interrupts",
+            vec![irqbalance(&["--banirq=120", "--banirq=121"])],
+        ),
+        harmless("service-undoes-settings", "irqbalance excludes the driver", vec![irqbalance(&["--banmod=eth0"])]),
+        harmless("service-undoes-settings", "no device has interrupts", vec![irqbalance(&[]), ("/irqs", json!([]))]),
+        harmless(
+            "service-undoes-settings",
+            "the profile sets nothing of queues",
+            vec![service("tuned"), file("tuned", &[], &[])],
+        ),
+        harmless(
+            "overwriting-configuration",
+            "no queue has a mode",
+            with(vec![file("hook", &[], &["gro_flush_timeout"])]),
+        ),
+        harmless(
+            "overwriting-configuration",
+            "the file is for another driver",
+            vec![file("link", &["Driver=ena"], &["CombinedChannels=4"])],
+        ),
+        harmless(
+            "overwriting-configuration",
+            "the file is for another address",
+            vec![file("link", &["MACAddress=02:00:00:00:00:99"], &["CombinedChannels=4"])],
+        ),
+        harmless(
+            "overwriting-configuration",
+            "systemd ignores a file without conditions",
+            vec![file("link", &[], &["CombinedChannels=4"])],
+        ),
+        harmless(
+            "overwriting-configuration",
+            "the guest agent does not run",
+            vec![file("guest-agent", &[], &["smp_affinity"])],
+        ),
         harmless("settings-not-kept", "no queue has a mode", with(vec![("/devices/0/driver/driver", json!("veth"))])),
     ]
 }
 
 fn of_devices_and_host() -> Vec<Edit> {
-    use Severity::{CannotTell, Note, Warning};
+    use Severity::{CannotTell, Note, Serious, Warning};
     let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
     let mut peer = healthy()["devices"][0].clone();
     peer["ifindex"] = json!(3);
@@ -384,8 +454,44 @@ fn of_devices_and_host() -> Vec<Edit> {
                 ("/sockets", sockets),
             ],
         ),
+        edit("ssh-session-on-delayed-queue", Warning, vec![("/management-sockets", json!([101]))]),
+        edit(
+            "ssh-session-on-delayed-queue",
+            Serious,
+            vec![
+                ("/management-sockets", json!([101])),
+                ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(30_000_000_000_u64)),
+            ],
+        ),
+        edit(
+            "ssh-session-on-delayed-queue",
+            Warning,
+            vec![
+                ("/management-sockets", json!([101])),
+                ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0)),
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000_000)),
+            ],
+        ),
         edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-read-us", json!(50))]),
         edit("service-undoes-settings", Warning, vec![("/services", json!([{"name": "irqbalance", "pid": 77}]))]),
+        edit("service-undoes-settings", Warning, vec![irqbalance(&["--banirq=120"])]),
+        edit("service-undoes-settings", CannotTell, vec![irqbalance(&["--policyscript=/etc/policy"])]),
+        edit("service-undoes-settings", Warning, vec![service("tuned")]),
+        edit(
+            "service-undoes-settings",
+            Warning,
+            vec![service("tuned"), file("tuned", &[], &["net.core.busy_read=50"])],
+        ),
+        edit("service-undoes-settings", Warning, vec![service("numad")]),
+        edit("overwriting-configuration", Note, vec![file("link", &["Driver=i40e ic*"], &["CombinedChannels=4"])]),
+        edit("overwriting-configuration", Note, vec![file("link", &["Path=pci-*"], &["RxBufferSize=max"])]),
+        edit("overwriting-configuration", Note, vec![file("hook", &[], &["ethtool -G"])]),
+        edit("overwriting-configuration", Warning, vec![file("hook", &[], &["gro_flush_timeout"])]),
+        edit(
+            "overwriting-configuration",
+            Note,
+            vec![service("google_guest_ag"), file("guest-agent", &[], &["smp_affinity"])],
+        ),
         edit(
             "kernel-lacks",
             Note,

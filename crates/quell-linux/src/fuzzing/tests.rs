@@ -42,6 +42,11 @@ fn the_stored_one_line_files_do_not_panic() {
 }
 
 #[test]
+fn the_stored_files_with_settings_do_not_panic() {
+    corpus("settings_files").iter().for_each(|bytes| super::settings_files(bytes));
+}
+
+#[test]
 fn the_stored_proc_files_do_not_panic() {
     corpus("proc_files").iter().for_each(|bytes| super::proc_files(bytes));
 }

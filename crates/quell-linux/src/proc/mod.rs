@@ -186,6 +186,18 @@ impl ProcDir {
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
     }
 
+    /// Arguments of the process (`/proc/PID/cmdline`), with its name first. Empty for kernel threads.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn arguments(&self) -> Result<Vec<String>, ProcError> {
+        let parse = |bytes: &[u8]| {
+            let words = bytes.strip_suffix(b"\0").into_iter().flat_map(|bytes| bytes.split(|&byte| byte == 0));
+            Ok(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+        };
+        self.read("cmdline", parse)
+    }
+
     pub(crate) fn read<T>(
         &self,
         name: &str,

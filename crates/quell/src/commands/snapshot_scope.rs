@@ -26,7 +26,7 @@ pub(super) struct ScopeArgs {
 impl ScopeArgs {
     pub(super) fn scope(&self) -> SnapshotScope {
         let (netns, pids, device) = (self.netns.clone(), self.pids.clone(), self.device.clone());
-        SnapshotScope { netns, whole_host: self.all, pids, device }
+        SnapshotScope { netns, whole_host: self.all, pids, device, configured_files: true }
     }
 }
 

@@ -170,6 +170,9 @@ fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
         Reading::Known(None) => settings.push((Faint, "no NAPI".to_owned())),
         Reading::Unknown(unknown) => settings.push((Faint, format!("NAPI unknown: {}", reason(&unknown.unknown)))),
     }
+    if let Some(Some(lease)) = queue.lease.known() {
+        settings.push((Notable, format!("leased by queue {} of interface {}", lease.queue, lease.ifindex.get())));
+    }
     if let Some(cpus) = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty()) {
         settings.push((Set, format!("rps to CPU {cpus}")));
     }

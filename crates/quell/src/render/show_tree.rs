@@ -1,6 +1,9 @@
 //! A snapshot as a tree: host, devices with queues, processes with epolls and sockets.
 
-use quell_host::snapshot::{NetworkNamespace, Reading, Snapshot};
+use std::collections::BTreeMap;
+
+use quell_host::snapshot::{Cpu, Cpus, NetworkNamespace, Reading, Snapshot};
+use quell_linux::CpuList;
 
 use super::number::count;
 use super::show_names::NapiNames;
@@ -56,15 +59,49 @@ fn host(snapshot: &Snapshot) -> Node {
         let cpus = cpus.known().filter(|cpus| !cpus.is_empty());
         node.add_if(Set, cpus.map(|cpus| format!("{what} {cpus}")));
     }
+    power(&snapshot.cpus).into_iter().for_each(|text| node.add(Plain, text));
     for (name, value) in [("busy_poll", &snapshot.sysctls.busy_poll_us), ("busy_read", &snapshot.sysctls.busy_read_us)]
     {
         let us = value.known().filter(|us| **us > 0);
         node.add_if(Notable, us.map(|us| format!("net.core.{name} {us} µs")));
     }
+    for socket in snapshot.management_sockets.known_elements().filter_map(|inode| snapshot.index().socket(*inode)) {
+        let napi = socket.napi.known().copied().flatten().map(|id| format!(" on NAPI {id}")).unwrap_or_default();
+        node.add_if(Plain, socket.remote.map(|remote| format!("your SSH session from {remote}{napi}")));
+    }
     for service in snapshot.services.known_elements() {
         node.add(Notable, format!("{} {} is running", service.name, service.pid));
     }
+    for file in snapshot.configured_files.known_elements() {
+        let settings = file.content.known().map_or(&[][..], |content| &content.settings);
+        node.add_if(Notable, (!settings.is_empty()).then(|| format!("{} sets {}", file.path, settings.join(", "))));
+    }
     node
+}
+
+/// Frequency governors and deepest idle states, with their CPUs if these differ.
+fn power(cpus: &Cpus) -> Vec<String> {
+    let governor = |cpu: &Cpu| Some(format!("governor {}", cpu.governor.known()?));
+    let deepest = |cpu: &Cpu| {
+        let allowed = cpu.idle_states.known()?.iter().filter(|state| state.allowed);
+        let state = allowed.max_by_key(|state| state.exit_latency_us)?;
+        Some(format!("idle states up to {} ({} µs)", state.name, state.exit_latency_us))
+    };
+    [by_value(cpus, governor), by_value(cpus, deepest)].concat()
+}
+
+fn by_value(cpus: &Cpus, value: impl Fn(&Cpu) -> Option<String>) -> Vec<String> {
+    let mut by_value: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for cpu in &cpus.each {
+        if let Some(value) = value(cpu) {
+            by_value.entry(value).or_default().push(cpu.number);
+        }
+    }
+    let text = |(value, numbers): (String, Vec<u32>)| match numbers.len() == cpus.each.len() {
+        true => value,
+        false => format!("{value} on CPU {}", numbers.into_iter().collect::<CpuList>()),
+    };
+    by_value.into_iter().map(text).collect()
 }
 
 fn heading(namespace: &NetworkNamespace) -> Node {

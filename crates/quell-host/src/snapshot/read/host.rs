@@ -1,18 +1,24 @@
 //! Reads host-wide data: kernel, privileges, sysctls, interrupts and services.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use quell_linux::capability::{self, Capability};
 use quell_linux::kernel::Kernel as RunningKernel;
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::{Interrupts, ProcRoot};
+use quell_linux::settings_files::{self, IrqBans};
+use quell_linux::visible;
 
-use super::super::{Irq, Privileges, Reading, Service, SnapshotKernel, Sysctls, UnknownReason};
+use super::super::{
+    ConfiguredFile, Irq, Privileges, Reading, Service, SnapshotKernel, SnapshotScope, Sysctls, UnknownReason,
+};
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
 /// Process names of programs that set interrupts, CPUs or sysctls by their own rules.
-const SERVICES: &[&str] = &["irqbalance", "tuned", "numad", "cpufreqd", "auto-cpufreq"];
+const SERVICES: &[&str] = &[IRQBALANCE, "tuned", "numad", "cpufreqd", "auto-cpufreq", "google_guest_ag"];
+const IRQBALANCE: &str = "irqbalance";
 
 pub(super) fn kernel() -> SnapshotKernel {
     let RunningKernel { release, version, machine } = RunningKernel::running();
@@ -45,9 +51,32 @@ pub(super) fn sysctls(proc: &ProcRoot) -> Sysctls {
     }
 }
 
-pub(super) fn services(candidates: &[Candidate]) -> Vec<Service> {
+pub(super) fn services(proc: &ProcRoot, candidates: &[Candidate]) -> Vec<Service> {
     let known = candidates.iter().filter(|candidate| SERVICES.contains(&candidate.name.as_str()));
-    known.map(|candidate| Service { name: candidate.name.clone(), pid: candidate.pid }).collect()
+    let service = |candidate: &Candidate| Service {
+        name: candidate.name.clone(),
+        pid: candidate.pid,
+        irq_bans: match &*candidate.name {
+            IRQBALANCE => {
+                let arguments = proc.process(candidate.pid).arguments().outcome();
+                arguments.map(|arguments| IrqBans::parse(arguments.iter().map(String::as_str)))
+            }
+            _ => Reading::unknown(UnknownReason::NotAsked, "only irqbalance excludes interrupts"),
+        },
+    };
+    known.map(service).collect()
+}
+
+pub(super) fn configured_files(scope: &SnapshotScope) -> Reading<Vec<ConfiguredFile>> {
+    if !scope.configured_files {
+        return Reading::unknown(UnknownReason::NotAsked, "configuration files were not requested");
+    }
+    let file = |file: settings_files::SettingsFile| ConfiguredFile {
+        owner: file.owner,
+        path: visible::path(&file.path),
+        content: file.content.outcome(),
+    };
+    Reading::Known(settings_files::read(Path::new("/")).into_iter().map(file).collect())
 }
 
 pub(super) fn irqs(proc: &ProcRoot, interrupts: &Reading<Interrupts>, numbers: &BTreeSet<u32>) -> Reading<Vec<Irq>> {

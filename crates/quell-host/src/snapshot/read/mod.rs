@@ -9,6 +9,7 @@ mod join;
 mod namespaces;
 mod outcome;
 mod processes;
+mod session;
 mod socket_options;
 mod sockets;
 mod threads;
@@ -128,11 +129,13 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
         kernel: host::kernel(),
         privileges: host::privileges(&proc),
         sysctls: host::sysctls(&proc),
-        services: Reading::Known(host::services(&candidates)),
+        services: Reading::Known(host::services(&proc, &candidates)),
+        configured_files: host::configured_files(scope),
         namespaces,
         cpus,
         irqs,
         devices,
+        management_sockets: session::sockets(&proc, &processes, &sockets),
         processes,
         hidden_processes,
         sockets,

@@ -138,6 +138,10 @@ impl Explained for EpollParamsError {
 
 impl Explained for std::io::Error {
     fn why(&self) -> UnknownReason {
-        UnknownReason::Failed
+        match self.kind() {
+            std::io::ErrorKind::PermissionDenied => UnknownReason::Denied { needs: None },
+            std::io::ErrorKind::NotFound => UnknownReason::Absent,
+            _ => UnknownReason::Failed,
+        }
     }
 }
