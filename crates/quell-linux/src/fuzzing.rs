@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use crate::bpf::Btf;
 use crate::proc::{
     BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
-    Softirqs, SoftnetStat, Stat, irq, parse_executable_files, parse_load_address, parse_model_name, sysctl,
+    Softirqs, SoftnetStat, Stat, irq, parse_executable_files, parse_load_address, parse_model_name, parse_unit, sysctl,
 };
 use crate::ssh_session::SshConnection;
 use crate::sysfs::{cpu, net_class, queue_files};
@@ -85,6 +85,7 @@ pub fn proc_files(bytes: &[u8]) {
     boot_id(bytes);
     let _ = FdKind::parse(bytes);
     let _ = parse_model_name(bytes);
+    assert!(parse_unit(bytes).is_none_or(|unit| !unit.contains('/')));
 }
 
 /// Parses a list. A valid list must parse to the same list after formatting.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use quell_host::attach::attachment::{attachments, mode_of};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::plan::EpollsSetBy;
+use quell_host::drift::condition;
 use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
 use quell_linux::proc::ProcRoot;
@@ -35,6 +36,8 @@ pub struct Observer {
     sampler: Result<Sampler, SamplerError>,
     snapshot: Snapshot,
     before: Option<Snapshot>,
+    /// Drifted settings of each attachment's processes at the time of the snapshot.
+    drifted: BTreeMap<(u32, u64), usize>,
     next_snapshot: Instant,
     read_at: Instant,
     read: Readings,
@@ -54,7 +57,8 @@ impl Observer {
         }
         let next_snapshot = Instant::now() + pause;
         let (read_at, read) = (Instant::now(), Readings::default());
-        let mut this = Self { scope, journal, sampler, snapshot, before: None, next_snapshot, read_at, read };
+        let drifted = drifted(&journal);
+        let mut this = Self { scope, journal, sampler, snapshot, before: None, drifted, next_snapshot, read_at, read };
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
         Ok(this)
@@ -73,6 +77,7 @@ impl Observer {
             let (snapshot, pause) = take(&self.scope)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.next_snapshot = now + pause;
+            self.drifted = drifted(&self.journal);
         }
         let queues = self.queues(&earlier);
         let programs = self.programs(&queues, interval_ns);
@@ -140,7 +145,8 @@ impl Observer {
             let files = process.files.known()?;
             let on_queue = |inode: u64| index.socket(inode)?.napi.known().copied().flatten();
             let napis: BTreeSet<NapiId> = files.sockets.iter().filter_map(|held| on_queue(held.inode)).collect();
-            let mode = modes.get(&(process.pid.get().unsigned_abs(), process.start_time_ticks));
+            let identity = (process.pid.get().unsigned_abs(), process.start_time_ticks);
+            let mode = modes.get(&identity);
             if napis.is_empty() && mode.is_none() {
                 return None;
             }
@@ -148,8 +154,10 @@ impl Observer {
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
+                unit: ProcRoot::default().process(process.pid).unit().ok().flatten(),
                 cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
                 effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
+                drifted: mode.and_then(|_| self.drifted.get(&identity).copied()),
                 mode: mode.cloned(),
                 napis: napis.into_iter().collect(),
             })
@@ -184,6 +192,19 @@ fn modes(journal: &Journal) -> BTreeMap<(u32, u64), String> {
         targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?.to_owned())))
     });
     of_attachment.collect()
+}
+
+/// Number of drifted settings of attachments, by the process ID and start time of their programs. Attachments whose
+/// settings cannot be read are absent.
+fn drifted(journal: &Journal) -> BTreeMap<(u32, u64), usize> {
+    let mut drifted = BTreeMap::new();
+    for attached in attachments(journal).unwrap_or_default() {
+        let Ok(condition) = condition(&attached.path, &attached.history) else { continue };
+        for target in &attached.history.targets {
+            drifted.insert((target.pid, target.start_time_ticks), condition.drifted.len());
+        }
+    }
+    drifted
 }
 
 /// CPU time of the threads of a process per wall-clock time. Threads that exited in between are not included.

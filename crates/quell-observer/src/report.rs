@@ -52,6 +52,8 @@ pub struct ObservedProgram {
     pub pid: Pid,
     /// Name of its main thread.
     pub name: String,
+    /// Systemd service or scope that contains it; null without one, and if it cannot be read.
+    pub unit: Option<String>,
     /// NAPI instances that its sockets last received packets from, in ascending order.
     pub napis: Vec<NapiId>,
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before
@@ -62,4 +64,7 @@ pub struct ObservedProgram {
     /// Whether that mode is in effect on the program's queues: "not in effect" if it is not on one of them. Null without
     /// a mode or without samples.
     pub effect: Option<ModeVerdict>,
+    /// Number of settings of that mode that no longer have the applied value, at the latest snapshot. Null without a mode,
+    /// and if a setting cannot be read.
+    pub drifted: Option<usize>,
 }

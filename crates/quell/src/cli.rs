@@ -3,7 +3,7 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, top, vm, vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, vm, vm_commands,
 };
 use crate::render::terminal::Terminal;
 
@@ -39,6 +39,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
             ("doctor", ["quell doctor", "quell doctor --explain nested-epoll"]),
             ("status", ["quell status", "quell status -j"]),
             ("top", ["quell top", "quell top --device eth0 -n 3 -j"]),
+            ("export", ["quell export", "quell export --textfile /var/lib/prometheus/node-exporter"]),
         ],
     ),
     (
@@ -126,6 +127,8 @@ pub(crate) enum Command {
     Show(show::ShowArgs),
     /// Report each second who polls the queues, and how long packets can have waited.
     Top(top::TopArgs),
+    /// Export what `top` shows to Prometheus.
+    Export(export::ExportArgs),
     /// List packet delivery problems on this host, with severity and fix.
     Doctor(doctor::DoctorArgs),
     /// Simulate the kernel's packet delivery: no root, no lab, in seconds.

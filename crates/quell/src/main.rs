@@ -62,6 +62,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Bench(args) => commands::bench::bench(args),
         Command::Show(args) => commands::show::run(args),
         Command::Top(args) => commands::top::run(args),
+        Command::Export(args) => commands::export::run(args),
         Command::Apply(args) => commands::apply::run(args),
         Command::Status(args) => commands::status::status(args),
         Command::Revert(args) => commands::status::revert(args),

@@ -26,6 +26,7 @@ mod syscall;
 pub(crate) mod sysctl;
 mod task;
 pub(crate) mod text;
+mod unit;
 
 use std::fs;
 use std::io;
@@ -55,6 +56,7 @@ pub use stat::{CpuTimes, Stat, Ticks};
 pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
+pub use unit::parse_unit;
 
 /// Why a /proc file could not be read or parsed.
 #[derive(Debug, Error)]

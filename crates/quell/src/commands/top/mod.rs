@@ -40,7 +40,7 @@ pub(crate) struct TopArgs {
     json: bool,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
     match (0.1..=3_600.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),

@@ -190,6 +190,8 @@ mod tests {
         let program = ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
+            unit: None,
+            drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
             cpus: Some(0.5),
             mode: Some("suspend20".to_owned()),

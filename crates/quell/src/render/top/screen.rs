@@ -388,12 +388,15 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let [_, _, _, cpu, mode, _] = program_cells(program);
     let per_packet = cpu_per_packet_us(state, program).map_or_else(|| ABSENT.to_owned(), |us| short(us) + " µs");
     let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet {per_packet}   mode {mode}"))];
+    let unit = program.unit.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line);
+    let drifted = program.drifted.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
+    lines.push(Line::from(format!("unit {unit}   settings changed by others {drifted}")));
     if let Some(effect) = &program.effect {
         let (in_effect, why) = verdict(effect);
         lines.push(Line::from(vec![Span::raw("in effect: "), Span::styled(in_effect, palette.verdict(Some(effect)))]));
         lines.push(Line::from(on_one_line(why)));
     }
-    let [text, table] = Layout::vertical([Constraint::Length(6), Constraint::Min(0)]).areas(inner);
+    let [text, table] = Layout::vertical([Constraint::Length(7), Constraint::Min(0)]).areas(inner);
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), text);
     let all = state.report.iter().flat_map(|report| &report.queues);
     let queues: Vec<_> = all.filter(|queue| program.napis.contains(&queue.napi)).collect();
@@ -443,6 +446,8 @@ mod tests {
         let program = ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
+            unit: None,
+            drifted: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
             mode: Some("suspend200".to_owned()),

@@ -1,0 +1,330 @@
+//! The exposition: OpenMetrics, and the older text format for `promtool check metrics` and node_exporter. At most 15
+//! series a queue.
+
+use std::fmt::Error;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode as encode_open_metrics;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use quell_host::attach::effect::ModeVerdict;
+use quell_observer::ObservedProgram;
+
+use super::totals::{QueueKey, QueueTotals, Totals};
+
+/// What a scrape returns.
+#[derive(Debug, Default)]
+pub(super) struct Exposition {
+    /// OpenMetrics 1.0.
+    pub(super) open_metrics: String,
+    /// Prometheus' text format 0.0.4.
+    pub(super) text: String,
+}
+
+/// Label names and values.
+type Labels = Vec<(&'static str, String)>;
+
+/// Encodes the totals in both formats.
+pub(super) fn encode(totals: &Totals) -> Exposition {
+    let mut open_metrics = String::new();
+    let mut registry = Registry::with_prefix("quell");
+    registry.register_collector(Box::new(Snapshot::of(totals)));
+    // Writing to a String cannot fail.
+    let _ = encode_open_metrics(&mut open_metrics, &registry);
+    let text = text_format(&open_metrics);
+    Exposition { open_metrics, text }
+}
+
+/// Converts OpenMetrics to the text format: a counter's metadata have the name of its samples.
+fn text_format(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let counters: Vec<&str> =
+        (open_metrics.lines()).filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    for line in open_metrics.lines() {
+        let metadata = line.strip_prefix("# HELP ").map(|rest| ("HELP", rest));
+        let metadata = metadata.or_else(|| line.strip_prefix("# TYPE ").map(|rest| ("TYPE", rest)));
+        match metadata.and_then(|(kind, rest)| Some((kind, rest.split_once(' ')?))) {
+            Some((kind, (name, rest))) => {
+                let total = if counters.contains(&name) { "_total" } else { "" };
+                text.push_str(&format!("# {kind} {name}{total} {rest}\n"));
+            }
+            None if line.starts_with('#') => {}
+            None => text.extend([line, "\n"]),
+        }
+    }
+    text
+}
+
+/// Samples of one metric.
+#[derive(Debug)]
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    samples: Samples,
+}
+
+#[derive(Debug)]
+enum Samples {
+    Counter(Vec<(Labels, u64)>),
+    Seconds(Vec<(Labels, f64)>),
+    Gauge(Vec<(Labels, f64)>),
+}
+
+/// All metrics at one time.
+#[derive(Debug)]
+struct Snapshot(Vec<Metric>);
+
+fn queue_labels(key: &QueueKey) -> Labels {
+    let mut labels = vec![("device", key.device.clone()), ("queue", key.queue.clone())];
+    labels.extend(key.namespace.map(|inode| ("netns", inode.to_string())));
+    labels
+}
+
+fn program_labels(program: &ObservedProgram) -> Labels {
+    let mut labels = vec![("pid", program.pid.to_string()), ("comm", program.name.clone())];
+    labels.extend(program.unit.clone().map(|unit| ("unit", unit)));
+    labels
+}
+
+fn with(mut labels: Labels, name: &'static str, value: impl Into<String>) -> Labels {
+    labels.push((name, value.into()));
+    labels
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+impl Snapshot {
+    fn of(totals: &Totals) -> Self {
+        let queues = |of: &dyn Fn(&QueueTotals) -> Option<u64>| -> Vec<(Labels, u64)> {
+            totals.queues.iter().filter_map(|(key, queue)| Some((queue_labels(key), of(queue)?))).collect()
+        };
+        let counter = |name, help, of: &dyn Fn(&QueueTotals) -> Option<u64>| Metric {
+            name,
+            help,
+            unit: None,
+            samples: Samples::Counter(queues(of)),
+        };
+        let in_seconds = |name, help, of: &dyn Fn(&QueueTotals) -> Option<u64>, is_counter: bool| {
+            let samples = queues(of).into_iter().map(|(labels, ns)| (labels, seconds(ns))).collect();
+            let samples = if is_counter { Samples::Seconds(samples) } else { Samples::Gauge(samples) };
+            Metric { name, help, unit: Some(Unit::Seconds), samples }
+        };
+        let mut metrics = vec![
+            polls(totals),
+            counter("queue_packets", "Packets that polls reported as work", &|queue| Some(queue.sample?.packets)),
+            counter("queue_empty_polls", "Polls without packets", &|queue| Some(queue.sample?.empty)),
+            counter("queue_exhausted_polls", "Polls that used their whole budget", &|queue| {
+                Some(queue.sample?.budget_exhausted)
+            }),
+            counter("queue_interrupts", "Interrupts of the queue", &|queue| queue.interrupts),
+            in_seconds(
+                "queue_masked",
+                "Time with the interrupt masked but not suspended",
+                &|queue| Some(queue.sample?.masked_ns),
+                true,
+            ),
+            in_seconds(
+                "queue_suspended",
+                "Time with the interrupt suspended",
+                &|queue| Some(queue.sample?.suspended_ns),
+                true,
+            ),
+            counter("queue_wait_bound_packets", "Packets whose wait in the ring has an upper bound", &|queue| {
+                Some(queue.sample?.wait.packets)
+            }),
+            in_seconds(
+                "queue_wait_bound",
+                "Sum of the upper bounds of these waits",
+                &|queue| queue.sample.map(|_| queue.wait_sum_ns),
+                true,
+            ),
+            in_seconds(
+                "queue_wait_bound_p99",
+                "99th percentile of these bounds in the last interval",
+                &|queue| queue.wait_p99_ns,
+                false,
+            ),
+        ];
+        let napi = |(key, queue): (&QueueKey, &QueueTotals)| {
+            Some((with(queue_labels(key), "napi_id", queue.napi?.to_string()), 1.0))
+        };
+        metrics.push(gauge(
+            "queue_info",
+            "NAPI instance of the queue",
+            totals.queues.iter().filter_map(napi).collect(),
+        ));
+        metrics.extend(programs(&totals.programs));
+        let unknown = totals.polls_unknown.iter().map(|why| (vec![("reason", why.clone())], 1.0)).collect();
+        metrics.push(gauge("polls_unknown_info", "Why polls cannot be sampled", unknown));
+        let hidden = vec![(Vec::new(), totals.hidden_processes as f64)];
+        metrics.push(gauge("hidden_processes", "Processes whose sockets are unknown", hidden));
+        let version = vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)];
+        metrics.push(gauge("build_info", "Version of Quell", version));
+        Self(metrics)
+    }
+}
+
+fn gauge(name: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) -> Metric {
+    Metric { name, help, unit: None, samples: Samples::Gauge(samples) }
+}
+
+fn polls(totals: &Totals) -> Metric {
+    let mut samples = Vec::new();
+    for (key, queue) in &totals.queues {
+        let Some(sample) = &queue.sample else { continue };
+        let polls = sample.polls;
+        let pollers = [
+            ("interrupt", polls.interrupt),
+            ("timer", polls.timer),
+            ("other", polls.rescheduled),
+            ("ksoftirqd", polls.ksoftirqd),
+            ("napi_thread", polls.thread),
+            ("program", polls.program + polls.program_last),
+        ];
+        samples.extend(pollers.map(|(poller, count)| (with(queue_labels(key), "poller", poller), count)));
+    }
+    Metric { name: "queue_polls", help: "NAPI polls by who polled", unit: None, samples: Samples::Counter(samples) }
+}
+
+fn programs(programs: &[ObservedProgram]) -> [Metric; 4] {
+    let samples = |of: &dyn Fn(&ObservedProgram) -> Option<(Labels, f64)>| programs.iter().filter_map(of).collect();
+    let in_effect = |program: &ObservedProgram| match program.effect.as_ref()? {
+        ModeVerdict::InEffect(_) => Some((program_labels(program), 1.0)),
+        ModeVerdict::NotInEffect(_) => Some((program_labels(program), 0.0)),
+        ModeVerdict::CannotTell(_) => None,
+    };
+    [
+        gauge(
+            "program_cpus",
+            "CPUs that the program uses",
+            samples(&|program| Some((program_labels(program), program.cpus?))),
+        ),
+        gauge(
+            "program_mode_info",
+            "Mode that was applied to the program",
+            samples(&|program| Some((with(program_labels(program), "mode", program.mode.clone()?), 1.0))),
+        ),
+        gauge(
+            "program_mode_in_effect",
+            "Whether that mode is in effect; absent if it cannot be judged",
+            samples(&in_effect),
+        ),
+        gauge(
+            "program_drifted_settings",
+            "Settings of that mode that others changed",
+            samples(&|program| Some((program_labels(program), program.drifted? as f64))),
+        ),
+    ]
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        for metric in &self.0 {
+            let kind = match metric.samples {
+                Samples::Counter(_) | Samples::Seconds(_) => MetricType::Counter,
+                Samples::Gauge(_) => MetricType::Gauge,
+            };
+            let mut family = encoder.encode_descriptor(metric.name, metric.help, metric.unit.as_ref(), kind)?;
+            match &metric.samples {
+                Samples::Counter(samples) => encode_all(&mut family, samples, ConstCounter::new)?,
+                Samples::Seconds(samples) => encode_all(&mut family, samples, ConstCounter::new)?,
+                Samples::Gauge(samples) => encode_all(&mut family, samples, ConstGauge::new)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encode_all<N: Copy, M: EncodeMetric>(
+    family: &mut MetricEncoder<'_>,
+    samples: &[(Labels, N)],
+    metric: impl Fn(N) -> M,
+) -> Result<(), Error> {
+    for (labels, value) in samples {
+        metric(*value).encode(family.encode_family(&labels.as_slice())?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use quell_linux::{NapiId, Pid};
+
+    use super::super::totals::tests::report;
+    use super::*;
+
+    fn program() -> ObservedProgram {
+        ObservedProgram {
+            pid: Pid::from_kernel(42).unwrap(),
+            name: "evil\"} 1\nquell_x 2".to_owned(),
+            unit: Some("memcached.service".to_owned()),
+            napis: vec![NapiId::from_kernel(8_193).unwrap()],
+            cpus: Some(0.5),
+            mode: Some("suspend200".to_owned()),
+            effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
+            drifted: Some(2),
+        }
+    }
+
+    fn exposition(packets: Option<u64>) -> Exposition {
+        let mut totals = Totals::new(7);
+        let report = report(8_193, packets);
+        totals.add(&quell_observer::IntervalReport { programs: vec![program()], ..report });
+        encode(&totals)
+    }
+
+    #[test]
+    fn a_queue_has_at_most_fifteen_series() {
+        let text = exposition(Some(10)).open_metrics;
+        let series = text.lines().filter(|line| line.contains("device=\"eth0\""));
+        assert_eq!(series.count(), 15 + 1, "with queue_info, which is the only one with the NAPI ID\n{text}");
+    }
+
+    #[test]
+    fn counters_end_with_total_and_times_are_in_seconds() {
+        let text = exposition(Some(10)).open_metrics;
+        for line in [
+            "quell_queue_packets_total{device=\"eth0\",queue=\"3\"} 10",
+            "quell_queue_polls_total{device=\"eth0\",queue=\"3\",poller=\"timer\"} 10",
+            "quell_queue_wait_bound_p99_seconds{device=\"eth0\",queue=\"3\"} 0.002",
+            "quell_queue_info{device=\"eth0\",queue=\"3\",napi_id=\"8193\"} 1.0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sampled_is_absent_with_the_reason() {
+        let text = exposition(None).open_metrics;
+        assert!(!text.contains("quell_queue_packets_total"), "{text}");
+        assert!(text.contains("quell_polls_unknown_info{reason=\"needs CAP_BPF\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn names_of_others_cannot_add_samples() {
+        for text in [exposition(Some(1)).open_metrics, exposition(Some(1)).text] {
+            assert!(text.lines().all(|line| !line.starts_with("quell_x")), "{text}");
+            assert!(text.contains(r#"comm="evil\"} 1\nquell_x 2""#), "{text}");
+        }
+    }
+
+    #[test]
+    fn both_formats_have_the_same_samples() {
+        let both = exposition(Some(3));
+        let samples = |text: &str| -> BTreeSet<String> {
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+        };
+        assert_eq!(samples(&both.open_metrics), samples(&both.text));
+        assert!(both.text.contains("# TYPE quell_queue_packets_total counter\n"), "{}", both.text);
+        assert!(!both.text.contains("EOF") && !both.text.contains("UNIT"), "{}", both.text);
+    }
+}

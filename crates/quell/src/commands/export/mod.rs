@@ -1,0 +1,94 @@
+//! `quell export`: what `quell top` shows, for Prometheus: over HTTP, or as a file for node_exporter's textfile collector.
+
+mod encode;
+mod server;
+mod totals;
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use clap::Args;
+use quell_linux::netns::Namespace;
+use quell_linux::signal::Interruption;
+use quell_linux::visible;
+use quell_observer::Observer;
+use tempfile::NamedTempFile;
+
+use self::encode::{Exposition, encode};
+use self::totals::Totals;
+use super::snapshot_scope::{ScopeArgs, not_taken};
+use crate::exit::{Exit, Failure};
+use crate::journals::journal;
+use crate::output;
+
+/// Name of the file in the directory of the textfile collector.
+const TEXTFILE: &str = "quell.prom";
+
+/// Options of `quell export`.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    scope: ScopeArgs,
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9955", conflicts_with = "textfile")]
+    listen: SocketAddr,
+    /// Write `quell.prom` to this directory of node_exporter's textfile collector instead of listening.
+    #[arg(long, value_name = "DIR")]
+    textfile: Option<PathBuf>,
+    /// Seconds between two updates; best the scrape interval.
+    #[arg(short, long, value_name = "S", default_value = "10", value_parser = super::top::interval)]
+    interval: Duration,
+}
+
+/// The latest exposition, shared with the server.
+type Shared = Arc<RwLock<Arc<Exposition>>>;
+
+/// Exports until a signal arrives.
+///
+/// # Errors
+/// When the address is in use or the directory cannot be written; when the process, device or namespace of the scope does
+/// not exist or vanishes, or the kernel refuses a snapshot.
+pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
+    let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
+    let interruption = Interruption::listen().map_err(refused)?;
+    let own_namespace = Namespace::current().map_err(Failure::refused)?.inode();
+    let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
+    let mut totals = Totals::new(own_namespace);
+    let shared: Shared = Arc::default();
+    if args.textfile.is_none() {
+        let address = server::start(args.listen, Arc::clone(&shared))?;
+        output::say(&format!("listening on http://{address}/metrics"));
+    }
+    // The first update follows soon, so that the first scrape has values.
+    let mut pause = args.interval.min(Duration::from_secs(1));
+    while interruption.wait(pause).map_err(refused)?.is_none() {
+        totals.add(&observer.report().map_err(|error| not_taken(&error))?);
+        let exposition = encode(&totals);
+        match &args.textfile {
+            Some(directory) => write_textfile(directory, &exposition.text)?,
+            None => *shared.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(exposition),
+        }
+        pause = args.interval;
+    }
+    Ok(())
+}
+
+/// Replaces the file at once, so that the collector never reads a part of it. Every user can read it.
+fn write_textfile(directory: &Path, text: &str) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let write = || {
+        // The collector reads only names that end with `.prom`.
+        let mut file = tempfile::Builder::new().prefix(".quell").suffix(".tmp").tempfile_in(directory)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        NamedTempFile::persist(file, directory.join(TEXTFILE)).map_err(|error| error.error)
+    };
+    let failed = |error| {
+        let text = format!("writing {TEXTFILE} to {}: {error}", visible::path(directory));
+        Failure::new(Exit::KernelRefused, text)
+    };
+    write().map(drop).map_err(failed)
+}

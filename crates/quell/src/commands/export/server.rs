@@ -1,0 +1,111 @@
+//! The HTTP server: `/metrics` and a page that links to it. Connections, request sizes and times are bounded.
+//!
+//! hyper, because it bounds the time of the header and the size of a request; servers with a thread per connection do not.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use super::Shared;
+use crate::exit::{Exit, Failure};
+
+/// Connections that are served at the same time. Others wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 32;
+/// Time for the header of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a connection, so that a reader that stops reading is dropped.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of the header of a request, in bytes; hyper's minimum.
+const REQUEST_BYTES_MAX: usize = 8 * 1024;
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const HTML: &str = "text/html; charset=utf-8";
+const PAGE: &str = "<!doctype html><title>quell export</title><a href=\"/metrics\">metrics</a>\n";
+
+/// Listens, and serves in another thread from then on. Returns the address with the port that the kernel chose for 0.
+///
+/// # Errors
+/// When the address cannot be used.
+pub(super) fn start(address: SocketAddr, shared: Shared) -> Result<SocketAddr, Failure> {
+    let refused = |error: std::io::Error| {
+        let text = format!("listening on {address}: {error}; select another address with --listen");
+        Failure::new(Exit::KernelRefused, text)
+    };
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(refused)?;
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
+    let bound = listener.local_addr().map_err(refused)?;
+    let serve = move || runtime.block_on(accept(listener, shared));
+    thread::Builder::new().name("http".to_owned()).spawn(serve).map_err(refused)?;
+    Ok(bound)
+}
+
+async fn accept(listener: TcpListener, shared: Shared) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((connection, _)) => {
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    let _ = timeout(CONNECTION_TIMEOUT, serve(connection, shared)).await;
+                    drop(place);
+                });
+            }
+            // Too many open files, for example: others may close some.
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn serve(connection: TcpStream, shared: Shared) {
+    let respond = service_fn(|request| {
+        let response = respond(&request, &shared);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(REQUEST_BYTES_MAX).keep_alive(false);
+    // Invalid requests are answered by hyper, and everything else about this connection concerns the other side.
+    let _ = http.serve_connection(TokioIo::new(connection), respond).await;
+}
+
+fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            let exposition = Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner));
+            let accepts = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("openmetrics-text"));
+            match request.headers().get_all(ACCEPT).iter().any(accepts) {
+                true => plain(StatusCode::OK, OPEN_METRICS, exposition.open_metrics.clone()),
+                false => plain(StatusCode::OK, TEXT, exposition.text.clone()),
+            }
+        }
+        "/" => plain(StatusCode::OK, HTML, PAGE.to_owned()),
+        _ => plain(StatusCode::NOT_FOUND, TEXT, "only / and /metrics\n".to_owned()),
+    }
+}
+
+fn plain(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

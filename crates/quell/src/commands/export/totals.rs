@@ -1,0 +1,156 @@
+//! Totals over all reports. A counter of a queue continues when its NAPI instance is replaced, and ends with its device.
+
+use std::collections::BTreeMap;
+
+use quell_linux::NapiId;
+use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use quell_sampler::QueueSample;
+
+/// Identity of a queue that outlives its NAPI instance.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QueueKey {
+    /// Inode of the network namespace of the device; absent for the namespace of this program.
+    pub(super) namespace: Option<u64>,
+    /// Name of the device.
+    pub(super) device: String,
+    /// Numbers of the receive queues, separated by commas. Without receive queues, the NAPI ID.
+    pub(super) queue: String,
+}
+
+/// Totals of a queue since the start of this program, and values of the last interval.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct QueueTotals {
+    /// Present NAPI instance.
+    pub(super) napi: Option<NapiId>,
+    /// Sum of all samples, except the quantiles of the wait. Absent if polls were never sampled.
+    pub(super) sample: Option<QueueSample>,
+    /// Sum of the bounds of the wait of `sample.wait.packets` packets, in nanoseconds.
+    pub(super) wait_sum_ns: u64,
+    /// 99th percentile of the bound of the wait in the last interval, in nanoseconds.
+    pub(super) wait_p99_ns: Option<u64>,
+    /// Interrupts. Absent if they cannot be counted.
+    pub(super) interrupts: Option<u64>,
+}
+
+/// State of the exporter.
+#[derive(Debug)]
+pub(super) struct Totals {
+    own_namespace: u64,
+    /// Totals of the queues that exist.
+    pub(super) queues: BTreeMap<QueueKey, QueueTotals>,
+    /// Programs of the last report.
+    pub(super) programs: Vec<ObservedProgram>,
+    /// Reason why polls cannot be sampled.
+    pub(super) polls_unknown: Option<String>,
+    /// Processes whose sockets are unknown.
+    pub(super) hidden_processes: usize,
+}
+
+impl Totals {
+    /// No queues and programs. `own_namespace` is the inode of this program's network namespace.
+    pub(super) fn new(own_namespace: u64) -> Self {
+        Self { own_namespace, queues: BTreeMap::new(), programs: Vec::new(), polls_unknown: None, hidden_processes: 0 }
+    }
+
+    /// Adds a report.
+    pub(super) fn add(&mut self, report: &IntervalReport) {
+        let keys: Vec<QueueKey> = report.queues.iter().map(|queue| self.key(queue)).collect();
+        self.queues.retain(|key, _| keys.contains(key));
+        for (key, queue) in keys.into_iter().zip(&report.queues) {
+            self.queues.entry(key).or_default().add(queue);
+        }
+        self.programs.clone_from(&report.programs);
+        self.polls_unknown.clone_from(&report.polls_unknown);
+        self.hidden_processes = report.hidden_processes;
+    }
+
+    fn key(&self, queue: &ObservedQueue) -> QueueKey {
+        let numbers: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
+        QueueKey {
+            namespace: Some(queue.namespace).filter(|namespace| *namespace != self.own_namespace),
+            device: queue.device.clone(),
+            queue: if numbers.is_empty() { format!("napi{}", queue.napi) } else { numbers.join(",") },
+        }
+    }
+}
+
+impl QueueTotals {
+    fn add(&mut self, queue: &ObservedQueue) {
+        self.napi = Some(queue.napi);
+        if let Some(interrupts) = queue.interrupts {
+            *self.interrupts.get_or_insert_default() += interrupts;
+        }
+        self.wait_p99_ns = queue.sample.and_then(|sample| sample.wait.p99_ns);
+        let Some(new) = queue.sample else { return };
+        self.wait_sum_ns += new.wait.mean_ns.unwrap_or(0) * new.wait.packets;
+        let sum = self.sample.get_or_insert_default();
+        sum.polls.interrupt += new.polls.interrupt;
+        sum.polls.timer += new.polls.timer;
+        sum.polls.rescheduled += new.polls.rescheduled;
+        sum.polls.ksoftirqd += new.polls.ksoftirqd;
+        sum.polls.thread += new.polls.thread;
+        sum.polls.program += new.polls.program;
+        sum.polls.program_last += new.polls.program_last;
+        sum.packets += new.packets;
+        sum.empty += new.empty;
+        sum.budget_exhausted += new.budget_exhausted;
+        sum.masked_ns += new.masked_ns;
+        sum.suspended_ns += new.suspended_ns;
+        sum.wait.packets += new.wait.packets;
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use quell_sampler::{PollsByPoller, WaitBounds};
+
+    use super::*;
+
+    /// A report of one queue with this NAPI instance and number of packets.
+    pub(in crate::commands::export) fn report(napi: u32, packets: Option<u64>) -> IntervalReport {
+        let sample = packets.map(|packets| QueueSample {
+            polls: PollsByPoller { timer: packets, ..PollsByPoller::default() },
+            packets,
+            wait: WaitBounds { packets, mean_ns: Some(1_000), p99_ns: Some(2_000_000), ..WaitBounds::default() },
+            ..QueueSample::default()
+        });
+        let queue = ObservedQueue {
+            namespace: 7,
+            device: "eth0".to_owned(),
+            rx_queues: vec![3],
+            napi: NapiId::from_kernel(napi).unwrap(),
+            interrupts: packets,
+            sample,
+        };
+        IntervalReport {
+            schema: "quell-top/1",
+            unix_ns: 0,
+            interval_ns: 1_000_000_000,
+            polls_unknown: packets.is_none().then(|| "needs CAP_BPF".to_owned()),
+            queues: vec![queue],
+            programs: Vec::new(),
+            hidden_processes: 0,
+        }
+    }
+
+    #[test]
+    fn a_counter_continues_when_the_napi_instance_is_replaced() {
+        let mut totals = Totals::new(7);
+        totals.add(&report(8_193, Some(10)));
+        totals.add(&report(8_200, Some(5)));
+        let (key, queue) = totals.queues.first_key_value().unwrap();
+        assert_eq!((key.namespace, key.device.as_str(), key.queue.as_str()), (None, "eth0", "3"));
+        assert_eq!((queue.napi, queue.interrupts), (NapiId::from_kernel(8_200), Some(15)));
+        assert_eq!((queue.sample.unwrap().packets, queue.wait_sum_ns), (15, 15_000));
+    }
+
+    #[test]
+    fn a_queue_whose_polls_are_unknown_has_no_sample() {
+        let mut totals = Totals::new(1);
+        totals.add(&report(8_193, None));
+        let (key, queue) = totals.queues.first_key_value().unwrap();
+        assert_eq!((key.namespace, queue.sample, queue.interrupts), (Some(7), None, None));
+        totals.add(&IntervalReport { queues: Vec::new(), ..report(8_193, None) });
+        assert!(totals.queues.is_empty(), "a device that vanished");
+    }
+}
