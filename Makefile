@@ -59,7 +59,7 @@ mpi: ## build target/release/quell-mpi, which loads from many machines (needs Op
 	$(CARGO) build --release --locked -p quell-mpi --features mpi
 
 test-mpi: ## check quell-mpi and test it on machines that are network namespaces (root)
-	@tools/install-missing mpicc mpirun libclang ip tc
+	@tools/install-missing mpicc mpirun libclang ip tc ethtool memcached
 	$(CARGO) clippy --locked -p quell-mpi --features mpi --all-targets -- -D warnings
 	$(CARGO) build --locked -p quell
 	@tools/count-tests $(CARGO) test --locked -p quell-mpi --features mpi --no-fail-fast

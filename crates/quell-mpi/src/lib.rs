@@ -1,8 +1,8 @@
 //! Load from many machines: every rank of an MPI job runs the generator of `quell load` with its share of the
 //! connections and of the rate. Rank 0 distributes the plan, orders the measured windows and collects the reports.
 //!
-//! MPI implementations spin while they wait. Between two windows, ranks therefore look for messages every
-//! [`world::LOOK_EVERY`] and sleep; inside a window no rank calls MPI.
+//! MPI implementations spin while they wait. Between two windows, ranks therefore look for messages once per
+//! millisecond and sleep; inside a window no rank calls MPI.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@ use quell_mpi::conductor::REPORT_WITHIN;
 use quell_mpi::document::ClusterRun;
 use quell_mpi::plan::WINDOW;
 use quell_stats::LatencyHistogram;
-use quell_test_support::wait_until;
+use quell_test_support::{Lacks, skip, wait_until};
 
 use machines::{Job, Machines, PORT, SECOND_SERVER, SERVER, address, ip, run, signal_pid};
 
@@ -113,6 +113,38 @@ fn one_to_eight_machines_share_a_load_and_their_starts_are_compared() {
             assert!(clock.offset_ns.unsigned_abs() <= clock.error_ns, "{clock:?}");
         }
         assert_eq!(run.start_skew_error_ns > 0, ranks > 1);
+    }
+    machines.expect_nothing_left();
+}
+
+#[test]
+fn keys_that_one_client_has_stored_are_read_by_all() {
+    let Some(machines) = Machines::new(3) else { return };
+    if Command::new("memcached").arg("-V").output().is_err() {
+        return skip(Lacks::Server("memcached"), "memcached is not installed");
+    }
+    let mut memcached = machines.on_server("memcached");
+    let mut memcached = memcached.args(["-u", "root", "-U", "0", "-l", SERVER, "-p", "11211"]).spawn().unwrap();
+    let listens = || {
+        let sockets = machines.on_server("ss").args(["-tlnH"]).output().unwrap().stdout;
+        if String::from_utf8_lossy(&sockets).contains(":11211") {
+            Ok(())
+        } else {
+            Err("memcached does not listen".to_owned())
+        }
+    };
+    wait_until(listens);
+    let mut command = machines.mpirun();
+    command.args([QUELL_MPI, &format!("{SERVER}:11211"), "--connections", "6", "--keys", "500", "--warm-up", "0"]);
+    command.args(["--seconds", "1", "--json"]);
+    let output = Job::start(command).output();
+    memcached.kill().unwrap();
+    memcached.wait().unwrap();
+    let run: ClusterRun = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(run.invalid, None);
+    for client in &run.clients {
+        assert!(client.report.hits > 0, "{}", client.client.host);
+        assert_eq!((client.report.misses, client.report.errors.wrong_content), (0, 0), "{}", client.client.host);
     }
     machines.expect_nothing_left();
 }
