@@ -49,6 +49,31 @@ fn a_mode_is_attached_to_a_running_memcached_and_detached() {
 }
 
 #[test]
+fn a_profile_names_the_mode_of_an_attachment() {
+    let Some(stage) = Stage::enter("profile") else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), stage.pid());
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let profile = file("found.toml", &format!("[program]\nmode = \"{MODE}\"\nmax-events = 16\n"));
+    let twice = stage.says(1, &["attach", MODE, &pid, "--profile", &profile, "--yes"]);
+    assert!(twice.contains("cannot be specified too"), "{twice}");
+    let without = file("without.toml", "[program]\nmax-events = 16\n");
+    assert!(stage.says(1, &["attach", "--profile", &without, &pid, "--yes"]).contains("has no mode"));
+    assert!(stage.says(1, &["attach", "--profile", &profile]).contains("--unit"));
+    assert!(stage.says(1, &["attach", &pid]).contains("--profile"));
+    assert!(!stage.is_set());
+
+    let said = stage.says(0, &["attach", "--profile", &profile, &pid, "--yes", "--seconds", "0"]);
+    assert!(said.contains("max-events of the profile is left out"), "{said}");
+    assert!(stage.is_set());
+    stage.says(0, &["detach", &pid]);
+    stage.assert_back();
+}
+
+#[test]
 fn top_shows_the_mode_of_an_attached_program_and_whether_it_is_in_effect() {
     let Some(stage) = Stage::enter("cli-top") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);

@@ -28,7 +28,6 @@ use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::transaction::ChangeStage;
 use quell_linux::signal::Interruption;
-use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
 use args::ProgramsArgs;
@@ -47,10 +46,10 @@ const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
-#[command(override_usage = "quell attach [OPTIONS] <MODE> <PID...|--unit <NAME>|--cgroup <PATH>>")]
+#[command(
+    override_usage = "quell attach [OPTIONS] <MODE|--profile <NAME|FILE>> <PID...|--unit <NAME>|--cgroup <PATH>>"
+)]
 pub(crate) struct AttachArgs {
-    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN (N in µs).
-    mode: DeliveryMode,
     #[command(flatten)]
     programs: ProgramsArgs,
     /// Allow PID 1, and with it every visible process.
@@ -87,12 +86,12 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // Without this, changes left by a killed run would be recorded as the host's own values.
         revert_killed_runs(&journal()).map_err(Failure::refused)?;
     }
-    let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
+    let (mode, targets) = args.programs.find()?;
     if !args.all_processes {
         refuse_every_process(&targets)?;
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
-    let request = AttachRequest { mode: args.mode, epolls: EpollsSetBy::Attachment };
+    let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let Observation { snapshot, plan, findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();

@@ -1,7 +1,6 @@
 //! `quell run`: starts a command with a delivery mode. It sets the queues before the command starts, loads the preload
 //! library if possible, and undoes everything when the command exits.
 
-mod profiles;
 mod queues;
 mod supervise;
 pub(crate) mod verify;
@@ -26,6 +25,7 @@ use tracing::info;
 use self::queues::Queues;
 use self::verify::Verifier;
 use super::placement_args::PlacementArgs;
+use super::program_profiles;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::attach::finding_lines;
@@ -136,7 +136,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let said = Said { mode: args.mode, max_events: args.max_events, devices: args.device.clone() };
     let variable = |name: &str| std::env::var(name).ok();
     let environment = Said::by_environment(variable).map_err(Failure::usage)?;
-    let profile = args.profile.as_deref().map(profiles::read).transpose()?;
+    let profile = args.profile.as_deref().map(program_profiles::read).transpose()?;
     let choice = LaunchChoice::of(said, environment, profile).map_err(Failure::usage)?;
     info!(mode = %choice.mode.value, by = %choice.mode.by, "selected the mode");
     let program = find(&args.command)?;

@@ -11,17 +11,17 @@ use crate::file;
 
 /// Name and text of the files in `profiles/`.
 const SHIPPED: [(&str, &str); 4] = [
-    ("haproxy", include_str!("../../../../../profiles/haproxy.toml")),
-    ("memcached", include_str!("../../../../../profiles/memcached.toml")),
-    ("nginx", include_str!("../../../../../profiles/nginx.toml")),
-    ("redis", include_str!("../../../../../profiles/redis.toml")),
+    ("haproxy", include_str!("../../../../profiles/haproxy.toml")),
+    ("memcached", include_str!("../../../../profiles/memcached.toml")),
+    ("nginx", include_str!("../../../../profiles/nginx.toml")),
+    ("redis", include_str!("../../../../profiles/redis.toml")),
 ];
 
 /// Reads the `[program]` table of a shipped profile, or of a file, which contains `/` or ends in `.toml`.
 ///
 /// # Errors
 /// When the profile is unknown, cannot be read, or has no `[program]` table.
-pub(super) fn read(named: &str) -> Result<ProgramProfile, Failure> {
+pub(crate) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let source = source(named)?;
     let profile = Profile::parse(&[source]);
     let profile = profile.map_err(|error| Failure::usage(format!("{error}\n{}", error.caret())))?;
