@@ -14,7 +14,7 @@ use quell_linux::ethtool::CoalesceParameter::{self, RxMaxFrames, RxUsecs, TxMaxF
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
-use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip_part};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, skip_part};
 
 use quell_test_support::lab::{TestLab, id};
 
@@ -263,6 +263,10 @@ fn the_machines_own_devices_are_as_ethtool_ip_and_sysfs_see_them() {
     let tools = Tools { namespace: None };
     let names = tools.names("/sys/class/net").unwrap();
     let names: Vec<String> = names.into_iter().filter(|name| name != "bonding_masters").collect();
+    let here = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    if names.iter().any(|name| !here.contains(&format!("{name}:"))) {
+        return skip(Lacks::Machine, "/sys shows another network namespace");
+    }
     let before: HashMap<&str, _> = names.iter().map(|name| (name.as_str(), packets(&tools, name))).collect();
     let snapshot = take(&SnapshotScope::default()).unwrap().0;
     let mut seen: Vec<&str> = snapshot.devices.iter().map(|device| device.name.as_str()).collect();
