@@ -98,13 +98,19 @@ impl ScenarioOutcome {
     }
 }
 
-/// Capabilities that this process lacks for running scenarios on the kernel; empty if it can run them.
+/// Capabilities in the initial user namespace that this process lacks for running scenarios on the kernel; empty if it
+/// can run them.
 ///
 /// # Errors
 /// When the capabilities of the process cannot be read.
 pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::ProcError> {
     const NEEDED: [Capability; 4] = [Capability::NetAdmin, Capability::SysAdmin, Capability::SysNice, Capability::Bpf];
-    let effective = capability::effective(&ProcRoot::default())?;
+    let proc = ProcRoot::default();
+    // The kernel checks CAP_NET_ADMIN for `napi-set` in the initial user namespace.
+    if !capability::in_initial_user_namespace(&proc).unwrap_or(true) {
+        return Ok(NEEDED.to_vec());
+    }
+    let effective = capability::effective(&proc)?;
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 

@@ -6,6 +6,7 @@ mod plan_model;
 
 use plan_model::{after, cpus, host, is_done_by_others, known, reverse};
 use proptest::prelude::*;
+use quell_host::plan::consequences::consequences_of_profile;
 use quell_host::plan::{PlanInput, PlannedChange, ProfilePlan, as_profile};
 use quell_host::snapshot::{Reading, UnknownReason};
 use quell_mode::profile::{Profile, Source};
@@ -65,6 +66,20 @@ fn xps_by_interrupt_replaces_xps_by_receive_queue_only_where_the_interrupt_is_kn
     assert_eq!(plan.impossible.len(), 1, "{:?}", plan.impossible);
     let back = after(&reverse(&plan), &after(&plan, &observed));
     assert_eq!(back, observed, "undo restores xps_rxqs");
+}
+
+#[test]
+fn findings_of_a_profile_consider_all_its_changes() {
+    let mut observed = host(2);
+    known(&mut observed.snapshot.devices[0].rx_queues)[0].rps_cpus = Reading::Known(cpus("1-3"));
+    let found = |text: &str| {
+        let plan = ProfilePlan::of(&observed, &on_nic(text));
+        let findings = consequences_of_profile(&observed, &plan);
+        findings.iter().any(|finding| finding.id == "rps-on-polled-queue")
+    };
+    assert!(found("queues.all.mode = 'suspend20'"));
+    assert!(!found("queues.all = { mode = 'suspend20', rps = false }"), "RPS is turned off, too");
+    assert!(!found("queues.all.mode = 'base'"), "nothing polls the queue");
 }
 
 #[test]
