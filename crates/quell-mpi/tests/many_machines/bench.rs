@@ -108,13 +108,15 @@ fn slices_of_an_experiment_are_measured_by_clients_on_other_machines() {
 fn a_client_that_hangs_or_dies_during_an_experiment_is_named() {
     let Some(machines) = Machines::new(3) else { return };
     let server = serve(&machines);
-    for (signal, named) in [("-STOP", "rank 1 (client2) is late"), ("-KILL", "process rank 1 with PID")] {
+    let late = "rank 1 (client2) is late";
+    // Rank 0 misses the client's report at about the time at which `mpirun` misses its process.
+    for (signal, named) in [("-STOP", vec![late]), ("-KILL", vec!["process rank 1 with PID", late])] {
         let job = bench(&machines, &server, &["--budget=600s"]);
         wait_for_slices(&machines);
         signal_pid(&machines.pids(2, "quell-mpi")[0], signal);
         let output = job.output();
         let said = stderr(&output);
-        assert!(said.contains(named), "{said}");
+        assert!(named.iter().any(|sentence| said.contains(sentence)), "{said}");
         assert!(!output.status.success());
         machines.expect_nothing_left();
     }

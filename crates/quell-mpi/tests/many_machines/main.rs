@@ -173,8 +173,10 @@ fn a_killed_client_ends_the_run_and_is_named() {
     signal_pid(&machines.pids(3, "quell-mpi")[0], "-KILL");
     let output = job.output();
     assert!(!output.status.success());
-    let said = sentence(&output, "process rank 2");
-    assert!(said.contains("on node 10.77.0.3 exited on signal 9 (Killed)"), "{said}");
+    // Rank 0 misses the client's report at about the time at which `mpirun` misses its process.
+    let said = sentence(&output, "rank 2");
+    let by_mpirun = said.contains("process rank 2 ") && said.contains("on node 10.77.0.3 exited on signal 9 (Killed)");
+    assert!(by_mpirun || said.starts_with("quell-mpi: rank 2 (client3) is late: "), "{said}");
     assert!(!stdout(&output).contains("requests/s"), "no result of an aborted run");
     machines.expect_nothing_left();
 }
