@@ -5,6 +5,8 @@ use quell_stats::LatencyHistogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::blocks::BEYOND_MIN;
+
 /// The slots of a [`LatencyHistogram`] that are not empty. The conversion is lossless, and the value is serialized as a
 /// histogram.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +26,12 @@ impl LatencyCounts {
     #[must_use]
     pub fn slots(&self) -> &[(u64, u32)] {
         &self.slots
+    }
+
+    /// Quantile of the latencies in ns. `None` if fewer than 5 latencies are expected above it.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> Option<u64> {
+        Self::quantile_of(std::iter::once(self), quantile, BEYOND_MIN)
     }
 
     /// Quantile of the latencies of all `parts` together, in ns; see [`LatencyHistogram::quantile`]. `None` if fewer

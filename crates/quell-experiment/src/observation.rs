@@ -62,7 +62,11 @@ impl SliceObservation {
         self.metrics.get(name).copied()
     }
 
-    pub(crate) fn check(&self) -> Result<(), InvalidObservation> {
+    /// Checks that every value is finite and not negative.
+    ///
+    /// # Errors
+    /// The first value that is not.
+    pub fn check(&self) -> Result<(), InvalidObservation> {
         let fields = [("spent-ms", Some(self.spent_ms)), ("foreign-cpu", self.foreign_cpu)];
         let fields = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
         let metrics = self.metrics.iter().map(|(name, value)| (&**name, *value));

@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-launch", 3),
     ("quell-observer", 3),
     ("quell-test-support", 3),
+    ("quell-tune", 3),
     ("quell", 4),
     ("quell-mpi", 4),
 ];

@@ -1,0 +1,113 @@
+//! Runs a search on a subject. It restores the subject on every path.
+
+use std::fmt::Display;
+use std::ops::ControlFlow;
+
+use quell_experiment::{ExperimentSubject, SetFailure};
+use quell_mode::DeliveryMode;
+
+use crate::result::{TuneEnd, TuneResult};
+use crate::tuner::{NextTuneSlice, TunePlan, TunePlanError, Tuner};
+
+/// Events of a running search.
+#[derive(Debug)]
+pub enum TuneEvent<'a> {
+    /// A slice begins.
+    SliceBegins(NextTuneSlice),
+    /// A slice was recorded. The arms' states may have changed.
+    SliceRecorded(&'a Tuner),
+}
+
+/// Result of a search, for every way in which it can end.
+#[derive(Debug)]
+#[must_use = "it tells whether the subject was restored"]
+pub struct FinishedTune<E> {
+    /// Everything that the search knows.
+    pub result: TuneResult,
+    /// Whether the subject was restored.
+    pub restored: Result<(), E>,
+}
+
+/// Runs a search on a subject. `offer` makes the load with the given index the current one; it is called before the
+/// first slice and whenever the load changes. Events are reported to `watch`, which can end the search by returning
+/// `Break`.
+///
+/// # Errors
+/// When the plan is invalid. The subject was not changed.
+pub fn tune<T: ExperimentSubject<Setting = DeliveryMode>>(
+    subject: &mut T,
+    plan: TunePlan,
+    offer: &mut dyn FnMut(&mut T, usize) -> Result<(), T::Error>,
+    watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
+) -> Result<FinishedTune<T::Error>, TunePlanError>
+where
+    T::Error: Display,
+{
+    let mut tuner = Tuner::new(plan)?;
+    let mut guard = RestoreOnce { subject, is_restored: false };
+    let end = slice_by_slice(guard.subject, &mut tuner, offer, watch);
+    let restored = guard.restore();
+    if let Err(end) = end {
+        tuner.stop(end);
+    }
+    Ok(FinishedTune { result: tuner.finish(), restored })
+}
+
+fn slice_by_slice<T: ExperimentSubject<Setting = DeliveryMode>>(
+    subject: &mut T,
+    tuner: &mut Tuner,
+    offer: &mut dyn FnMut(&mut T, usize) -> Result<(), T::Error>,
+    watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
+) -> Result<(), TuneEnd>
+where
+    T::Error: Display,
+{
+    let failed = |error: T::Error| TuneEnd::SubjectFailed { reason: error.to_string() };
+    let (slice_ms, settle_ms) = (tuner.plan().slice_ms, tuner.plan().settle_ms);
+    let mut offered = None;
+    while let Some(next) = tuner.next_slice() {
+        if watch(TuneEvent::SliceBegins(next)).is_break() {
+            return Err(TuneEnd::Interrupted);
+        }
+        if offered.replace(next.load) != Some(next.load) {
+            offer(subject, next.load).map_err(failed)?;
+        }
+        match subject.set(&next.mode) {
+            Ok(()) => {}
+            Err(SetFailure::NotSettable(error)) => {
+                tuner.not_settable(error.to_string());
+                continue;
+            }
+            Err(SetFailure::SubjectFailed(error)) => return Err(failed(error)),
+        }
+        subject.settle(settle_ms).map_err(failed)?;
+        let observation = subject.observe(slice_ms).map_err(failed)?.ok_or(TuneEnd::Interrupted)?;
+        tuner.record(observation).map_err(|invalid| TuneEnd::SubjectFailed { reason: invalid.to_string() })?;
+        if watch(TuneEvent::SliceRecorded(tuner)).is_break() {
+            return Err(TuneEnd::Interrupted);
+        }
+    }
+    Ok(())
+}
+
+/// Restores the subject once, also during a panic.
+struct RestoreOnce<'a, T: ExperimentSubject> {
+    subject: &'a mut T,
+    is_restored: bool,
+}
+
+impl<T: ExperimentSubject> RestoreOnce<'_, T> {
+    fn restore(&mut self) -> Result<(), T::Error> {
+        self.is_restored = true;
+        self.subject.restore()
+    }
+}
+
+impl<T: ExperimentSubject> Drop for RestoreOnce<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_restored {
+            // A panic is already under way, so the error has no receiver.
+            let _ = self.restore();
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Goals and guards: their text, and their evaluation on the observation of a slice.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use quell_experiment::{Criterion, Goal, SliceFlag, SliceObservation};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A quantity that a goal or a guard names.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TuneMetric {
+    /// `p50`, `p99`, `p99.9`: quantile of the latencies of a slice, in µs.
+    Latency {
+        /// Level of the quantile, above 0 and below 1.
+        quantile: f64,
+    },
+    /// `cpu`: CPU time per request, in µs. Per packet if requests are not counted.
+    Cpu,
+    /// `busy`: share of time in which the server's CPUs were not idle, 0 to 1.
+    Busy,
+    /// `requests`: answered requests per second. Packets per second if requests are not counted.
+    Requests,
+    /// `errors`: 1 if requests failed in the slice, otherwise 0.
+    Errors,
+    /// `saturated`: 1 if the server fell behind its load in the slice, otherwise 0.
+    Saturated,
+    /// Any other name: the metric that the subject records under this name, in its unit.
+    Recorded {
+        /// Name in [`SliceObservation::metrics`].
+        name: String,
+    },
+}
+
+const CPU: [&str; 2] = ["cpu-us-per-request", "cpu-us-per-packet"];
+const BUSY: [&str; 1] = ["busy-share"];
+const REQUESTS: [&str; 2] = ["requests-per-s", "packets-per-s"];
+
+impl TuneMetric {
+    fn recorded_names(&self) -> Vec<&str> {
+        match self {
+            Self::Cpu => CPU.to_vec(),
+            Self::Busy => BUSY.to_vec(),
+            Self::Requests => REQUESTS.to_vec(),
+            Self::Recorded { name } => vec![name],
+            Self::Latency { .. } | Self::Errors | Self::Saturated => Vec::new(),
+        }
+    }
+
+    /// Value of the metric in a slice. `None` if it could not be read.
+    #[must_use]
+    pub fn value(&self, slice: &SliceObservation) -> Option<f64> {
+        let flag = |flag| Some(f64::from(u8::from(slice.flags.contains(&flag))));
+        match self {
+            Self::Latency { quantile } => Some(slice.latency.as_ref()?.quantile(*quantile)? as f64 / 1e3),
+            Self::Errors => flag(SliceFlag::RequestsFailed),
+            Self::Saturated => flag(SliceFlag::Saturated),
+            _ => self.recorded_names().into_iter().find_map(|name| slice.metric(name)),
+        }
+    }
+
+    /// Criterion of an experiment that compares this metric. `slice` is any slice of the subject, because the recorded
+    /// name depends on what the subject can count.
+    #[must_use]
+    pub fn criterion(&self, direction: TuneDirection, slice: &SliceObservation) -> Option<Criterion> {
+        let goal = match direction {
+            TuneDirection::Lowest => Goal::Lowest,
+            TuneDirection::Highest => Goal::Highest,
+        };
+        match self {
+            Self::Latency { quantile } => Some(Criterion::Latency { quantile: *quantile }),
+            _ => {
+                let name = self.recorded_names().into_iter().find(|name| slice.metric(name).is_some())?.to_owned();
+                Some(Criterion::Metric { name, goal })
+            }
+        }
+    }
+}
+
+impl fmt::Display for TuneMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Latency { quantile } => write!(f, "p{}", (quantile * 1e8).round() / 1e6),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Busy => f.write_str("busy"),
+            Self::Requests => f.write_str("requests"),
+            Self::Errors => f.write_str("errors"),
+            Self::Saturated => f.write_str("saturated"),
+            Self::Recorded { name } => f.write_str(name),
+        }
+    }
+}
+
+/// Whether low or high values of the objective are better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TuneDirection {
+    /// `least` or `lowest`.
+    Lowest,
+    /// `most` or `highest`.
+    Highest,
+}
+
+/// A limit that the answer must hold at every load, in a typical slice.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneLimit {
+    /// Limited quantity.
+    pub metric: TuneMetric,
+    /// Largest permitted value, in the metric's unit. Above 0.
+    pub at_most: f64,
+}
+
+/// What to optimize, and within which limits. Its text form is `p99<=300us, least cpu`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneGoal {
+    /// Quantity to optimize.
+    pub objective: TuneMetric,
+    /// Whether low or high values of it are better.
+    pub direction: TuneDirection,
+    /// Limits of other quantities.
+    pub limits: Vec<TuneLimit>,
+}
+
+impl TuneGoal {
+    /// 1 if low values of the objective are better, otherwise -1.
+    pub(crate) fn sign(&self) -> f64 {
+        if self.direction == TuneDirection::Lowest { 1.0 } else { -1.0 }
+    }
+}
+
+/// Condition under which an arm is abandoned at once: `p99>1ms`, `drops`, `errors`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneGuard {
+    /// Guarded quantity.
+    pub metric: TuneMetric,
+    /// Largest permitted value, in the metric's unit.
+    pub above: f64,
+}
+
+impl TuneGuard {
+    /// Whether a slice violates the guard. `None` if the metric could not be read.
+    #[must_use]
+    pub fn is_violated(&self, slice: &SliceObservation) -> Option<bool> {
+        Some(self.metric.value(slice)? > self.above)
+    }
+}
+
+impl fmt::Display for TuneGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.above {
+            0.0 => write!(f, "{}", self.metric),
+            above => write!(f, "{}>{}", self.metric, ValueText(&self.metric, above)),
+        }
+    }
+}
+
+impl fmt::Display for TuneGoal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for TuneLimit { metric, at_most } in &self.limits {
+            write!(f, "{metric}<={}, ", ValueText(metric, *at_most))?;
+        }
+        match self.direction {
+            TuneDirection::Lowest => write!(f, "least {}", self.objective),
+            TuneDirection::Highest => write!(f, "most {}", self.objective),
+        }
+    }
+}
+
+struct ValueText<'a>(&'a TuneMetric, f64);
+
+impl fmt::Display for ValueText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            TuneMetric::Latency { .. } => write!(f, "{}us", self.1),
+            _ => write!(f, "{}", self.1),
+        }
+    }
+}
+
+/// Why a goal or a guard is invalid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}, at `{}` in `{text}`", &text[place.clone()])]
+pub struct TuneTextError {
+    /// Whole text.
+    pub text: String,
+    /// Bytes of the text that are invalid.
+    pub place: Range<usize>,
+    /// What is wrong, and what is expected.
+    pub why: &'static str,
+}
+
+const EMPTY: &str = "nothing to optimize: name one objective, such as `least cpu`, `lowest p99` or `most requests`";
+const TWICE: &str = "a second objective: name one, and limit the others as in `p99<=300us`";
+const UNKNOWN: &str = "expected a limit such as `p99<=300us`, or an objective such as `least cpu`";
+const METRIC: &str = "expected cpu, busy, requests, p50, p99, p99.9, or the name of a recorded metric";
+const LATENCY: &str = "expected a latency above 0 with its unit, such as 300us or 1ms";
+const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share or a percentage)";
+
+/// Parts of a list, without surrounding spaces, each with its place in the text.
+fn parts(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
+    let mut from = 0;
+    text.split(',').map(move |part| {
+        let start = from + (part.len() - part.trim_start().len());
+        from += part.len() + 1;
+        (start..start + part.trim().len(), part.trim())
+    })
+}
+
+fn metric(text: &str) -> Option<TuneMetric> {
+    let is_quantile = |text: &str| text.starts_with('p') && text[1..].starts_with(|c: char| c.is_ascii_digit());
+    Some(match text {
+        "cpu" => TuneMetric::Cpu,
+        "busy" => TuneMetric::Busy,
+        "requests" => TuneMetric::Requests,
+        "errors" => TuneMetric::Errors,
+        "saturated" => TuneMetric::Saturated,
+        text if is_quantile(text) && !text.contains('-') => {
+            let percent: f64 = text[1..].parse().ok().filter(|percent| *percent > 0.0 && *percent < 100.0)?;
+            TuneMetric::Latency { quantile: percent / 100.0 }
+        }
+        name if name.starts_with(|c: char| c.is_ascii_alphabetic()) => {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "-_./ ".contains(c);
+            name.chars().all(is_name).then(|| TuneMetric::Recorded { name: name.to_owned() })?
+        }
+        _ => return None,
+    })
+}
+
+fn value(metric: &TuneMetric, text: &str) -> Result<f64, &'static str> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = (text[..split].parse::<f64>(), text[split..].trim());
+    let is_latency = matches!(metric, TuneMetric::Latency { .. });
+    let factor = match (unit, metric) {
+        ("ns", TuneMetric::Latency { .. } | TuneMetric::Cpu) => 1e-3,
+        ("us" | "µs", TuneMetric::Latency { .. } | TuneMetric::Cpu) => 1.0,
+        ("ms", TuneMetric::Latency { .. } | TuneMetric::Cpu) => 1e3,
+        ("s", TuneMetric::Latency { .. } | TuneMetric::Cpu) => 1e6,
+        ("%", TuneMetric::Busy) => 0.01,
+        ("K", TuneMetric::Requests) => 1e3,
+        ("M", TuneMetric::Requests) => 1e6,
+        ("", _) if !is_latency => 1.0,
+        _ => return Err(if is_latency { LATENCY } else { NUMBER }),
+    };
+    let value = number.ok().map(|number| number * factor).filter(|value| value.is_finite());
+    value.filter(|value| !is_latency || *value > 0.0).ok_or(if is_latency { LATENCY } else { NUMBER })
+}
+
+/// Parses the name and the value on both sides of `operator`. The error has the place within `part`.
+fn comparison(part: &str, operator: &str) -> Option<Result<(TuneMetric, f64), (Range<usize>, &'static str)>> {
+    let at = part.find(operator)?;
+    let (name, text) = (part[..at].trim(), part[at + operator.len()..].trim());
+    let Some(metric) = metric(name) else { return Some(Err((0..name.len(), METRIC))) };
+    Some(value(&metric, text).map(|value| (metric, value)).map_err(|why| (part.len() - text.len()..part.len(), why)))
+}
+
+impl FromStr for TuneGoal {
+    type Err = TuneTextError;
+
+    fn from_str(text: &str) -> Result<Self, TuneTextError> {
+        let error = |place: Range<usize>, why| TuneTextError { text: text.to_owned(), place, why };
+        let (mut objective, mut limits) = (None, Vec::new());
+        for (place, part) in parts(text) {
+            let of_part = |range: Range<usize>| place.start + range.start..place.start + range.end;
+            if let Some(limit) = comparison(part, "<=") {
+                let (metric, at_most) = limit.map_err(|(range, why)| error(of_part(range), why))?;
+                if at_most == 0.0 {
+                    return Err(error(place, "a limit must be above 0; to forbid a value, use a guard"));
+                }
+                limits.push(TuneLimit { metric, at_most });
+                continue;
+            }
+            let (word, name) = part.split_once(' ').unwrap_or((part, ""));
+            let direction = match word {
+                "least" | "lowest" => TuneDirection::Lowest,
+                "most" | "highest" => TuneDirection::Highest,
+                _ => return Err(error(place, UNKNOWN)),
+            };
+            let of_name = of_part(part.len() - name.len()..part.len());
+            let metric = metric(name.trim()).filter(|one| !matches!(one, TuneMetric::Errors | TuneMetric::Saturated));
+            let metric = metric.ok_or_else(|| error(of_name, METRIC))?;
+            if objective.replace((metric, direction)).is_some() {
+                return Err(error(place, TWICE));
+            }
+        }
+        let (objective, direction) = objective.ok_or_else(|| error(0..text.len(), EMPTY))?;
+        Ok(Self { objective, direction, limits })
+    }
+}
+
+impl FromStr for TuneGuard {
+    type Err = TuneTextError;
+
+    /// Parses `METRIC>VALUE`, or a name alone, which forbids every value above 0.
+    fn from_str(text: &str) -> Result<Self, TuneTextError> {
+        let error = |place: Range<usize>, why| TuneTextError { text: text.to_owned(), place, why };
+        match comparison(text, ">") {
+            Some(guard) => {
+                guard.map(|(metric, above)| Self { metric, above }).map_err(|(range, why)| error(range, why))
+            }
+            None => {
+                let metric = metric(text.trim()).filter(|metric| !matches!(metric, TuneMetric::Latency { .. }));
+                Ok(Self { metric: metric.ok_or_else(|| error(0..text.len(), METRIC))?, above: 0.0 })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_parsed_and_printed() {
+        for text in
+            ["p99<=300us, least cpu", "cpu<=2, least p99", "most requests", "p99.9<=1000us, busy<=0.5, least p50"]
+        {
+            assert_eq!(text.parse::<TuneGoal>().unwrap_or_else(|why| panic!("{why}")).to_string(), text);
+        }
+        assert_eq!("p99<=1ms,lowest cpu".parse::<TuneGoal>().map(|goal| goal.limits[0].at_most), Ok(1000.0));
+    }
+
+    #[test]
+    fn an_invalid_goal_is_refused_with_its_place() {
+        let place = |text: &str| match text.parse::<TuneGoal>() {
+            Err(TuneTextError { place, .. }) => text[place].to_owned(),
+            Ok(goal) => panic!("{goal} was accepted"),
+        };
+        assert_eq!(place("p99<=300, least cpu"), "300");
+        assert_eq!(place("p99<=300us, least cpu, most requests"), "most requests");
+        assert_eq!(place("p99<=300us"), "p99<=300us");
+        assert_eq!(place("p101<=300us, least cpu"), "p101");
+        assert_eq!(place("fast"), "fast");
+        assert_eq!(place("least §"), "§");
+    }
+
+    #[test]
+    fn a_guard_without_a_reading_says_so() {
+        let guard: TuneGuard = "drops".parse().unwrap_or_else(|why| panic!("{why}"));
+        let slice = SliceObservation::default();
+        assert_eq!(guard.is_violated(&slice), None);
+        assert_eq!(guard.is_violated(&slice.clone().with_metric("drops", Some(0.0))), Some(false));
+        assert_eq!(guard.is_violated(&slice.with_metric("drops", Some(1.0))), Some(true));
+        assert!("p99".parse::<TuneGuard>().is_err() && "p99>1".parse::<TuneGuard>().is_err());
+    }
+}

@@ -1,0 +1,29 @@
+//! Search for the best delivery mode of a running server. Arms are delivery modes; they race in randomized blocks, and
+//! the winner is confirmed on fresh slices. The crate has no I/O and no clock: an
+//! [`ExperimentSubject`](quell_experiment::ExperimentSubject) does all access to the system.
+//!
+//! - [`TuneGoal`], [`TuneGuard`]: parsed from text, and evaluated on the observation of a slice.
+//! - [`TuneSpace`]: the grid of modes and values, and the neighbors of a point.
+//! - [`ModelPrior`]: ranks modes with the model of a host. Without measurements, this is all that `--advise` needs.
+//! - [`Tuner`]: the state machine. It selects the next slice, drops arms, confirms the winner.
+//! - [`tune`]: runs a [`Tuner`] on a subject, and restores the subject on every path.
+//! - [`TuneResult`]: plan, arms, slices and answer, as stored in a file.
+
+#![forbid(unsafe_code)]
+
+mod driver;
+mod goal;
+mod prior;
+mod race;
+mod result;
+mod space;
+mod tuner;
+
+pub use driver::{FinishedTune, TuneEvent, tune};
+pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
+pub use prior::{ModelPrior, PriorTrust, RankedMode, observe_model};
+pub use result::{
+    ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord,
+};
+pub use space::{RefusedMode, TuneSpace};
+pub use tuner::{NextTuneSlice, TunePlan, TunePlanError, Tuner};

@@ -1,0 +1,144 @@
+//! What the model of a host expects of each mode. It costs no measuring time.
+
+use quell_experiment::{LatencyCounts, SliceObservation};
+use quell_mode::DeliveryMode;
+use quell_sim::sweep::{Point, Setup, in_parallel};
+use quell_sim::{Load, RunError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::goal::TuneGoal;
+
+/// How far the ranking of the model may be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorTrust {
+    /// The constants are those of another machine. The ranking decides only what is tried first.
+    OtherHost,
+    /// The constants were fitted to measurements of this machine.
+    Fitted,
+}
+
+impl PriorTrust {
+    /// Number of modes that a search begins with, besides `base` and the present setting.
+    #[must_use]
+    pub fn arms(self) -> usize {
+        match self {
+            Self::OtherHost => 12,
+            Self::Fitted => 8,
+        }
+    }
+}
+
+/// A model of the host, and the loads under which it is asked.
+#[derive(Debug, Clone)]
+pub struct ModelPrior {
+    /// Host and server. Warm-up and measured time are those of one simulated run.
+    pub setup: Setup,
+    /// Loads, in the order of the plan.
+    pub loads: Vec<Load>,
+    /// Seed of the simulated runs.
+    pub seed: u64,
+    /// How far to trust the result.
+    pub trust: PriorTrust,
+}
+
+/// A mode with the values that the model expects.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RankedMode {
+    /// The mode.
+    pub mode: DeliveryMode,
+    /// Objective at each load, in its unit. Absent if the model cannot tell it.
+    pub objective: Vec<Option<f64>>,
+    /// Largest ratio of a limited quantity to its limit, over all limits and loads. Absent without limits.
+    pub of_limit: Option<f64>,
+    /// Largest ratio of the objective to that of `base` over all loads, as a cost: above 1 is worse than `base`.
+    pub cost: f64,
+}
+
+impl RankedMode {
+    /// Whether the model expects that all limits hold.
+    #[must_use]
+    pub fn holds_limits(&self) -> bool {
+        self.of_limit.is_none_or(|ratio| ratio <= 1.0)
+    }
+}
+
+impl ModelPrior {
+    /// Ranks modes, best first: those that hold the limits by their cost, then the others by how far they miss a limit.
+    /// Modes that the model cannot run are left out. The result does not depend on the number of threads.
+    ///
+    /// # Errors
+    /// When the model cannot run `base`.
+    pub fn rank(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize) -> Result<Vec<RankedMode>, RunError> {
+        let loads = self.loads.len();
+        let point = |mode, load: usize| Point { mode, load: self.loads[load], seed: self.seed };
+        let base: Vec<SliceObservation> = (0..loads)
+            .map(|load| observe_model(&self.setup, &point(DeliveryMode::default(), load)))
+            .collect::<Result<_, _>>()?;
+        let run = |index: usize| observe_model(&self.setup, &point(modes[index / loads], index % loads));
+        let slices = in_parallel(modes.len() * loads, threads, run, |_| ());
+        let mut ranked: Vec<RankedMode> = modes
+            .iter()
+            .zip(slices.chunks(loads))
+            .filter_map(|(mode, slices)| {
+                let slices: Vec<&SliceObservation> =
+                    slices.iter().map(|slice| slice.as_ref().ok()).collect::<Option<_>>()?;
+                Some(ranked_mode(goal, *mode, &slices, &base))
+            })
+            .collect();
+        let key = |mode: &RankedMode| (mode.of_limit.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
+        ranked.sort_by(|a, b| {
+            let (a, b) = (key(a), key(b));
+            a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
+        Ok(ranked)
+    }
+}
+
+fn ranked_mode(
+    goal: &TuneGoal,
+    mode: DeliveryMode,
+    slices: &[&SliceObservation],
+    base: &[SliceObservation],
+) -> RankedMode {
+    let objective: Vec<Option<f64>> = slices.iter().map(|slice| goal.objective.value(slice)).collect();
+    let ratio = |(value, base): (&Option<f64>, &SliceObservation)| {
+        let (value, base) = (*value, goal.objective.value(base));
+        value.zip(base).map_or(f64::INFINITY, |(value, base)| ((value / base).ln() * goal.sign()).exp())
+    };
+    let of_limit = |limit: &crate::goal::TuneLimit| {
+        let ratio =
+            |slice: &&SliceObservation| limit.metric.value(slice).map_or(f64::INFINITY, |value| value / limit.at_most);
+        slices.iter().map(ratio).fold(0.0, f64::max)
+    };
+    RankedMode {
+        mode,
+        cost: objective.iter().zip(base).map(ratio).fold(0.0, f64::max),
+        of_limit: goal.limits.iter().map(of_limit).reduce(f64::max),
+        objective,
+    }
+}
+
+/// Simulates a slice. The metrics have the names that `quell bench` records.
+///
+/// # Errors
+/// When the model cannot run the point.
+pub fn observe_model(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
+    let result = setup.run(point).simulate()?;
+    let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };
+    let cpu = &result.cpu;
+    let busy_ns = (cpu.thread_ns + cpu.softirq_ns + cpu.hardirq_ns) as f64;
+    let responses = result.counters.responses as f64;
+    let slice = SliceObservation {
+        spent_ms: (setup.warm_up_ns + setup.measured_ns) as f64 / 1e6,
+        latency: Some(LatencyCounts::from(latency)),
+        ..SliceObservation::default()
+    };
+    Ok(slice
+        .with_metric("cpu-us-per-request", (responses > 0.0).then(|| busy_ns / responses / 1e3))
+        .with_metric("requests-per-s", Some(responses / result.measured_s))
+        .with_metric("busy-share", Some(busy_ns / cpu.total_ns as f64))
+        .with_metric("drops", Some(result.drops() as f64)))
+}

@@ -1,0 +1,190 @@
+//! The stored form of a search: plan, arms, slices, confirmations and answer.
+
+use quell_experiment::{ExperimentRecord, RatioEstimate, SliceObservation, SwitchbackAnalysis};
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::tuner::TunePlan;
+
+/// Value of [`TuneResult::schema`].
+pub const TUNE_SCHEMA: &str = "quell-tune/1";
+
+/// Result of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneResult {
+    /// [`TUNE_SCHEMA`].
+    pub schema: String,
+    /// The plan, which with the observations determines everything else.
+    pub plan: TunePlan,
+    /// Every arm that was in the search, with the present setting first.
+    pub arms: Vec<ArmReport>,
+    /// Slices of the search, in order. Those of the confirmation are in the confirmations.
+    pub slices: Vec<TuneSliceRecord>,
+    /// Experiments on fresh slices, in order, at most two.
+    pub confirmations: Vec<Confirmation>,
+    /// The answer.
+    pub answer: TuneAnswer,
+    /// Best arm of the search at each load alone, in the order of the plan. It was not confirmed.
+    pub preferred: Vec<Option<DeliveryMode>>,
+    /// Why the search ended.
+    pub end: TuneEnd,
+    /// Total time of all slices, in ms.
+    pub spent_ms: f64,
+}
+
+/// An arm of the search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ArmReport {
+    /// Mode of the arm.
+    pub mode: DeliveryMode,
+    /// What has become of it.
+    pub state: ArmState,
+    /// Number of slices in the search.
+    pub slices: u32,
+    /// Typical ratio of the objective to the present setting, at each load. Absent without values.
+    pub ratio: Vec<Option<f64>>,
+    /// Largest typical ratio of a limited quantity to its limit, over limits and loads. Absent without limits or values.
+    pub of_limit: Option<f64>,
+}
+
+/// State of an arm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ArmState {
+    /// In the race.
+    Alive,
+    /// Dropped: worse than `than` beyond doubt, at the load in which it looks worst.
+    Worse {
+        /// Mode that is better.
+        than: DeliveryMode,
+    },
+    /// Dropped: misses a limit beyond doubt.
+    MissesLimit {
+        /// The limit, as in the text of the goal.
+        limit: String,
+    },
+    /// Dropped: not among the best when time for more slices of fewer arms was needed.
+    Outpaced,
+    /// Abandoned at once, because a slice violated a guard.
+    ViolatedGuard {
+        /// The guard.
+        guard: String,
+    },
+    /// Could not be set.
+    NotSettable {
+        /// What the subject reported.
+        reason: String,
+    },
+}
+
+/// Part of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TunePhase {
+    /// Arms race.
+    Search,
+    /// The winner is compared with the present setting and `base` on fresh slices.
+    Confirm,
+}
+
+/// A slice of the search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneSliceRecord {
+    /// Number of the block, from 0.
+    pub block: u32,
+    /// Index of the load in the plan.
+    pub load: usize,
+    /// Index of the arm in [`TuneResult::arms`].
+    pub arm: usize,
+    /// Observed values.
+    pub observation: SliceObservation,
+}
+
+/// Experiments that compare one candidate with the present setting and `base`, one for each load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Confirmation {
+    /// The candidate.
+    pub mode: DeliveryMode,
+    /// Designs and slices, by load. The reference is the present setting.
+    pub experiments: Vec<ExperimentRecord<DeliveryMode>>,
+    /// Results of the experiments, in the same order.
+    pub analyses: Vec<SwitchbackAnalysis>,
+    /// Whether the candidate holds all limits at all loads beyond doubt.
+    pub holds_limits: bool,
+    /// Whether the present setting misses a limit beyond doubt.
+    pub present_misses_limit: bool,
+}
+
+/// Answer of a search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TuneAnswer {
+    /// The mode is better than the present setting by the objective and holds the limits.
+    Better {
+        /// The mode.
+        mode: DeliveryMode,
+        /// Ratio of the objective to the present setting, by load.
+        gain: Vec<Option<RatioEstimate>>,
+        /// Ratio of the objective to `base`, by load. Empty if `base` is the present setting.
+        against_base: Vec<Option<RatioEstimate>>,
+    },
+    /// The mode holds the limits, and the present setting does not. Its objective may be worse.
+    HoldsLimits {
+        /// The mode.
+        mode: DeliveryMode,
+        /// Ratio of the objective to the present setting, by load.
+        gain: Vec<Option<RatioEstimate>>,
+        /// Ratio of the objective to `base`, by load. Empty if `base` is the present setting.
+        against_base: Vec<Option<RatioEstimate>>,
+    },
+    /// No setting is better here than the present one.
+    NoSettingBetter,
+    /// The search ended early, so there is no answer.
+    None,
+}
+
+impl TuneAnswer {
+    /// The mode to use. `None` if the present setting should stay.
+    #[must_use]
+    pub fn mode(&self) -> Option<DeliveryMode> {
+        match self {
+            Self::Better { mode, .. } | Self::HoldsLimits { mode, .. } => Some(*mode),
+            Self::NoSettingBetter | Self::None => None,
+        }
+    }
+}
+
+/// Why a search ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum TuneEnd {
+    /// The answer is complete.
+    Answered,
+    /// The caller or the subject was asked to stop.
+    Interrupted,
+    /// The metric of a guard could not be read, so nothing protects the server.
+    GuardUnreadable {
+        /// The guard.
+        guard: String,
+    },
+    /// The objective or a limited quantity was never read.
+    MetricUnreadable {
+        /// Name of the metric.
+        metric: String,
+    },
+    /// The present setting could not be set.
+    PresentNotSettable {
+        /// What the subject reported.
+        reason: String,
+    },
+    /// The subject failed.
+    SubjectFailed {
+        /// What the subject reported.
+        reason: String,
+    },
+}

@@ -1,0 +1,140 @@
+//! The grid of modes and values that a search may try.
+
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A mode that the subject does not support.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RefusedMode {
+    /// Name of the kind, without values: `suspend`, `threadedbusy`.
+    pub kind: String,
+    /// Why it is not tried.
+    pub reason: String,
+}
+
+/// Modes and values that a search may try. Values of `gro-flush-timeout` are steps of factor 2 from 5 µs to 1.28 ms.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneSpace {
+    /// Kinds of mode that are left out.
+    pub refused: Vec<RefusedMode>,
+}
+
+/// A kind of mode. The first axis is N of the name; other axes are overrides, with the default first.
+struct Family {
+    word: &'static str,
+    axes: &'static [&'static [&'static str]],
+}
+
+const TIMEOUTS_US: &[&str] = &["5", "10", "20", "40", "80", "160", "320", "640", "1280"];
+const DEFER_HARD_IRQS: &[&str] = &["", ",defer-hard-irqs=10"];
+const BUDGET: &[&str] = &["", ",busy-poll-budget=8"];
+
+const FAMILIES: &[Family] = &[
+    Family { word: "defer", axes: &[TIMEOUTS_US, DEFER_HARD_IRQS] },
+    Family { word: "suspend", axes: &[TIMEOUTS_US, DEFER_HARD_IRQS, BUDGET, &["", ",irq-suspend-timeout=5ms"]] },
+    Family {
+        word: "napibusy",
+        axes: &[
+            &[""],
+            &[",busy-poll-usecs=16", ",busy-poll-usecs=32", "", ",busy-poll-usecs=128", ",busy-poll-usecs=256"],
+            &[",gro-flush-timeout=50us", "", ",gro-flush-timeout=800us"],
+            BUDGET,
+        ],
+    },
+    Family { word: "fullbusy", axes: &[&[""], BUDGET] },
+    Family { word: "threaded", axes: &[&[""]] },
+    Family { word: "threadedbusy", axes: &[&[""]] },
+    Family { word: "eventspin", axes: &[&["10", "20", "40", "80", "160"]] },
+];
+
+/// A point of the grid: the index of its family, and one index per axis.
+type GridPoint = (usize, Vec<usize>);
+
+impl TuneSpace {
+    fn points(&self) -> Vec<(GridPoint, DeliveryMode)> {
+        let mut points = Vec::new();
+        for (at, family) in FAMILIES.iter().enumerate() {
+            if self.refused.iter().any(|refused| refused.kind == family.word) {
+                continue;
+            }
+            let mut all: Vec<Vec<usize>> = vec![Vec::new()];
+            for axis in family.axes {
+                let longer = |point: Vec<usize>| (0..axis.len()).map(move |index| [&point[..], &[index]].concat());
+                all = all.into_iter().flat_map(longer).collect();
+            }
+            for point in all {
+                let values = point.iter().zip(family.axes).map(|(index, axis)| axis[*index]);
+                let text = std::iter::once(family.word).chain(values).collect::<String>();
+                // A combination that contradicts itself is not a mode.
+                if let Ok(mode) = text.parse() {
+                    points.push(((at, point), mode));
+                }
+            }
+        }
+        points
+    }
+
+    /// All modes of the grid, with `base` first.
+    #[must_use]
+    pub fn all(&self) -> Vec<DeliveryMode> {
+        std::iter::once(DeliveryMode::default()).chain(self.points().into_iter().map(|(_, mode)| mode)).collect()
+    }
+
+    /// Modes with which a search begins: `base`, and each kind with every second value and default overrides.
+    #[must_use]
+    pub fn coarse(&self) -> Vec<DeliveryMode> {
+        let is_coarse = |(family, point): &GridPoint| {
+            let axes = FAMILIES[*family].axes;
+            let is_default = |(index, axis): (&usize, &&[&str])| axis[*index].is_empty();
+            let named = axes[0].len() == 1 || point[0] % 2 == 1;
+            named && point.iter().zip(axes).skip(1).all(is_default)
+        };
+        let points = self.points().into_iter().filter(|(point, _)| is_coarse(point));
+        std::iter::once(DeliveryMode::default()).chain(points.map(|(_, mode)| mode)).collect()
+    }
+
+    /// Modes that differ from `mode` by one step of one value.
+    #[must_use]
+    pub fn neighbors(&self, mode: &DeliveryMode) -> Vec<DeliveryMode> {
+        let points = self.points();
+        let Some(((family, from), _)) = points.iter().find(|(_, other)| other == mode) else { return Vec::new() };
+        let distance = |to: &[usize]| from.iter().zip(to).map(|(a, b)| a.abs_diff(*b)).sum::<usize>();
+        let is_neighbor = |((of, point), _): &&(GridPoint, _)| of == family && distance(point) == 1;
+        points.iter().filter(is_neighbor).map(|(_, mode)| *mode).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_occurs_once_and_refused_kinds_do_not_occur() {
+        let all = TuneSpace::default().all();
+        assert!(all.iter().enumerate().all(|(at, mode)| !all[..at].contains(mode)));
+        let refused = RefusedMode { kind: "threaded".to_owned(), reason: "not supported".to_owned() };
+        let without = TuneSpace { refused: vec![refused] }.all();
+        assert_eq!(without.len() + 1, all.len());
+        assert!(without.iter().all(|mode| mode.to_string() != "threaded"));
+    }
+
+    #[test]
+    fn neighbors_lead_from_the_coarse_grid_to_every_mode() {
+        let space = TuneSpace::default();
+        let mut reached = space.coarse();
+        let mut at = 0;
+        while at < reached.len() {
+            for mode in space.neighbors(&reached[at]) {
+                if !reached.contains(&mode) {
+                    reached.push(mode);
+                }
+            }
+            at += 1;
+        }
+        assert_eq!(reached.len(), space.all().len());
+        assert!(space.coarse().len() < 20, "{}", space.coarse().len());
+    }
+}

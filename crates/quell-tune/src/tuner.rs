@@ -1,0 +1,486 @@
+//! The state machine of a search. It selects the next slice, records what was observed, and derives the answer. It has
+//! no access to the subject or to a clock.
+
+use quell_experiment::{
+    ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, InvalidObservation, RatioEstimate,
+    SliceObservation, Switchback, SwitchbackAnalysis, Treatment, analyse, paired_z,
+};
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::goal::{TuneGoal, TuneGuard, TuneLimit};
+use crate::race::{PRESENT, Race};
+use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
+use crate::space::TuneSpace;
+
+/// Share of the budget for the search; the rest is for the confirmation.
+const SEARCH_SHARE: f64 = 0.6;
+/// Maximum number of candidates that are confirmed one after another.
+const CONFIRMATIONS_MAX: usize = 2;
+/// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 2 %.
+const LIMIT_Z: f64 = 2.054;
+/// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
+const CONFIRM_BLOCKS_MIN: u64 = 6;
+
+/// Plan of a search, which is fixed before the first slice.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TunePlan {
+    /// What to optimize.
+    pub goal: TuneGoal,
+    /// Conditions under which an arm is abandoned.
+    pub guards: Vec<TuneGuard>,
+    /// Setting that the server has now. It is compared with every arm.
+    pub present: DeliveryMode,
+    /// Modes that are tried, besides `base` and the present setting.
+    pub arms: Vec<DeliveryMode>,
+    /// Grid in which neighbors of the best arms are tried. Without it, only `arms` are tried.
+    pub space: Option<TuneSpace>,
+    /// Names of the loads, at least one. Blocks take turns.
+    pub loads: Vec<String>,
+    /// Time for which each slice is observed, in ms. An arm that violates a guard is left after at most one slice.
+    pub slice_ms: u32,
+    /// Time between setting a mode and observing it, in ms.
+    pub settle_ms: u32,
+    /// Maximum total time of all slices, in ms.
+    pub budget_ms: u64,
+    /// Seed of the order of the slices.
+    pub seed: u64,
+    /// Maximum probability that the confirmation reports a gain that does not exist.
+    pub error_rate: f64,
+}
+
+impl TunePlan {
+    /// Creates a plan with slices of 200 ms, a settling time of 10 ms, one load, a budget of 3 minutes and an error rate
+    /// of 5 %. It begins with the coarse grid of `space` and refines it.
+    #[must_use]
+    pub fn new(goal: TuneGoal, present: DeliveryMode, space: TuneSpace, seed: u64) -> Self {
+        Self {
+            goal,
+            guards: Vec::new(),
+            present,
+            arms: space.coarse(),
+            space: Some(space),
+            loads: vec!["present".to_owned()],
+            slice_ms: 200,
+            settle_ms: 10,
+            budget_ms: 180_000,
+            seed,
+            error_rate: 0.05,
+        }
+    }
+
+    /// Planned time of a slice with setting and settling, in ms.
+    #[must_use]
+    pub fn slice_and_settle_ms(&self) -> u64 {
+        u64::from(self.slice_ms) + u64::from(self.settle_ms)
+    }
+
+    /// Shortest budget in ms: three rounds of all arms, and a confirmation at each load.
+    #[must_use]
+    pub fn budget_min_ms(&self) -> u64 {
+        let loads = self.loads.len() as u64;
+        let search = 3 * (self.arms.len() as u64 + 2) * loads * self.slice_and_settle_ms();
+        let confirm = 4 * CONFIRM_BLOCKS_MIN * loads * self.slice_and_settle_ms();
+        ((search as f64 / SEARCH_SHARE) as u64).max((confirm as f64 / (1.0 - SEARCH_SHARE)) as u64) + 1
+    }
+
+    /// Checks the conditions that the type does not enforce.
+    ///
+    /// # Errors
+    /// See [`TunePlanError`].
+    pub fn check(&self) -> Result<(), TunePlanError> {
+        let needed_ms = self.budget_min_ms();
+        if self.loads.is_empty() {
+            return Err(TunePlanError::NoLoad);
+        }
+        if self.slice_ms == 0 {
+            return Err(TunePlanError::NoSlice);
+        }
+        if !(self.error_rate > 0.0 && self.error_rate < 1.0) {
+            return Err(TunePlanError::ErrorRate(self.error_rate));
+        }
+        if self.budget_ms < needed_ms {
+            return Err(TunePlanError::BudgetTooShort { budget_ms: self.budget_ms, arms: self.arms.len(), needed_ms });
+        }
+        Ok(())
+    }
+}
+
+/// Why a plan is invalid.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TunePlanError {
+    /// The plan has no load.
+    #[error("the plan has no load: name at least one")]
+    NoLoad,
+    /// Slices have no duration.
+    #[error("slices of 0 ms observe nothing: use at least 1 ms")]
+    NoSlice,
+    /// The error rate is not a probability.
+    #[error("the error rate is {0}; it must be above 0 and below 1")]
+    ErrorRate(f64),
+    /// The budget is too short for the arms and loads.
+    #[error(
+        "the budget of {budget_ms} ms is too short for {arms} arms: use at least {needed_ms} ms, or fewer arms or loads"
+    )]
+    BudgetTooShort {
+        /// Budget in ms.
+        budget_ms: u64,
+        /// Number of arms.
+        arms: usize,
+        /// Shortest possible budget in ms.
+        needed_ms: u64,
+    },
+}
+
+/// The slice that must be observed next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextTuneSlice {
+    /// Part of the search.
+    pub phase: TunePhase,
+    /// Mode that must be set.
+    pub mode: DeliveryMode,
+    /// Index of the load in the plan.
+    pub load: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Confirming {
+    mode: DeliveryMode,
+    /// The experiments of the loads. The current one is the last.
+    experiments: Vec<Switchback<DeliveryMode>>,
+}
+
+/// A search in progress.
+#[derive(Debug, Clone)]
+pub struct Tuner {
+    plan: TunePlan,
+    race: Race,
+    /// Arms that may win, the best first, once the race is over.
+    finalists: Vec<usize>,
+    confirming: Option<Confirming>,
+    confirmations: Vec<Confirmation>,
+    spent_ms: f64,
+    ended: Option<(TuneAnswer, TuneEnd)>,
+}
+
+impl Tuner {
+    /// Starts a search.
+    ///
+    /// # Errors
+    /// When the plan is invalid.
+    pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
+        plan.check()?;
+        let race = Race::new(&plan);
+        let (finalists, confirmations) = (Vec::new(), Vec::new());
+        let mut tuner = Self { plan, race, finalists, confirming: None, confirmations, spent_ms: 0.0, ended: None };
+        if tuner.race.is_decided() {
+            tuner.answer(TuneAnswer::NoSettingBetter);
+        }
+        Ok(tuner)
+    }
+
+    /// The plan.
+    #[must_use]
+    pub fn plan(&self) -> &TunePlan {
+        &self.plan
+    }
+
+    /// The next slice. `None` if the search has ended.
+    #[must_use]
+    pub fn next_slice(&self) -> Option<NextTuneSlice> {
+        if self.ended.is_some() {
+            return None;
+        }
+        if let Some(confirming) = &self.confirming {
+            let load = confirming.experiments.len() - 1;
+            let mode = confirming.experiments[load].next_slice()?.treatment.setting;
+            return Some(NextTuneSlice { phase: TunePhase::Confirm, mode, load });
+        }
+        let mode = self.race.arms[self.race.next()?].0;
+        Some(NextTuneSlice { phase: TunePhase::Search, mode, load: self.race.load(&self.plan) })
+    }
+
+    /// Records the observation of the next slice. An arm that violates a guard is abandoned. If a guard cannot be read,
+    /// the search ends.
+    ///
+    /// # Errors
+    /// When a value is below 0, infinite or not a number. The slice then remains the next one.
+    pub fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
+        let Some(next) = self.next_slice() else { return Ok(()) };
+        observation.check()?;
+        self.spent_ms += observation.spent_ms;
+        let mut violated = None;
+        for guard in &self.plan.guards {
+            match guard.is_violated(&observation) {
+                None => {
+                    let guard = guard.to_string();
+                    self.ended = Some((TuneAnswer::None, TuneEnd::GuardUnreadable { guard }));
+                    return Ok(());
+                }
+                Some(true) => violated = Some(guard.to_string()),
+                Some(false) => {}
+            }
+        }
+        // The present setting is what the server has without this search, so a guard does not end it.
+        match violated.filter(|_| next.mode != self.plan.present) {
+            Some(guard) => self.leave(ArmState::ViolatedGuard { guard }),
+            None if next.phase == TunePhase::Search => {
+                if self.race.record(&self.plan, observation) {
+                    self.end_round();
+                }
+            }
+            None => {
+                if let Some(experiment) = self.current() {
+                    experiment.record(observation)?;
+                }
+                self.advance_confirmation();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the mode of the next slice out of the search, because it could not be set.
+    pub fn not_settable(&mut self, reason: String) {
+        match self.next_slice() {
+            Some(next) if next.mode == self.plan.present => {
+                self.ended = Some((TuneAnswer::None, TuneEnd::PresentNotSettable { reason }));
+            }
+            Some(_) => self.leave(ArmState::NotSettable { reason }),
+            None => {}
+        }
+    }
+
+    /// Ends the search without an answer.
+    pub fn stop(&mut self, end: TuneEnd) {
+        self.ended.get_or_insert((TuneAnswer::None, end));
+    }
+
+    /// What is known of each arm, with the present setting first.
+    #[must_use]
+    pub fn arms(&self) -> Vec<ArmReport> {
+        self.race.reports(&self.plan)
+    }
+
+    /// Share of the budget that is spent, from 0 to 1.
+    #[must_use]
+    pub fn spent(&self) -> f64 {
+        (self.spent_ms / self.plan.budget_ms as f64).min(1.0)
+    }
+
+    /// Ends the search, and returns everything that it knows.
+    #[must_use]
+    pub fn finish(self) -> TuneResult {
+        let (answer, end) = self.ended.unwrap_or((TuneAnswer::None, TuneEnd::Interrupted));
+        TuneResult {
+            schema: TUNE_SCHEMA.to_owned(),
+            arms: self.race.reports(&self.plan),
+            preferred: self.race.preferred(&self.plan),
+            slices: self.race.slices,
+            confirmations: self.confirmations,
+            answer,
+            end,
+            spent_ms: self.spent_ms,
+            plan: self.plan,
+        }
+    }
+
+    fn answer(&mut self, answer: TuneAnswer) {
+        self.ended = Some((answer, TuneEnd::Answered));
+    }
+
+    fn current(&mut self) -> Option<&mut Switchback<DeliveryMode>> {
+        self.confirming.as_mut()?.experiments.last_mut()
+    }
+
+    /// Abandons the arm of the next slice.
+    fn leave(&mut self, state: ArmState) {
+        let Some(next) = self.next_slice() else { return };
+        let arm = self.race.arms.iter().position(|(mode, _)| *mode == next.mode);
+        if next.phase == TunePhase::Search {
+            if let Some(arm) = arm
+                && self.race.abandon(&self.plan, arm, state)
+            {
+                self.end_round();
+            }
+            return;
+        }
+        if let Some(arm) = arm {
+            self.race.arms[arm].1 = state;
+        }
+        if self.confirming.as_ref().is_some_and(|confirming| confirming.mode == next.mode) {
+            self.confirming = None;
+            self.confirm_next();
+        } else {
+            let reason = "abandoned".to_owned();
+            self.current().map(|experiment| experiment.drop_treatment(reason));
+            self.advance_confirmation();
+        }
+    }
+
+    fn end_round(&mut self) {
+        if let Some(metric) = self.race.unreadable(&self.plan) {
+            self.ended = Some((TuneAnswer::None, TuneEnd::MetricUnreadable { metric }));
+            return;
+        }
+        let budget_ms = self.plan.budget_ms as f64 * SEARCH_SHARE;
+        let loads = self.plan.loads.len();
+        let rounds = f64::from(self.race.block()) / loads as f64;
+        if rounds >= 3.0 {
+            self.race.drop_worse(&self.plan);
+            self.race.cut(&self.plan, self.spent_ms / budget_ms);
+        }
+        let arms = self.race.candidates().len() + 1;
+        let round_ms = (arms * loads) as f64 * self.plan.slice_and_settle_ms() as f64;
+        if self.race.is_decided() || self.spent_ms + round_ms > budget_ms {
+            self.finalists = self.race.ranked(&self.plan);
+            self.confirm_next();
+        }
+    }
+
+    /// Begins to confirm the best finalist that is left. There is none better if the present setting is the next.
+    fn confirm_next(&mut self) {
+        while !self.finalists.is_empty() {
+            let arm = self.finalists.remove(0);
+            if arm == PRESENT || self.confirmations.len() == CONFIRMATIONS_MAX {
+                break;
+            }
+            if self.race.is_alive(arm) {
+                self.confirming = Some(Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
+                if self.next_experiment() {
+                    return;
+                }
+            }
+        }
+        self.confirming = None;
+        self.answer(TuneAnswer::NoSettingBetter);
+    }
+
+    fn criterion(&self) -> Option<Criterion> {
+        let goal = &self.plan.goal;
+        self.race.slices.iter().find_map(|slice| goal.objective.criterion(goal.direction, &slice.observation))
+    }
+
+    /// Begins the experiment at the next load. Returns false if no time is left for it.
+    fn next_experiment(&mut self) -> bool {
+        let (Some(criterion), Some(confirming)) = (self.criterion(), &self.confirming) else { return false };
+        let treatment = |mode: DeliveryMode| Treatment { name: mode.to_string(), setting: mode };
+        let base = DeliveryMode::default();
+        let is_usable =
+            self.race.arms.iter().position(|(mode, _)| *mode == base).is_some_and(|arm| self.race.is_alive(arm));
+        let mut treatments = vec![treatment(confirming.mode)];
+        if is_usable && ![self.plan.present, confirming.mode].contains(&base) {
+            treatments.push(treatment(base));
+        }
+        let load = confirming.experiments.len();
+        let left_ms = (self.plan.budget_ms as f64 - self.spent_ms).max(0.0);
+        // Half of the time is left for a second candidate, which is needed only if the first one misses a limit.
+        let has_limits = !self.plan.goal.limits.is_empty();
+        let share = if has_limits && self.confirmations.is_empty() { 0.6 } else { 1.0 };
+        let loads_left = (self.plan.loads.len() - load) as f64;
+        let design = ExperimentDesign {
+            slice_ms: self.plan.slice_ms,
+            settle_ms: self.plan.settle_ms,
+            budget_ms: (left_ms * share / loads_left) as u64,
+            error_rate: self.plan.error_rate / (self.plan.loads.len() * CONFIRMATIONS_MAX) as f64,
+            looks: 5,
+            ..ExperimentDesign::new(
+                treatment(self.plan.present),
+                treatments,
+                vec![criterion],
+                self.plan.seed ^ (0x7475_6e65 + load as u64 + 16 * self.confirmations.len() as u64),
+            )
+        };
+        match (Switchback::new(design), &mut self.confirming) {
+            (Ok(experiment), Some(confirming)) => {
+                confirming.experiments.push(experiment);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Goes on to the next load or to the answer when an experiment is complete.
+    fn advance_confirmation(&mut self) {
+        let is_running = |confirming: &Confirming| {
+            confirming.experiments.last().is_some_and(|experiment| experiment.next_slice().is_some())
+        };
+        if self.ended.is_some() || self.confirming.as_ref().is_none_or(is_running) {
+            return;
+        }
+        let observed = self.confirming.as_ref().map_or(0, |confirming| confirming.experiments.len());
+        if observed < self.plan.loads.len() && self.next_experiment() {
+            return;
+        }
+        if let Some(confirming) = self.confirming.take() {
+            self.judge(confirming);
+        }
+    }
+
+    fn judge(&mut self, confirming: Confirming) {
+        let mode = confirming.mode;
+        let is_complete = confirming.experiments.len() == self.plan.loads.len();
+        let (experiments, analyses): (Vec<_>, Vec<_>) =
+            confirming.experiments.into_iter().map(Switchback::finish).unzip();
+        let z = |arms: &'static [usize], limit: &TuneLimit| {
+            let of_load = |record: &ExperimentRecord<DeliveryMode>| {
+                let slices = arms.iter().flat_map(|arm| record.of_arm(*arm));
+                let values = slices.filter_map(|slice| limit.metric.value(slice)).map(|value| (value, limit.at_most));
+                paired_z(values.collect::<Vec<_>>()).unwrap_or(0.0)
+            };
+            experiments.iter().map(of_load).fold(f64::NEG_INFINITY, f64::max)
+        };
+        let limits = &self.plan.goal.limits;
+        let holds_limits = is_complete && limits.iter().all(|limit| z(&[2], limit) < -LIMIT_Z);
+        let present_misses_limit = limits.iter().any(|limit| z(&[0, 1], limit) > LIMIT_Z);
+        let verdicts = |of: fn(&ContrastVerdict) -> bool| {
+            analyses.iter().filter_map(|analysis| analysis.contrasts.first()).any(|one| of(&one.verdict))
+        };
+        let is_better = verdicts(|verdict| *verdict == ContrastVerdict::Better)
+            && !verdicts(|verdict| *verdict == ContrastVerdict::Worse);
+        let gain = estimates(&analyses, &self.plan.present.to_string());
+        let base = DeliveryMode::default();
+        let against_base = if base == self.plan.present { Vec::new() } else { against_base(&experiments) };
+        self.confirmations.push(Confirmation { mode, experiments, analyses, holds_limits, present_misses_limit });
+        match (holds_limits, present_misses_limit, is_better) {
+            (true, _, true) => self.answer(TuneAnswer::Better { mode, gain, against_base }),
+            (true, true, false) => self.answer(TuneAnswer::HoldsLimits { mode, gain, against_base }),
+            (true, false, false) => self.answer(TuneAnswer::NoSettingBetter),
+            (false, ..) => self.confirm_next(),
+        }
+    }
+}
+
+/// Ratio of the candidate, the first treatment, to `against` by load.
+fn estimates(analyses: &[SwitchbackAnalysis], against: &str) -> Vec<Option<RatioEstimate>> {
+    let of_load = |analysis: &SwitchbackAnalysis| {
+        analysis.contrasts.iter().find(|contrast| contrast.against == against).and_then(|contrast| contrast.estimate)
+    };
+    analyses.iter().map(of_load).collect()
+}
+
+/// Ratio of the candidate to `base`, from the same slices with the roles exchanged. `None` if `base` was not observed.
+fn against_base(experiments: &[ExperimentRecord<DeliveryMode>]) -> Vec<Option<RatioEstimate>> {
+    let base = DeliveryMode::default().to_string();
+    let of_load = |record: &ExperimentRecord<DeliveryMode>| {
+        let all = ExperimentDesign { contrasts: ContrastSet::AllPairs, ..record.design.clone() };
+        let record = ExperimentRecord { design: all, ..record.clone() };
+        let analysis = analyse(&record);
+        let pair = analysis
+            .contrasts
+            .into_iter()
+            .find(|contrast| contrast.treatment == base && contrast.against != record.design.reference.name);
+        pair.and_then(|contrast| contrast.estimate).map(inverse)
+    };
+    experiments.iter().map(of_load).collect()
+}
+
+fn inverse(of: RatioEstimate) -> RatioEstimate {
+    RatioEstimate {
+        ratio: 1.0 / of.ratio,
+        low: of.high.map_or(0.0, |high| 1.0 / high),
+        high: (of.low > 0.0).then(|| 1.0 / of.low),
+        blocks: of.blocks,
+    }
+}

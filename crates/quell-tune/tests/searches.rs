@@ -1,0 +1,295 @@
+//! Searches on a simulated server: the arms that are dropped, abandoned and confirmed, the order of slices, and the
+//! state of the subject at the end. They use no clock and do not depend on the kernel.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::ops::ControlFlow;
+
+use quell_experiment::{ExperimentSubject, LatencyCounts, SetFailure, SliceObservation};
+use quell_mode::DeliveryMode;
+use quell_stats::LatencyHistogram;
+use quell_tune::{
+    ArmState, RefusedMode, TuneAnswer, TuneEnd, TuneEvent, TunePhase, TunePlan, TuneResult, TuneSpace, tune,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+/// CPU time per request in µs and p99 in µs of a mode at a load.
+type Truth = fn(&DeliveryMode, usize) -> (f64, f64);
+
+/// A server with noise of some percent, which is common to neighboring slices.
+struct Server {
+    truth: Truth,
+    random: Pcg64,
+    drift: f64,
+    load: usize,
+    mode: Option<DeliveryMode>,
+    refused: Option<DeliveryMode>,
+    is_drops_readable: bool,
+    log: Vec<(DeliveryMode, usize)>,
+    restored: u32,
+}
+
+impl Server {
+    fn new(truth: Truth, seed: u64) -> Self {
+        Self {
+            truth,
+            random: Pcg64::seed_from_u64(seed),
+            drift: 0.0,
+            load: 0,
+            mode: None,
+            refused: None,
+            is_drops_readable: true,
+            log: Vec::new(),
+            restored: 0,
+        }
+    }
+}
+
+impl ExperimentSubject for Server {
+    type Setting = DeliveryMode;
+    type Error = String;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<String>> {
+        if self.refused == Some(*mode) {
+            return Err(SetFailure::NotSettable("refused by the kernel".to_owned()));
+        }
+        self.mode = Some(*mode);
+        Ok(())
+    }
+
+    fn settle(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, String> {
+        let mode = self.mode.unwrap();
+        self.log.push((mode, self.load));
+        self.drift = 0.9 * self.drift + 0.05 * (self.random.random::<f64>() - 0.5);
+        let mut noise = || 1.0 + self.drift + 0.06 * (self.random.random::<f64>() - 0.5);
+        let (cpu, p99) = (self.truth)(&mode, self.load);
+        let mut histogram = LatencyHistogram::new();
+        histogram.record_n((p99 * 500.0 * noise()) as u64, 1980);
+        histogram.record_n((p99 * 1000.0 * noise()) as u64, 30);
+        let slice = SliceObservation {
+            spent_ms: f64::from(slice_ms) + 10.0,
+            latency: Some(LatencyCounts::from(&histogram)),
+            ..SliceObservation::default()
+        };
+        let drops = if mode.to_string() == "threadedbusy" { 3.0 } else { 0.0 };
+        Ok(Some(
+            slice
+                .with_metric("cpu-us-per-request", Some(cpu * noise()))
+                .with_metric("drops", self.is_drops_readable.then_some(drops)),
+        ))
+    }
+
+    fn restore(&mut self) -> Result<(), String> {
+        self.restored += 1;
+        Ok(())
+    }
+}
+
+fn plan(goal: &str) -> TunePlan {
+    TunePlan::new(goal.parse().unwrap(), DeliveryMode::default(), TuneSpace::default(), 5)
+}
+
+fn search(server: &mut Server, plan: TunePlan) -> TuneResult {
+    let offer = &mut |server: &mut Server, load| {
+        server.load = load;
+        Ok(())
+    };
+    let finished = tune(server, plan, offer, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((finished.restored, server.restored), (Ok(()), 1));
+    finished.result
+}
+
+fn timeout_us(mode: &DeliveryMode) -> f64 {
+    mode.napi().gro_flush_timeout_ns as f64 / 1e3
+}
+
+/// `suspend` with 40 µs uses the least CPU; other modes cost more, and `base` the most.
+fn one_is_best(mode: &DeliveryMode, _: usize) -> (f64, f64) {
+    match mode.name() {
+        name if name.starts_with("suspend") => {
+            let rest = if mode.to_string() == mode.name() { 0.0 } else { 0.5 };
+            (8.0 + rest + (timeout_us(mode) / 40.0).ln().abs(), 200.0)
+        }
+        name if name == "base" => (14.0, 250.0),
+        _ => (13.0, 250.0),
+    }
+}
+
+fn none_differs(_: &DeliveryMode, _: usize) -> (f64, f64) {
+    (14.0, 250.0)
+}
+
+#[test]
+fn the_best_mode_is_found_and_its_gain_has_an_interval() {
+    for seed in 0..5 {
+        let result = search(&mut Server::new(one_is_best, seed), plan("p99<=300us, least cpu"));
+        let TuneAnswer::Better { mode, gain, against_base } = &result.answer else { panic!("{:?}", result.answer) };
+        assert_eq!(mode.to_string(), "suspend40", "seed {seed}");
+        let gain = gain[0].unwrap();
+        assert!(gain.low < 8.0 / 14.0 && gain.high.unwrap() > 8.0 / 14.0 && gain.high.unwrap() < 0.7, "{gain:?}");
+        assert!(against_base.is_empty(), "base is the present setting");
+        assert!(result.spent_ms <= result.plan.budget_ms as f64);
+    }
+}
+
+#[test]
+fn a_present_setting_other_than_base_is_compared_too() {
+    let present = "suspend640".parse().unwrap();
+    let result = search(&mut Server::new(one_is_best, 1), TunePlan { present, ..plan("least cpu") });
+    let TuneAnswer::Better { gain, against_base, .. } = &result.answer else { panic!("{:?}", result.answer) };
+    assert!((gain[0].unwrap().ratio - 8.0 / 10.77).abs() < 0.05, "{gain:?}");
+    assert!((against_base[0].unwrap().ratio - 8.0 / 14.0).abs() < 0.05, "{against_base:?}");
+}
+
+#[test]
+fn a_dominated_arm_gets_no_slice_after_it_is_dropped() {
+    let result = search(&mut Server::new(one_is_best, 2), plan("least cpu"));
+    let dropped = result.arms.iter().position(|arm| matches!(arm.state, ArmState::Worse { .. })).unwrap();
+    let of_dropped = result.slices.iter().filter(|slice| slice.arm == dropped).count();
+    let of_present = result.slices.iter().filter(|slice| slice.arm == 0).count();
+    assert!(of_dropped >= 3 && of_dropped * 2 < of_present, "{of_dropped} of {of_present}");
+}
+
+#[test]
+fn base_and_the_present_setting_are_in_every_block() {
+    let present: DeliveryMode = "defer40".parse().unwrap();
+    let result = search(&mut Server::new(one_is_best, 3), TunePlan { present, ..plan("least cpu") });
+    let blocks = result.slices.iter().map(|slice| slice.block).max().unwrap();
+    for block in 0..=blocks {
+        let modes = result.slices.iter().filter(|slice| slice.block == block).map(|slice| result.arms[slice.arm].mode);
+        let modes: Vec<_> = modes.collect();
+        assert!(modes.contains(&present) && modes.contains(&DeliveryMode::default()), "block {block}");
+    }
+}
+
+#[test]
+fn no_setting_is_better_if_none_differs() {
+    let better = (0..20)
+        .filter(|seed| {
+            let result = search(&mut Server::new(none_differs, *seed), TunePlan { seed: *seed, ..plan("least cpu") });
+            assert_eq!(result.end, TuneEnd::Answered);
+            result.answer != TuneAnswer::NoSettingBetter
+        })
+        .count();
+    assert!(better <= 2, "{better} of 20 searches report a gain");
+}
+
+#[test]
+fn an_arm_that_violates_a_guard_is_left_after_one_slice_and_never_tried_again() {
+    let guards = vec!["drops".parse().unwrap()];
+    let mut server = Server::new(one_is_best, 4);
+    let result = search(&mut server, TunePlan { guards, ..plan("least cpu") });
+    let tried = server.log.iter().filter(|(mode, _)| mode.to_string() == "threadedbusy").count();
+    assert_eq!(tried, 1);
+    let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "threadedbusy").unwrap();
+    assert_eq!(arm.state, ArmState::ViolatedGuard { guard: "drops".to_owned() });
+    assert_eq!(result.answer.mode().unwrap().to_string(), "suspend40");
+}
+
+#[test]
+fn a_guard_that_cannot_be_read_ends_the_search_at_once() {
+    let guards = vec!["drops".parse().unwrap()];
+    let mut server = Server { is_drops_readable: false, ..Server::new(one_is_best, 4) };
+    let result = search(&mut server, TunePlan { guards, ..plan("least cpu") });
+    assert_eq!(result.end, TuneEnd::GuardUnreadable { guard: "drops".to_owned() });
+    assert_eq!((server.log.len(), result.answer), (1, TuneAnswer::None));
+}
+
+#[test]
+fn a_metric_that_is_never_read_ends_the_search_after_a_round() {
+    let result = search(&mut Server::new(one_is_best, 4), plan("least watts"));
+    assert_eq!(result.end, TuneEnd::MetricUnreadable { metric: "watts".to_owned() });
+}
+
+#[test]
+fn a_mode_that_cannot_be_set_leaves_the_race() {
+    let mut server = Server { refused: "suspend40".parse().ok(), ..Server::new(one_is_best, 4) };
+    let result = search(&mut server, plan("least cpu"));
+    let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "suspend40").unwrap();
+    assert_eq!(arm.state, ArmState::NotSettable { reason: "refused by the kernel".to_owned() });
+    assert!(["suspend20", "suspend80"].contains(&&*result.answer.mode().unwrap().to_string()), "{:?}", result.answer);
+}
+
+#[test]
+fn an_arm_that_misses_the_limit_never_wins() {
+    fn cheap_but_slow(mode: &DeliveryMode, _: usize) -> (f64, f64) {
+        let timeout = timeout_us(mode).max(1.0);
+        (14.0 - timeout.ln(), 150.0 + timeout)
+    }
+    let result = search(&mut Server::new(cheap_but_slow, 5), plan("p99<=300us, least cpu"));
+    let mode = result.answer.mode().unwrap();
+    assert!(timeout_us(&mode) < 150.0 && timeout_us(&mode) >= 20.0, "{mode}");
+    assert!(result.arms.iter().any(|arm| matches!(arm.state, ArmState::MissesLimit { .. })));
+}
+
+#[test]
+fn a_mode_that_holds_a_limit_which_the_present_setting_misses_is_an_answer() {
+    fn base_is_slow(mode: &DeliveryMode, _: usize) -> (f64, f64) {
+        if *mode == DeliveryMode::default() { (10.0, 500.0) } else { (12.0, 200.0) }
+    }
+    let result = search(&mut Server::new(base_is_slow, 6), plan("p99<=300us, least cpu"));
+    assert!(matches!(result.answer, TuneAnswer::HoldsLimits { .. }), "{:?}", result.answer);
+}
+
+#[test]
+fn with_several_loads_the_answer_is_the_best_for_the_worst_load() {
+    fn by_load(mode: &DeliveryMode, load: usize) -> (f64, f64) {
+        match (mode.kind().word(), load) {
+            ("suspend", 0) => (5.0, 200.0),
+            ("suspend", _) => (16.0, 200.0),
+            ("threaded", _) => (11.0, 200.0),
+            ("napibusy", 0) => (12.0, 200.0),
+            ("napibusy", _) => (9.0, 200.0),
+            _ => (14.0, 250.0),
+        }
+    }
+    let loads = vec!["25%".to_owned(), "90%".to_owned()];
+    let plan = TunePlan { loads, budget_ms: 400_000, ..plan("least cpu") };
+    let mut server = Server::new(by_load, 7);
+    let result = search(&mut server, plan);
+    assert_eq!(result.answer.mode().unwrap().to_string(), "threaded");
+    let preferred: Vec<_> = result.preferred.iter().map(|mode| mode.unwrap().kind().word()).collect();
+    assert_eq!(preferred, ["suspend", "napibusy"]);
+    assert!(server.log.iter().any(|(_, load)| *load == 1));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_slices_and_a_result_that_survives_its_file() {
+    let run = |seed| {
+        let mut server = Server::new(one_is_best, 8);
+        let result = search(&mut server, TunePlan { seed, ..plan("least cpu") });
+        (server.log, result)
+    };
+    let (first, again, other) = (run(3), run(3), run(4));
+    assert_eq!(first, again);
+    assert_ne!(first.0, other.0);
+    let text = serde_json::to_string(&first.1).unwrap();
+    assert_eq!(serde_json::from_str::<TuneResult>(&text).unwrap(), first.1);
+}
+
+#[test]
+fn refused_kinds_are_never_set() {
+    let refused = vec![RefusedMode { kind: "suspend".to_owned(), reason: "needs Linux 6.13".to_owned() }];
+    let space = TuneSpace { refused };
+    let plan = TunePlan::new("least cpu".parse().unwrap(), DeliveryMode::default(), space, 5);
+    let mut server = Server::new(one_is_best, 9);
+    search(&mut server, plan);
+    assert!(server.log.iter().all(|(mode, _)| mode.kind().word() != "suspend"));
+}
+
+#[test]
+fn a_search_that_is_interrupted_has_no_answer_and_restores() {
+    let mut server = Server::new(one_is_best, 10);
+    let watch = &mut |event: TuneEvent<'_>| match event {
+        TuneEvent::SliceBegins(next) if next.phase == TunePhase::Confirm => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    let finished = tune(&mut server, plan("least cpu"), &mut |_, _| Ok(()), watch).unwrap();
+    assert_eq!((finished.result.end, finished.result.answer), (TuneEnd::Interrupted, TuneAnswer::None));
+    assert_eq!(server.restored, 1);
+}
