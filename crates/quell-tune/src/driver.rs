@@ -28,6 +28,9 @@ pub struct FinishedTune<E> {
     pub restored: Result<(), E>,
 }
 
+/// Makes the load with an index of the plan the current one.
+pub type OfferLoad<'a, T> = dyn FnMut(&mut T, usize) -> Result<(), <T as ExperimentSubject>::Error> + 'a;
+
 /// Runs a search on a subject. `offer` makes the load with the given index the current one; it is called before the
 /// first slice and whenever the load changes. Events are reported to `watch`, which can end the search by returning
 /// `Break`.
@@ -37,7 +40,7 @@ pub struct FinishedTune<E> {
 pub fn tune<T: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut T,
     plan: TunePlan,
-    offer: &mut dyn FnMut(&mut T, usize) -> Result<(), T::Error>,
+    offer: &mut OfferLoad<'_, T>,
     watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
 ) -> Result<FinishedTune<T::Error>, TunePlanError>
 where
@@ -56,7 +59,7 @@ where
 fn slice_by_slice<T: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut T,
     tuner: &mut Tuner,
-    offer: &mut dyn FnMut(&mut T, usize) -> Result<(), T::Error>,
+    offer: &mut OfferLoad<'_, T>,
     watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
 ) -> Result<(), TuneEnd>
 where

@@ -250,8 +250,11 @@ fn value(metric: &TuneMetric, text: &str) -> Result<f64, &'static str> {
     value.filter(|value| !is_latency || *value > 0.0).ok_or(if is_latency { LATENCY } else { NUMBER })
 }
 
+/// An invalid part of a text, and what is wrong with it.
+type Misplaced = (Range<usize>, &'static str);
+
 /// Parses the name and the value on both sides of `operator`. The error has the place within `part`.
-fn comparison(part: &str, operator: &str) -> Option<Result<(TuneMetric, f64), (Range<usize>, &'static str)>> {
+fn comparison(part: &str, operator: &str) -> Option<Result<(TuneMetric, f64), Misplaced>> {
     let at = part.find(operator)?;
     let (name, text) = (part[..at].trim(), part[at + operator.len()..].trim());
     let Some(metric) = metric(name) else { return Some(Err((0..name.len(), METRIC))) };

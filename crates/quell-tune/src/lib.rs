@@ -19,7 +19,7 @@ mod result;
 mod space;
 mod tuner;
 
-pub use driver::{FinishedTune, TuneEvent, tune};
+pub use driver::{FinishedTune, OfferLoad, TuneEvent, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
 pub use prior::{ModelPrior, PriorTrust, RankedMode, observe_model};
 pub use result::{
