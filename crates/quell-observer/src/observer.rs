@@ -18,8 +18,8 @@ use tracing::info;
 
 use crate::report::{IntervalReport, ObservedProgram, ObservedQueue};
 
-/// A snapshot is taken after this many times the CPU time of the previous one: at most 1 % of one CPU.
-const PAUSE_PER_CPU_TIME: u32 = 100;
+/// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
+const PAUSE_PER_CPU_TIME: u32 = 200;
 
 /// Readings at one time.
 #[derive(Debug, Default)]

@@ -285,6 +285,12 @@ impl Attachment {
         &self.targets
     }
 
+    /// Mode of the attachment, and who sets the epolls.
+    #[must_use]
+    pub fn request(&self) -> AttachRequest {
+        self.request
+    }
+
     /// Queues that were set, with their previous values.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.ledger.queues()

@@ -65,19 +65,46 @@ pub enum ModeVerdict {
 /// # Errors
 /// When polls cannot be counted, usually because of missing privileges.
 pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, CounterError> {
-    let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
-    let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
-    let (began, irqs, before) = (Instant::now(), interrupts(queues), counter.read()?);
+    let mut counting = PollCounting::begin(queues.to_vec())?;
     wait();
-    let (after, irqs_after) = (counter.read()?, interrupts(queues));
-    let for_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let seen = |napi: NapiId| {
-        let polls = after.get(&napi)?.since(&before.get(&napi).copied().unwrap_or_default());
-        let interrupts =
-            irqs_after.get(&napi).zip(irqs.get(&napi)).map(|(after, before)| after.saturating_sub(*before));
-        Some(EffectOnQueue::of(napi, for_ns, polls, interrupts))
-    };
-    Ok(ids.into_iter().filter_map(seen).collect())
+    counting.next()
+}
+
+/// Counts polls of queues until it is dropped.
+#[derive(Debug)]
+pub(super) struct PollCounting {
+    /// The queues.
+    pub(super) queues: Vec<QueueStep>,
+    /// Start of the present interval.
+    pub(super) began: Instant,
+    counter: NapiPollCounter,
+    polls: BTreeMap<NapiId, NapiPolls>,
+    irqs: BTreeMap<NapiId, u64>,
+}
+
+impl PollCounting {
+    /// Begins the first interval.
+    pub(super) fn begin(queues: Vec<QueueStep>) -> Result<Self, CounterError> {
+        let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
+        let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
+        let (began, irqs, polls) = (Instant::now(), interrupts(&queues), counter.read()?);
+        Ok(Self { queues, began, counter, polls, irqs })
+    }
+
+    /// Ends the interval, and begins the next one.
+    pub(super) fn next(&mut self) -> Result<Vec<EffectOnQueue>, CounterError> {
+        let (now, irqs, polls) = (Instant::now(), interrupts(&self.queues), self.counter.read()?);
+        let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
+        let seen = |napi: NapiId| {
+            let polls = polls.get(&napi)?.since(&self.polls.get(&napi).copied().unwrap_or_default());
+            let interrupts = irqs.get(&napi).zip(self.irqs.get(&napi));
+            let interrupts = interrupts.map(|(after, before)| after.saturating_sub(*before));
+            Some(EffectOnQueue::of(napi, for_ns, polls, interrupts))
+        };
+        let seen = self.queues.iter().filter_map(|step| seen(step.napi)).collect();
+        (self.began, self.irqs, self.polls) = (now, irqs, polls);
+        Ok(seen)
+    }
 }
 
 fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {

@@ -17,6 +17,7 @@ pub mod affected_processes;
 pub mod attachment;
 pub mod consequences;
 pub mod effect;
+pub mod effect_watch;
 mod error;
 pub(crate) mod journal_name;
 pub mod keeper;

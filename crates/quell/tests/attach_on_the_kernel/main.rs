@@ -7,13 +7,18 @@
 mod journals;
 mod stage;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use quell_linux::Pid;
+use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::{FdKind, ProcRoot};
+use quell_test_support::lab::ARRIVES_WITHIN;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
@@ -281,6 +286,43 @@ fn a_follower_notifies_readiness_finds_later_workers_and_undoes_on_sigterm() {
     assert!(said.contains("everything was restored"), "{said}");
     stage.assert_back();
     stage.answers();
+}
+
+#[test]
+fn a_follower_reports_when_the_mode_stops_and_starts_being_in_effect() {
+    let Some(mut stage) = Stage::enter("cli-effect") else { return };
+    let mut follower = stage.follow();
+    let stderr = BufReader::new(follower.stderr.take().unwrap());
+    let memcached = PidFd::open(stage.server.pid()).unwrap();
+    let set_epolls = |params: EpollParams| {
+        let files = ProcRoot::default().process(memcached.pid()).fds().unwrap();
+        for epoll in files.iter().filter(|file| file.kind == FdKind::Epoll) {
+            epoll_params::set(memcached.duplicate(epoll.number).unwrap(), params).unwrap();
+        }
+    };
+    let over = AtomicBool::new(false);
+    let reported = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut lines = stderr.lines().map(|line| line.unwrap());
+            // Neither the values of before, which the follower would take for a new epoll, nor those of the mode.
+            set_epolls(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 5, prefer_busy_poll: false });
+            let stopped = lines.any(|line| line.contains("server0 rx") && line.contains(": not in effect: none of"));
+            set_epolls(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true });
+            let started = lines.any(|line| line.contains("server0 rx") && line.contains(": in effect again: "));
+            over.store(true, Ordering::Relaxed);
+            lines.for_each(drop);
+            (stopped, started)
+        });
+        let deadline = Instant::now() + 3 * ARRIVES_WITHIN;
+        while !over.load(Ordering::Relaxed) && Instant::now() < deadline {
+            stage.answers();
+        }
+        PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+        reader.join().unwrap()
+    });
+    assert_eq!(reported, (true, true));
+    follower.wait().unwrap();
+    stage.assert_back();
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! `quell attach --follow`: stays in the foreground, applies the mode to new workers and queues, keeps steering and
-//! pinning up to date, and watches for stalled queues.
+//! pinning up to date, watches for stalled queues, and reports when the mode stops being in effect.
 //!
 //! It polls instead of waiting for events. The proc connector reports new processes (only to root in the initial
 //! namespaces). Nothing reports new epolls or the queue of a connection.
@@ -16,6 +16,7 @@ use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
 
+use super::effects::Effects;
 use super::stalls::Stalls;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -60,7 +61,7 @@ fn keep_up(
     placement: &mut Placement,
     interruption: &Interruption,
 ) -> Result<&'static str, AttachError> {
-    let mut stalls = Stalls::default();
+    let (mut stalls, mut effects) = (Stalls::default(), Effects::default());
     let mut pass_used = Duration::ZERO;
     loop {
         // The CPU time includes finding the running processes.
@@ -85,7 +86,7 @@ fn keep_up(
         }
         report_pass(&pass, attachment);
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
-        stalls.look(attachment).iter().for_each(|line| output::say(line));
+        stalls.look(attachment).iter().chain(&effects.look(attachment)).for_each(|line| output::say(line));
         pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
     }
 }

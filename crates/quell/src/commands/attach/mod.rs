@@ -4,6 +4,7 @@
 pub(super) mod args;
 pub(super) mod ask;
 pub(crate) mod detach;
+pub(in crate::commands) mod effects;
 mod follow;
 pub(crate) mod keeper;
 pub(crate) mod stalls;

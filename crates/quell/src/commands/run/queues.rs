@@ -16,6 +16,7 @@ use quell_linux::Pid;
 use quell_mode::EpollParams;
 
 use super::verify::Verifier;
+use crate::commands::attach::effects::Effects;
 use crate::commands::attach::keeper;
 use crate::commands::attach::stalls::Stalls;
 use crate::commands::snapshot_scope::not_taken;
@@ -31,6 +32,7 @@ pub(super) struct Queues {
     attachment: Option<Attachment>,
     placement: Placement,
     stalls: Stalls,
+    effects: Effects,
     details: bool,
 }
 
@@ -112,7 +114,8 @@ impl Queues {
     /// Applies the mode to new epolls and queues, and frees stalled queues. Returns whether to do so again soon.
     pub(super) fn keep_up(&mut self, verifier: &mut Verifier) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
-        let stalled = self.stalls.look(attachment);
+        let mut observed = self.stalls.look(attachment);
+        observed.extend(self.effects.look(attachment));
         let is_changing = match attachment.keep_up(&mut never_stop) {
             Ok(pass) => {
                 let look = |snapshot| self.placement.keep_up(attachment, snapshot, &mut never_stop);
@@ -131,7 +134,7 @@ impl Queues {
                 false
             }
         };
-        self.print_all(stalled);
+        self.print_all(observed);
         is_changing
     }
 

@@ -1,0 +1,116 @@
+//! Finds out when a mode stops or starts being in effect on a queue, while an attachment is followed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quell_linux::NapiId;
+use quell_linux::bpf::CounterError;
+use tracing::{info, warn};
+
+use super::effect::{ModeVerdict, PollCounting, judge};
+use super::plan::{AttachRequest, QueueStep};
+
+/// Interval between two verdicts.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Judges the queues of an attachment again and again.
+#[derive(Debug, Default)]
+pub struct EffectWatch {
+    counting: Option<PollCounting>,
+    last: LastVerdicts,
+}
+
+/// A mode that stopped or started being in effect on a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EffectChange {
+    /// Device of the queue.
+    pub device: String,
+    /// Its receive queues, if known.
+    pub rx_queues: Vec<u32>,
+    /// Its NAPI instance.
+    pub napi: NapiId,
+    /// The new verdict, with the evidence: in effect or not.
+    pub verdict: ModeVerdict,
+}
+
+/// Whether the mode was in effect on each queue when it was last certain.
+#[derive(Debug, Default)]
+struct LastVerdicts(BTreeMap<NapiId, bool>);
+
+impl LastVerdicts {
+    /// Records a verdict. Returns whether it has to be reported: a change, or a first verdict "not in effect".
+    fn is_news(&mut self, napi: NapiId, verdict: &ModeVerdict) -> bool {
+        let in_effect = match verdict {
+            ModeVerdict::InEffect(_) => true,
+            ModeVerdict::NotInEffect(_) => false,
+            ModeVerdict::CannotTell(_) => return false,
+        };
+        self.0.insert(napi, in_effect).unwrap_or(true) != in_effect
+    }
+}
+
+impl EffectWatch {
+    /// Judges the queues if the last verdict is old enough. A new set of queues begins a new interval.
+    ///
+    /// # Errors
+    /// When polls cannot be counted.
+    pub fn look<'a>(
+        &mut self,
+        request: &AttachRequest,
+        queues: impl Iterator<Item = &'a QueueStep>,
+    ) -> Result<Vec<EffectChange>, CounterError> {
+        let queues: Vec<QueueStep> = queues.cloned().collect();
+        let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
+        let counting = match &mut self.counting {
+            Some(counting) if of(&counting.queues) == of(&queues) => counting,
+            _ => {
+                self.counting = if queues.is_empty() { None } else { Some(PollCounting::begin(queues)?) };
+                return Ok(Vec::new());
+            }
+        };
+        if counting.began.elapsed() < PERIOD {
+            return Ok(Vec::new());
+        }
+        let mut changes = Vec::new();
+        for seen in counting.next()? {
+            let verdict = judge(&request.mode, request.epolls, &seen);
+            if !self.last.is_news(seen.napi, &verdict) {
+                continue;
+            }
+            match &verdict {
+                ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),
+                ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {
+                    warn!(napi = seen.napi.get(), %why, "the mode is not in effect");
+                }
+            }
+            let Some(step) = counting.queues.iter().find(|step| step.napi == seen.napi) else { continue };
+            let (device, rx_queues) = (step.device.clone(), step.queues.clone());
+            changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict });
+        }
+        Ok(changes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_between_certain_verdicts_are_news() {
+        let napi = NapiId::from_kernel(8_193).unwrap();
+        let mut last = LastVerdicts::default();
+        let mut is_news = |verdict: fn(String) -> ModeVerdict| last.is_news(napi, &verdict(String::new()));
+        assert!(!is_news(ModeVerdict::InEffect), "attach has reported the first verdict");
+        assert!(!is_news(ModeVerdict::CannotTell));
+        assert!(is_news(ModeVerdict::NotInEffect));
+        assert!(!is_news(ModeVerdict::CannotTell));
+        assert!(!is_news(ModeVerdict::NotInEffect));
+        assert!(is_news(ModeVerdict::InEffect));
+    }
+
+    #[test]
+    fn a_first_verdict_that_a_mode_is_not_in_effect_is_news() {
+        let napi = NapiId::from_kernel(8_193).unwrap();
+        assert!(LastVerdicts::default().is_news(napi, &ModeVerdict::NotInEffect(String::new())));
+    }
+}

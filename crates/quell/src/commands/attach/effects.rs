@@ -1,0 +1,38 @@
+//! Reports when [`quell_host::attach::effect_watch`] finds that a mode stopped or started being in effect.
+
+use quell_host::attach::Attachment;
+use quell_host::attach::effect::ModeVerdict;
+use quell_host::attach::effect_watch::{EffectChange, EffectWatch};
+
+/// Judges the queues of an attachment. Without the privilege to count polls it does nothing: [`Stalls`] reports this.
+///
+/// [`Stalls`]: super::stalls::Stalls
+#[derive(Default)]
+pub(crate) struct Effects {
+    watch: EffectWatch,
+    blind: bool,
+}
+
+impl Effects {
+    /// Returns a line for each change since the last call.
+    pub(crate) fn look(&mut self, attachment: &Attachment) -> Vec<String> {
+        if self.blind {
+            return Vec::new();
+        }
+        let changes = self.watch.look(&attachment.request(), attachment.queues());
+        self.blind = changes.is_err();
+        changes.iter().flatten().map(in_words).collect()
+    }
+}
+
+fn in_words(change: &EffectChange) -> String {
+    let rx: Vec<String> = change.rx_queues.iter().map(ToString::to_string).collect();
+    let queue = match rx.is_empty() {
+        true => format!("{} NAPI {}", change.device, change.napi),
+        false => format!("{} rx {}", change.device, rx.join(",")),
+    };
+    match &change.verdict {
+        ModeVerdict::InEffect(why) => format!("{queue}: in effect again: {why}"),
+        ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => format!("{queue}: not in effect: {why}"),
+    }
+}
