@@ -8,12 +8,15 @@ const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell.servic
 /// Unit that attaches a mode to another unit.
 const ATTACH_UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell-attach@.service");
 
+/// Unit that exports metrics.
+const EXPORT_UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell-export.service");
+
 /// Messages that are expected if neither the program nor the other unit is installed.
 const NOT_INSTALLED: [&str; 2] = ["/usr/bin/quell is not executable", "Unit i.service not found"];
 
 #[test]
 fn systemd_understands_every_line_of_the_units() {
-    for unit in [UNIT, ATTACH_UNIT] {
+    for unit in [UNIT, ATTACH_UNIT, EXPORT_UNIT] {
         let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no", unit]).output() else {
             skip(Lacks::Tool("systemd-analyze"), "systemd-analyze is not installed");
             return;

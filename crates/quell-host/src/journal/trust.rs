@@ -1,5 +1,5 @@
-//! Permissions of journals. A journal determines what its reader undoes with its own privileges, so only that user may
-//! write it. Other users cannot open the directory, because opening a file is enough to lock it.
+//! Permissions of journals. A journal determines what its reader undoes with its own privileges, so only that user and
+//! root may write it. Other users cannot open the directory, because opening a file is enough to lock it.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
@@ -8,6 +8,8 @@ use std::path::Path;
 
 use quell_linux::executable::effective_user;
 
+/// Root's journals are also read by services with capabilities instead of root's user ID.
+const ROOT: u32 = 0;
 const DIRECTORY: u32 = 0o700;
 const FILE: u32 = 0o600;
 const OF_OTHERS: u32 = 0o077;
@@ -17,7 +19,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// [`io::ErrorKind::PermissionDenied`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
-    /// It belongs to another user.
+    /// It belongs to another user, who is not root.
     #[error(
         "it is owned by user {owner}, but this process runs as user {user}: remove it, or check it and `chown {user}` it"
     )]
@@ -50,10 +52,10 @@ impl From<Untrusted> for io::Error {
     }
 }
 
-/// Refuses a file that another user owns or may write to.
+/// Refuses a file that another user except root owns, or that another user may write to.
 pub(super) fn check(metadata: &Metadata) -> Result<(), Untrusted> {
     let (owner, user, mode) = (metadata.uid(), effective_user(), metadata.mode() & 0o7777);
-    if owner != user {
+    if ![user, ROOT].contains(&owner) {
         return Err(Untrusted::Owner { owner, user });
     }
     if mode & WRITABLE_BY_OTHERS != 0 { Err(Untrusted::Writable { mode }) } else { Ok(()) }

@@ -119,12 +119,16 @@ fn revert_undoes_attachments_too() {
     stage.assert_back();
 }
 
+/// Options of `setpriv` for the capabilities of a unit.
+fn bounds(unit: &str) -> Vec<String> {
+    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect()
+}
+
 #[test]
 fn the_capabilities_of_the_unit_suffice() {
-    let Some(stage) = Stage::enter("cli-caps") else { return };
-    let unit = include_str!("../../../../dist/quell-attach@.service");
-    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
-    let bounds: Vec<String> = bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
+    let Some(stage) = Stage::of_another_user("cli-caps") else { return };
+    let bounds = bounds(include_str!("../../../../dist/quell-attach@.service"));
     let quell = env!("CARGO_BIN_EXE_quell");
     let mut command = Command::new("setpriv");
     command.args(["--inh-caps=-all", &format!("--bounding-set=-all,{}", bounds.join(","))]);
@@ -141,6 +145,50 @@ fn the_capabilities_of_the_unit_suffice() {
     }
     assert!(stage.is_set());
     // The keeper has the same capabilities.
+    stage.says(0, &["detach", "--all"]);
+    stage.assert_back();
+}
+
+/// First metrics of `quell export` that runs as a user without privileges except these capabilities.
+fn exported(stage: &Stage, capabilities: &[String]) -> String {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let capabilities = [&["-all".to_owned()], capabilities].concat().join(",");
+    let mut command = Command::new("setpriv");
+    // Neither root nor the user of memcached.
+    command.args(["--reuid=65533", "--regid=65533", "--clear-groups", "--no-new-privs"]);
+    command.args(["bounding-set", "inh-caps", "ambient-caps"].map(|set| format!("--{set}={capabilities}")));
+    command.args([env!("CARGO_BIN_EXE_quell"), "export", "-i", "0.2", "--textfile"]).arg(directory.path());
+    command.arg(stage.pid()).env("QUELL_JOURNAL_DIR", stage.journals());
+    // In the network namespace of the program, as on a host without containers.
+    let mut exporter = stage.lab.server.run(|| command.spawn()).unwrap().unwrap();
+    let file = directory.path().join("quell.prom");
+    wait_until(|| file.exists(), "no metrics");
+    exporter.kill().unwrap();
+    exporter.wait().unwrap();
+    std::fs::read_to_string(&file).unwrap()
+}
+
+#[test]
+fn the_unit_of_the_exporter_has_the_capabilities_that_it_needs_and_no_others() {
+    let Some(stage) = Stage::of_another_user("cli-export") else { return };
+    let unit = include_str!("../../../../dist/quell-export.service");
+    let ambient = unit.lines().find_map(|line| line.strip_prefix("AmbientCapabilities="));
+    let bounds = bounds(unit);
+    assert_eq!(ambient, unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")));
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let is_complete = |text: &str| {
+        let mode = format!("comm=\"memcached\",mode=\"{MODE}\"}} 1");
+        text.contains("quell_queue_packets_total{device=\"server0\"") && text.contains(&mode)
+    };
+    let text = exported(&stage, &bounds);
+    assert!(is_complete(&text), "{text}");
+    for (at, capability) in bounds.iter().enumerate() {
+        let others = [&bounds[..at], &bounds[at + 1..]].concat();
+        let text = exported(&stage, &others);
+        assert!(!is_complete(&text), "{capability} is not needed: {text}");
+    }
     stage.says(0, &["detach", "--all"]);
     stage.assert_back();
 }

@@ -40,14 +40,31 @@ impl Stage {
     }
 
     pub(crate) fn with_workers(test: &str, workers: u32) -> Option<Self> {
+        Self::raise(test, workers, &["memcached", "-u", "root"])
+    }
+
+    /// Like [`Self::enter`], with the user ID set before the program is executed, as a service manager does.
+    pub(crate) fn of_another_user(test: &str) -> Option<Self> {
+        if Command::new("setpriv").arg("--version").output().is_err() {
+            skip(Lacks::Tool("setpriv"), "setpriv is not installed");
+            return None;
+        }
+        let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "memcached"];
+        let mut stage = Self::raise(test, 2, &words)?;
+        stage.connect(24);
+        Some(stage)
+    }
+
+    fn raise(test: &str, workers: u32, program: &[&str]) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let mut lab = TestLab::raise(test, 2)?;
         let workers = workers.to_string();
-        let words = ["-u", "root", "-U", "0", "-t", &workers, "-l", "192.0.2.1", "-p", "11211"];
-        let server = lab.start(Spawn::new("memcached").args(words));
+        let words = ["-U", "0", "-t", &workers, "-l", "192.0.2.1", "-p", "11211"];
+        let words = program[1..].iter().chain(&words);
+        let server = lab.start(Spawn::new(program[0]).args(words));
         Some(Self { lab, server, connections: Vec::new(), dir: tempfile::tempdir().unwrap() })
     }
 
