@@ -106,7 +106,10 @@ fn each_variable_of_the_dashboard_is_defined() {
     let defined = dashboard["templating"]["list"].as_array().unwrap().iter().map(|variable| &variable["name"]);
     let defined: BTreeSet<&str> = defined.map(|name| name.as_str().unwrap()).collect();
     let name = |rest: &str| -> String {
-        rest.trim_start_matches('{').chars().take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
+        rest.trim_start_matches('{')
+            .chars()
+            .take_while(|letter| letter.is_ascii_alphanumeric() || *letter == '_')
+            .collect()
     };
     // Names that begin with `__` are Grafana's own.
     let used: BTreeSet<String> = text.split('$').skip(1).map(name).filter(|name| !name.starts_with("__")).collect();
