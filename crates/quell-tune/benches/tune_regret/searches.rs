@@ -1,0 +1,153 @@
+//! The searches that are compared. All but the grid have the same measuring time.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::ops::ControlFlow;
+
+use optimizer::parameter::{CategoricalParam, IntParam, Parameter as _};
+use optimizer::sampler::tpe::TpeSampler;
+use optimizer::{Direction, Study};
+use quell_mode::DeliveryMode;
+use quell_sim::{HostProfile, Load};
+use quell_tune::{ModelPrior, PriorTrust, TuneGoal, TunePlan, TuneSpace, tune};
+use rand::SeedableRng as _;
+use rand::seq::SliceRandom as _;
+use rand_pcg::Pcg64;
+
+use crate::world::{Noisy, SLICE_MS, Truth, cost, reach, setup};
+
+/// Slices of each mode in the exhaustive grid.
+pub(crate) const GRID_SLICES: usize = 30;
+/// Slices of every other search: a fifth of those of a grid with 125 modes.
+pub(crate) const BUDGET_SLICES: usize = 750;
+/// Slices with which the other searches measure one mode.
+const TRIAL_SLICES: usize = 15;
+
+/// Answer of a search. Without a mode, the present setting stays.
+#[derive(Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) mode: Option<DeliveryMode>,
+    pub(crate) slices: u32,
+}
+
+/// Modes with which racing begins, from the model of the unperturbed host.
+pub(crate) struct Prior(Vec<DeliveryMode>);
+
+impl Prior {
+    pub(crate) fn of(truth: &Truth, goals: &[TuneGoal; 3]) -> [Self; 3] {
+        let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
+        let loads = vec![Load::Qps(reach(&setup) * truth.load)];
+        let prior = ModelPrior { setup, loads, seed: 77, trust: PriorTrust::OtherHost };
+        let modes = TuneSpace::default().all();
+        goals.each_ref().map(|goal| {
+            let ranked = prior.rank(goal, &modes, 1).unwrap();
+            Self(ranked.iter().take(prior.trust.arms()).map(|one| one.mode).collect())
+        })
+    }
+}
+
+type Search = fn(&mut Noisy<'_>, &TuneGoal, &Prior, u64) -> Answer;
+
+/// Names and searches.
+pub(crate) const METHODS: [(&str, Search); 9] = [
+    ("quell tune", |subject, goal, prior, seed| race(subject, goal, &prior.0, seed)),
+    ("racing, no model", |subject, goal, _, seed| race(subject, goal, &TuneSpace::default().coarse(), seed)),
+    ("model alone", |_, _, prior, _| Answer { mode: prior.0.first().copied(), slices: 0 }),
+    ("suspend20", |_, _, _, _| Answer { mode: "suspend20".parse().ok(), slices: 0 }),
+    ("busy_poll 50", |_, _, _, _| Answer { mode: Some(tuned()), slices: 0 }),
+    ("hill climber", |subject, goal, _, _| climb(subject, goal)),
+    ("random search", |subject, goal, _, seed| random(subject, goal, seed)),
+    ("optimizer (TPE)", |subject, goal, _, seed| tpe(subject, goal, seed)),
+    ("grid", |subject, goal, _, _| grid(subject, goal)),
+];
+
+/// What `net.core.busy_poll=50` does to an epoll: it busy polls for 50 µs, and interrupts stay as they are.
+pub(crate) fn tuned() -> DeliveryMode {
+    "base,busy-poll-usecs=50".parse().unwrap()
+}
+
+fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, arms: &[DeliveryMode], seed: u64) -> Answer {
+    let plan = TunePlan {
+        arms: arms.to_vec(),
+        budget_ms: (BUDGET_SLICES as f64 * SLICE_MS) as u64,
+        ..TunePlan::new(goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
+    };
+    let finished = tune(subject, plan, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(())).unwrap();
+    Answer { mode: finished.result.answer.mode(), slices: subject.slices }
+}
+
+/// Mean cost of a mode, with a penalty beyond a limit. Infinite if it cannot be set.
+fn measured(subject: &mut Noisy<'_>, goal: &TuneGoal, mode: &DeliveryMode, slices: usize) -> f64 {
+    let costs: Vec<(f64, f64)> =
+        (0..slices).map_while(|_| subject.slice(mode)).filter_map(|slice| cost(goal, &slice)).collect();
+    if costs.is_empty() {
+        return f64::INFINITY;
+    }
+    let mean = |of: fn(&(f64, f64)) -> f64| costs.iter().map(of).sum::<f64>() / costs.len() as f64;
+    let excess = if goal.limits.is_empty() { 0.0 } else { mean(|(excess, _)| *excess).max(0.0) };
+    mean(|(_, cost)| *cost) + 10.0 * excess
+}
+
+fn best(measured: &[(DeliveryMode, f64)]) -> Option<DeliveryMode> {
+    measured.iter().min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(mode, _)| *mode)
+}
+
+fn grid(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
+    let modes = TuneSpace::default().all();
+    let costs: Vec<_> = modes.iter().map(|mode| (*mode, measured(subject, goal, mode, GRID_SLICES))).collect();
+    Answer { mode: best(&costs), slices: subject.slices }
+}
+
+fn random(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
+    let mut modes = TuneSpace::default().all();
+    modes.shuffle(&mut Pcg64::seed_from_u64(seed));
+    let tried = modes.iter().take(BUDGET_SLICES / TRIAL_SLICES);
+    let costs: Vec<_> = tried.map(|mode| (*mode, measured(subject, goal, mode, TRIAL_SLICES))).collect();
+    Answer { mode: best(&costs), slices: subject.slices }
+}
+
+/// As `net_dim` does: one step up or down a ladder of profiles, on as long as it becomes better by 10 %, back if it
+/// becomes worse, parked if it makes no difference. The profiles are `suspend` with 5 µs to 1.28 ms.
+fn climb(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
+    let ladder =
+        [5, 10, 20, 40, 80, 160, 320, 640, 1280].map(|us| format!("suspend{us}").parse::<DeliveryMode>().unwrap());
+    let (mut at, mut direction, mut previous) = (4_usize, 1_isize, f64::INFINITY);
+    for _ in 0..BUDGET_SLICES / TRIAL_SLICES {
+        let now = measured(subject, goal, &ladder[at], TRIAL_SLICES);
+        if now > previous + 0.1 {
+            direction = -direction;
+        } else if now > previous - 0.1 {
+            previous = now;
+            continue;
+        }
+        previous = now;
+        at = at.saturating_add_signed(direction).min(ladder.len() - 1);
+    }
+    Answer { mode: Some(ladder[at]), slices: subject.slices }
+}
+
+fn tpe(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
+    let modes = TuneSpace::default().all();
+    let mut words: Vec<&str> = modes.iter().map(|mode| mode.kind().word()).collect();
+    words.dedup();
+    let sampler = TpeSampler::builder().seed(seed).build().unwrap();
+    let study: Study<f64> = Study::with_sampler(Direction::Minimize, sampler);
+    let kind = CategoricalParam::new(words.clone()).name("kind");
+    // One parameter for each kind: its modes are in the order of their values.
+    let value = |word: &str| {
+        let of_kind: Vec<DeliveryMode> = modes.iter().filter(|mode| mode.kind().word() == word).copied().collect();
+        (IntParam::new(0, of_kind.len() as i64 - 1).name(word), of_kind)
+    };
+    let values: Vec<_> = words.iter().map(|word| value(word)).collect();
+    let mut costs: Vec<(DeliveryMode, f64)> = Vec::new();
+    for _ in 0..BUDGET_SLICES / TRIAL_SLICES {
+        let mut trial = study.ask();
+        let word = kind.suggest(&mut trial).unwrap();
+        let (param, of_kind) = &values[words.iter().position(|other| *other == word).unwrap()];
+        let mode = of_kind[param.suggest(&mut trial).unwrap() as usize];
+        let cost = measured(subject, goal, &mode, TRIAL_SLICES);
+        costs.push((mode, cost));
+        study.tell(trial, Ok::<_, String>(cost.min(100.0)));
+    }
+    Answer { mode: best(&costs), slices: subject.slices }
+}
