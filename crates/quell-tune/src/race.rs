@@ -24,6 +24,8 @@ const REFINED: (usize, usize) = (2, 6);
 pub(crate) struct Race {
     pub(crate) arms: Vec<(DeliveryMode, ArmState)>,
     pub(crate) slices: Vec<TuneSliceRecord>,
+    /// Values of each slice: the objective, and then the quantity of each limit. Computing a quantile takes long.
+    values: Vec<Vec<Option<f64>>>,
     block: u32,
     queue: Vec<usize>,
     cuts: usize,
@@ -59,7 +61,7 @@ impl Race {
             }
         }
         let arms = modes.into_iter().map(|mode| (mode, ArmState::Alive)).collect();
-        let mut race = Self { arms, slices: Vec::new(), block: 0, queue: Vec::new(), cuts: 0 };
+        let mut race = Self { arms, slices: Vec::new(), values: Vec::new(), block: 0, queue: Vec::new(), cuts: 0 };
         race.begin_block(plan);
         race
     }
@@ -97,6 +99,7 @@ impl Race {
     /// Records the slice of the next arm. Returns whether a round (a block at each load) is complete.
     pub(crate) fn record(&mut self, plan: &TunePlan, observation: SliceObservation) -> bool {
         let Some(arm) = self.queue.pop() else { return false };
+        self.values.push(metrics(plan).map(|metric| metric.value(&observation)).collect());
         self.slices.push(TuneSliceRecord { block: self.block, load: self.load(plan), arm, observation });
         self.end_block(plan)
     }
@@ -117,14 +120,14 @@ impl Race {
         self.load(plan) == 0
     }
 
-    fn values(&self, metric: &TuneMetric, arm: usize, load: usize) -> Vec<(u32, f64)> {
-        let of_arm = self.slices.iter().filter(|slice| slice.arm == arm && slice.load == load);
-        let value = |slice: &TuneSliceRecord| Some((slice.block, metric.value(&slice.observation)?));
-        of_arm.filter_map(value).collect()
+    fn values(&self, metric: usize, arm: usize, load: usize) -> Vec<(u32, f64)> {
+        let slices = self.slices.iter().zip(&self.values);
+        let of_arm = slices.filter(|(slice, _)| slice.arm == arm && slice.load == load);
+        of_arm.filter_map(|(slice, values)| Some((slice.block, values[metric]?))).collect()
     }
 
     /// Values of two arms in the blocks that have both.
-    fn pairs(&self, metric: &TuneMetric, arms: [usize; 2], load: usize) -> Vec<(f64, f64)> {
+    fn pairs(&self, metric: usize, arms: [usize; 2], load: usize) -> Vec<(f64, f64)> {
         let [first, second] = arms.map(|arm| self.values(metric, arm, load));
         let other = |block: u32| second.iter().find(|(at, _)| *at == block).map(|(_, value)| *value);
         first.into_iter().filter_map(|(block, value)| Some((value, other(block)?))).collect()
@@ -141,13 +144,13 @@ impl Race {
         let cost = |load: usize| {
             let logs = |reference: &usize| {
                 let ratio = |(value, of): &(f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln() * goal.sign();
-                mean(self.pairs(&goal.objective, [arm, *reference], load).iter().map(ratio))
+                mean(self.pairs(OBJECTIVE, [arm, *reference], load).iter().map(ratio))
             };
             mean(fixed.iter().filter_map(logs))
         };
-        let excess = |(limit, load): (usize, usize)| {
-            let limit = &goal.limits[limit];
-            mean(self.values(&limit.metric, arm, load).iter().map(|(_, value)| (value.max(1e-12) / limit.at_most).ln()))
+        let excess = |(at, load): (usize, usize)| {
+            let limit = &goal.limits[at];
+            mean(self.values(of_limit(at), arm, load).iter().map(|(_, value)| (value.max(1e-12) / limit.at_most).ln()))
         };
         Standing {
             cost: (0..plan.loads.len()).map(cost).collect(),
@@ -170,8 +173,7 @@ impl Race {
     fn limit_z(&self, plan: &TunePlan, arm: usize) -> impl Iterator<Item = (usize, f64)> {
         limits_and_loads(plan).map(move |(at, load)| {
             let limit = &plan.goal.limits[at];
-            let pairs =
-                self.values(&limit.metric, arm, load).iter().map(|(_, value)| (*value, limit.at_most)).collect();
+            let pairs = self.values(of_limit(at), arm, load).iter().map(|(_, value)| (*value, limit.at_most)).collect();
             (at, Self::z(pairs))
         })
     }
@@ -196,7 +198,7 @@ impl Race {
             let cost = self.standing(plan, arm).cost;
             let worst = |a: &usize, b: &usize| cost[*a].unwrap_or(0.0).total_cmp(&cost[*b].unwrap_or(0.0));
             let Some(load) = (0..plan.loads.len()).max_by(worst) else { continue };
-            let z = Self::z(self.pairs(&plan.goal.objective, [arm, leader], load)) * plan.goal.sign();
+            let z = Self::z(self.pairs(OBJECTIVE, [arm, leader], load)) * plan.goal.sign();
             if z > DROP_Z {
                 self.arms[arm].1 = ArmState::Worse { than: self.arms[leader].0 };
             }
@@ -236,17 +238,15 @@ impl Race {
 
     /// Metric of the goal that no slice has, once every arm of a round was observed.
     pub(crate) fn unreadable(&self, plan: &TunePlan) -> Option<String> {
-        let metrics = std::iter::once(&plan.goal.objective).chain(plan.goal.limits.iter().map(|limit| &limit.metric));
-        let is_absent =
-            |metric: &&TuneMetric| self.slices.iter().all(|slice| metric.value(&slice.observation).is_none());
-        metrics.into_iter().find(is_absent).map(ToString::to_string)
+        let is_absent = |(at, _): &(usize, &TuneMetric)| self.values.iter().all(|values| values[*at].is_none());
+        metrics(plan).enumerate().find(is_absent).map(|(_, metric)| metric.to_string())
     }
 
     pub(crate) fn reports(&self, plan: &TunePlan) -> Vec<ArmReport> {
         let report = |(at, (mode, state)): (usize, &(DeliveryMode, ArmState))| {
             let present = |load: usize| {
                 let ratio = |(value, of): &(f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln();
-                mean(self.pairs(&plan.goal.objective, [at, PRESENT], load).iter().map(ratio)).map(f64::exp)
+                mean(self.pairs(OBJECTIVE, [at, PRESENT], load).iter().map(ratio)).map(f64::exp)
             };
             ArmReport {
                 mode: *mode,
@@ -271,6 +271,18 @@ impl Race {
         };
         (0..plan.loads.len()).map(best).collect()
     }
+}
+
+/// Index of the objective in the values of a slice.
+const OBJECTIVE: usize = 0;
+
+/// Index of a limit's quantity in the values of a slice.
+fn of_limit(limit: usize) -> usize {
+    limit + 1
+}
+
+fn metrics(plan: &TunePlan) -> impl Iterator<Item = &TuneMetric> {
+    std::iter::once(&plan.goal.objective).chain(plan.goal.limits.iter().map(|limit| &limit.metric))
 }
 
 fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + use<> {
