@@ -64,6 +64,20 @@ pub struct ModelFacts {
     pub connections: u32,
 }
 
+impl ModelFacts {
+    /// Describes the host and the server of a simulation.
+    #[must_use]
+    pub fn of(setup: &quell_sim::sweep::Setup) -> Self {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Self {
+            profile: setup.host.name.clone(),
+            description: setup.host.description.clone(),
+            queues: count(setup.queues),
+            connections: count(setup.connections),
+        }
+    }
+}
+
 /// Facts about the lab after its setup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

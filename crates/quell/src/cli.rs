@@ -3,7 +3,8 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, vm, vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, tune, vm,
+    vm_commands,
 };
 use crate::render::terminal::Terminal;
 
@@ -57,6 +58,13 @@ const GROUPS: &[(&str, &[Listed])] = &[
         "Measure",
         &[
             ("bench", ["quell bench --pid 1234", "quell bench --quick"]),
+            (
+                "tune",
+                [
+                    "quell tune --advise --goal 'p99<=300us, least cpu'",
+                    "quell tune --experiment sim --goal 'most requests' --loads max --profile found.toml",
+                ],
+            ),
             (
                 "load",
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
@@ -123,6 +131,8 @@ fn list_of_commands(command: &clap::Command) -> String {
 pub(crate) enum Command {
     /// Compare delivery modes on running programs, on a command, or in a private lab.
     Bench(Box<bench::BenchArgs>),
+    /// Search the mode that is best for a goal, on the model of a host; confirm it and write a profile.
+    Tune(Box<tune::TuneArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
     /// Report each second who polls the queues, and how long packets can have waited.

@@ -60,6 +60,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         // The exit code is that of the program that it started.
         Command::Run(args) => return commands::run::run(args),
         Command::Bench(args) => commands::bench::bench(args),
+        Command::Tune(args) => commands::tune::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Export(args) => commands::export::run(args),

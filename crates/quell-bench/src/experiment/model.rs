@@ -56,7 +56,7 @@ pub fn run_model(
     let mut streams = (0..).map(|stream| Pcg64::new(timing.seed.into(), stream));
     let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range of streams is infinite"));
     let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
-    let reaches_per_s = if needs_reach { reach(&setup, next_stream().next_u64())? } else { 0.0 };
+    let reaches_per_s = if needs_reach { base_reaches(&setup, next_stream().next_u64())? } else { 0.0 };
     result.experiments = one_per_load(loads, modes, *timing, reaches_per_s, &mut |load, offered_per_s, design| {
         let mut subject = Model {
             setup: &setup,
@@ -74,19 +74,15 @@ pub fn run_model(
 }
 
 fn begin(setup: &Setup) -> Result<ExperimentResult, SchedError> {
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let facts = ModelFacts {
-        profile: setup.host.name.clone(),
-        description: setup.host.description.clone(),
-        queues: count(setup.queues),
-        connections: count(setup.connections),
-    };
-    let result = ExperimentResult::begin(SubjectFacts::Model(facts))?;
+    let result = ExperimentResult::begin(SubjectFacts::Model(ModelFacts::of(setup)))?;
     Ok(ExperimentResult { not_a_measurement: Some(SIMULATED.to_owned()), ..result })
 }
 
 /// Returns `base`'s maximum throughput in requests per second, measured in a closed loop.
-fn reach(setup: &Setup, seed: u64) -> Result<f64, ComparisonError> {
+///
+/// # Errors
+/// When the model cannot run `base`.
+pub fn base_reaches(setup: &Setup, seed: u64) -> Result<f64, ComparisonError> {
     let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed };
     let failed = |error: RunError| ComparisonError::Reference { mode: "base".to_owned(), why: error.to_string() };
     Ok(setup.run(&base).simulate().map_err(failed)?.qps)
@@ -162,16 +158,19 @@ impl ExperimentSubject for Model<'_> {
 }
 
 fn observe(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
-    let result = setup.run(point).simulate()?;
+    Ok(observation(setup, point, &setup.run(point).simulate()?))
+}
+
+fn observation(setup: &Setup, point: &Point, result: &RunResult) -> SliceObservation {
     let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };
     let is_saturated = quell_load::is_backlog(result.latency.count(), result.never_sent);
-    Ok(SliceObservation {
+    SliceObservation {
         spent_ms: (setup.warm_up_ns + setup.measured_ns) as f64 / 1e6,
-        metrics: figures::of_counters(&counters(&result), Some(result.counters.responses), result.measured_s),
+        metrics: figures::of_counters(&counters(result), Some(result.counters.responses), result.measured_s),
         latency: Some(latency.into()),
         foreign_cpu: None,
         flags: is_saturated.then_some(SliceFlag::Saturated).into_iter().collect(),
-    })
+    }
 }
 
 /// Converts the model's counters to those of a lab. All threads of the modelled CPUs belong to the server. Softirqs and
@@ -194,5 +193,63 @@ fn counters(result: &RunResult) -> TrialCounters {
         polled_packets: Some(counted.polled_packets),
         drops: Some(counted.drops),
         ..TrialCounters::default()
+    }
+}
+
+/// The model as the subject of a search. Each slice is a run with the next seed, so equal seeds and equal modes give
+/// equal results.
+pub struct SearchedModel {
+    /// Its warm-up and measured time are those of a slice.
+    setup: Setup,
+    loads: Vec<Load>,
+    load: usize,
+    seeds: Pcg64,
+    current: Option<SliceObservation>,
+}
+
+impl SearchedModel {
+    /// Creates the subject. `setup` has the warm-up and the measured time of a slice. The first of `loads` is offered.
+    #[must_use]
+    pub fn new(setup: Setup, loads: Vec<Load>, seed: u64) -> Self {
+        Self { setup, loads, load: 0, seeds: Pcg64::new(seed.into(), 0), current: None }
+    }
+
+    /// Offers the load with this index from the next slice on.
+    pub fn offer(&mut self, load: usize) {
+        self.load = load;
+    }
+}
+
+impl ExperimentSubject for SearchedModel {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+        let unplanned = || SetFailure::SubjectFailed(SubjectError::Impossible("the load was not planned".to_owned()));
+        let load = *self.loads.get(self.load).ok_or_else(unplanned)?;
+        let point = Point { mode: *mode, load, seed: self.seeds.next_u64() };
+        match self.setup.run(&point).simulate() {
+            Ok(result) => {
+                let drops = result.counters.drops as f64;
+                self.current = Some(observation(&self.setup, &point, &result).with_metric("drops", Some(drops)));
+                Ok(())
+            }
+            Err(RunError::Setting(why)) => Err(SetFailure::NotSettable(SubjectError::Impossible(why.to_owned()))),
+            Err(error) => Err(SetFailure::SubjectFailed(error.into())),
+        }
+    }
+
+    /// Does nothing, because each simulated run has its own warm-up.
+    fn settle(&mut self, _: u32) -> Result<(), SubjectError> {
+        Ok(())
+    }
+
+    fn observe(&mut self, _: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        Ok(self.current.take())
+    }
+
+    /// Does nothing, because simulated runs share no state.
+    fn restore(&mut self) -> Result<(), SubjectError> {
+        Ok(())
     }
 }

@@ -17,5 +17,6 @@ pub(crate) mod sim;
 mod snapshot_scope;
 pub(crate) mod status;
 pub(crate) mod top;
+pub(crate) mod tune;
 pub(crate) mod vm;
 pub(crate) mod vm_commands;

@@ -25,3 +25,4 @@ pub(crate) mod terminal;
 pub(crate) mod timeline;
 pub(crate) mod top;
 mod tree;
+pub(crate) mod tune;

@@ -8,7 +8,7 @@ mod on_programs;
 mod on_sim;
 mod on_veth;
 mod on_vm;
-mod results;
+pub(super) mod results;
 
 use std::path::Path;
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.host.is_some() && args.on != Some(Where::Sim) {
         return Err(Failure::usage("--host can only be used with --on sim"));
     }
-    let destination = results::destination(args.output.as_ref())?;
+    let destination = results::destination(args.output.as_ref(), "bench")?;
     destination.check_writable()?;
     if let Some(targets) = args.programs() {
         return finish(args, &on_programs::run(args, targets)?, &destination);
@@ -228,7 +228,7 @@ fn extent(args: &BenchArgs) -> Extent {
     }
 }
 
-fn seed_from_the_clock() -> u64 {
+pub(super) fn seed_from_the_clock() -> u64 {
     // The seed is short so that users can type it again.
     results::unix_time().as_millis() as u64 % 1_000_000
 }

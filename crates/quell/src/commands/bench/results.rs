@@ -14,23 +14,23 @@ const OF_ROOT: &str = "/var/lib/quell/results";
 /// Environment variable that overrides the directory, for tests and for users.
 const VARIABLE: &str = "QUELL_RESULTS_DIR";
 
-/// Returns the file for a result: `named`, or a new file in the state directory. Creates the directory.
+/// Returns the file for a result of `command`: `named`, or a new file in the state directory. Creates the directory.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.
-pub(super) fn destination(named: Option<&PathBuf>) -> Result<Destination, Failure> {
+pub(in crate::commands) fn destination(named: Option<&PathBuf>, command: &str) -> Result<Destination, Failure> {
     if let Some(file) = named {
         return Ok(Destination::named(file.clone(), "the result"));
     }
     let dir = directory();
     std::fs::create_dir_all(&dir).map_err(|error| {
         let text = format!(
-            "cannot create the directory {} for results: {error}; specify a file with --output",
+            "cannot create the directory {} for results: {error}; specify a file for the result",
             visible::path(&dir)
         );
         Failure::new(Exit::Usage, text)
     })?;
-    Ok(Destination::by_default(dir.join(format!("bench-{}.json", unix_time().as_secs())), "the result"))
+    Ok(Destination::by_default(dir.join(format!("{command}-{}.json", unix_time().as_secs())), "the result"))
 }
 
 fn directory() -> PathBuf {

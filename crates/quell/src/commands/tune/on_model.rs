@@ -1,0 +1,124 @@
+//! Searches on the model of a host, in virtual time.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use quell_bench::experiment::model::{SearchedModel, base_reaches};
+use quell_bench::facts::ModelFacts;
+use quell_linux::signal::Interruption;
+use quell_linux::visible;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+use quell_sim::Load;
+use quell_sim::sweep::Setup;
+use quell_tune::{ModelPrior, PriorTrust, TuneEvent, TunePlan, TuneResult, TuneSpace, Tuner, tune};
+
+use super::args::TuneArgs;
+use crate::commands::bench::seed_from_the_clock;
+use crate::commands::sim;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::progress::Progress;
+use crate::render::tune as render;
+
+const LOADS: [OfferedLoad; 3] = [OfferedLoad::Percent(25.0), OfferedLoad::Percent(50.0), OfferedLoad::Percent(90.0)];
+const BUDGET: Duration = Duration::from_secs(180);
+const SLICE_MS: u32 = 100;
+/// A simulated run starts idle, so it needs longer than a server that is switched.
+const SETTLE_MS: u32 = 150;
+
+/// A search on the model that was checked.
+pub(super) struct Request {
+    setup: Setup,
+    loads: Vec<Load>,
+    plan: TunePlan,
+}
+
+impl Request {
+    /// Checks the options, and measures on the model which rate `base` reaches if a load is a percentage of it.
+    pub(super) fn new(args: &TuneArgs) -> Result<Self, Failure> {
+        let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+        let mut setup = Setup::new(sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?);
+        if let Some(queues) = args.queues {
+            setup = setup.with_queues(sim::queues(queues)?);
+        }
+        if let Some(connections) = args.connections {
+            setup.connections = connections as usize;
+        }
+        sim::check_connections(&setup)?;
+        let seed = args.seed.unwrap_or_else(seed_from_the_clock);
+        let offered = args.loads.clone().unwrap_or_else(|| LOADS.to_vec());
+        let plan = TunePlan {
+            guards: args.never.clone(),
+            loads: offered.iter().map(ToString::to_string).collect(),
+            slice_ms: args.slice.unwrap_or(SLICE_MS),
+            settle_ms: args.settle.unwrap_or(SETTLE_MS),
+            budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
+            ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
+        };
+        if !args.advise {
+            plan.check().map_err(Failure::usage)?;
+        }
+        let ns = |ms: u32| u64::from(ms) * 1_000_000;
+        let setup = Setup { measured_ns: ns(plan.slice_ms), warm_up_ns: ns(plan.settle_ms), ..setup };
+        let reaches_per_s = match offered.iter().any(|load| matches!(load, OfferedLoad::Percent(_))) {
+            true => base_reaches(&setup, seed).map_err(|error| Failure::new(Exit::NotSupported, error))?,
+            false => 0.0,
+        };
+        let loads = offered.iter().map(|load| load.rate_per_s(reaches_per_s).map_or(Load::Max, Load::Qps)).collect();
+        Ok(Self { setup, loads, plan })
+    }
+
+    /// Describes the model.
+    pub(super) fn model(&self) -> ModelFacts {
+        ModelFacts::of(&self.setup)
+    }
+
+    /// Says what the search would do.
+    pub(super) fn plan_text(&self) -> String {
+        let host = visible::name(&self.setup.host.name).into_owned();
+        let Setup { queues, connections, .. } = self.setup;
+        format!(
+            "searches on the model of {host}, {queues} queue(s), {connections} connections; this host is not changed\n{}",
+            render::plan(&self.plan)
+        )
+    }
+
+    /// Ranks all modes by the model.
+    pub(super) fn advise(self, json: bool) -> Result<(), Failure> {
+        let (host, trust) = (self.setup.host.name.clone(), PriorTrust::OtherHost);
+        let prior = ModelPrior { setup: self.setup, loads: self.loads, seed: self.plan.seed, trust };
+        let modes = TuneSpace::default().all();
+        let ranked = prior.rank(&self.plan.goal, &modes, sim::threads());
+        let ranked = ranked.map_err(|error| Failure::new(Exit::NotSupported, error))?;
+        if json { output::json(&ranked) } else { output::data(&render::advice(&host, &self.plan, &ranked)) }
+    }
+
+    /// Runs the search.
+    pub(super) fn tune(self) -> Result<TuneResult, Failure> {
+        let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        let flag = interruption.flag();
+        let mut subject = SearchedModel::new(self.setup, self.loads, self.plan.seed);
+        let progress = Progress::new();
+        let mut watch = |event: TuneEvent<'_>| {
+            if let TuneEvent::SliceRecorded(tuner) = event {
+                show_progress(&progress, tuner);
+            }
+            if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let mut offer = |subject: &mut SearchedModel, load: usize| {
+            subject.offer(load);
+            Ok(())
+        };
+        let finished = tune(&mut subject, self.plan, &mut offer, &mut watch);
+        progress.finish();
+        let finished = finished.map_err(Failure::usage)?;
+        finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        Ok(finished.result)
+    }
+}
+
+fn show_progress(progress: &Progress, tuner: &Tuner) {
+    let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as usize;
+    progress.step(percent, 100, &format!("% of the budget: {}", render::standing(&tuner.arms())));
+}

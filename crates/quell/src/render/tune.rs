@@ -1,0 +1,244 @@
+//! Renders plans, rankings and results of `quell tune`.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_bench::facts::ModelFacts;
+use quell_experiment::RatioEstimate;
+use quell_linux::visible;
+use quell_tune::{ArmReport, ArmState, RankedMode, TuneAnswer, TuneEnd, TuneMetric, TunePlan, TuneResult};
+
+use super::number::ABSENT;
+
+/// Number of modes of a ranking that are printed.
+const ADVISED: usize = 15;
+
+/// Lists goal, guards, modes, loads and limits of time.
+#[must_use]
+pub(crate) fn plan(plan: &TunePlan) -> String {
+    let base = quell_mode::DeliveryMode::default();
+    let modes = plan.arms.iter().filter(|mode| **mode != base).map(ToString::to_string);
+    let modes: Vec<String> = modes.collect();
+    let against = match plan.present == base {
+        true => "base, the present setting".to_owned(),
+        false => format!("{}, the present setting, and base", plan.present),
+    };
+    let guards: Vec<String> = plan.guards.iter().map(ToString::to_string).collect();
+    let never = if guards.is_empty() { "nothing (--never sets guards)".to_owned() } else { guards.join(", ") };
+    let neighbors = if plan.space.is_some() { ", then neighbors of the best" } else { "" };
+    let lines = [
+        ("goal", plan.goal.to_string()),
+        ("never", never),
+        ("loads", plan.loads.join(", ")),
+        ("tries", format!("{}{neighbors}", modes.join(", "))),
+        ("against", against),
+        (
+            "time",
+            format!(
+                "slices of {} ms, at most {} s of virtual time: 60 % to search, 40 % to confirm the winner on fresh slices",
+                plan.slice_and_settle_ms(),
+                plan.budget_ms / 1_000
+            ),
+        ),
+        ("seed", plan.seed.to_string()),
+    ];
+    lines.into_iter().map(|(name, text)| wrapped(name, &visible::name(&text))).collect()
+}
+
+fn wrapped(name: &str, text: &str) -> String {
+    let first = format!("  {name:<8}");
+    textwrap::fill(text, textwrap::Options::new(98).initial_indent(&first).subsequent_indent("          ")) + "\n"
+}
+
+/// Current state of a search in one line: modes alive, and the best one so far.
+#[must_use]
+pub(crate) fn standing(arms: &[ArmReport]) -> String {
+    let alive: Vec<&ArmReport> = arms.iter().filter(|arm| arm.state == ArmState::Alive).collect();
+    let known = alive.iter().filter_map(|arm| Some((arm.mode, *arm.ratio.first()?.as_ref()?)));
+    let shown: Vec<String> = known.take(4).map(|(mode, ratio)| format!("{mode} {ratio:.2}")).collect();
+    format!(
+        "{} of {} modes alive; ratio to the present setting at the first load: {}",
+        alive.len(),
+        arms.len(),
+        shown.join(", ")
+    )
+}
+
+/// Ranking by the model, and how far to trust it.
+#[must_use]
+pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> String {
+    let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
+    let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
+    let mut table = table(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
+    for mode in ranked.iter().take(ADVISED) {
+        let objective =
+            mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
+        let limit = mode.of_limit.map(of_limit);
+        table.add_row(std::iter::once(mode.mode.to_string()).chain(objective).chain(limit));
+    }
+    aligned(&mut table);
+    let is_unknown = |mode: &&RankedMode| mode.of_limit.is_some_and(f64::is_infinite);
+    let unknown = ranked.iter().filter(is_unknown).count();
+    let misses = ranked.iter().filter(|mode| !mode.holds_limits()).count() - unknown;
+    let count = |count: usize, what: &str| if count > 0 { format!("; {count} {what}") } else { String::new() };
+    let misses = count(misses, "miss a limit and are ranked after the others")
+        + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
+    format!(
+        "{} modes ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
+         The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
+         The order shows what is worth trying first. It does not show what is best on this machine.\n",
+        ranked.len(),
+        visible::name(host),
+        visible::name(&plan.goal.to_string()),
+    )
+}
+
+fn unit(metric: &TuneMetric) -> String {
+    match metric {
+        TuneMetric::Latency { .. } => format!("{metric} µs"),
+        TuneMetric::Cpu => "CPU µs/request".to_owned(),
+        TuneMetric::Requests => "requests/s".to_owned(),
+        _ => metric.to_string(),
+    }
+}
+
+fn table(heading: impl Iterator<Item = String>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(heading.collect::<Vec<_>>());
+    table
+}
+
+fn aligned(table: &mut Table) {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// Renders a result: the answer, its evidence, and what became of each mode.
+#[must_use]
+pub(crate) fn render(model: &ModelFacts, result: &TuneResult) -> String {
+    let plan = &result.plan;
+    let mut out = format!(
+        "NOT A MEASUREMENT: simulated on the model of {}, {} queue(s), {} connections\n\n{}\n",
+        visible::name(&model.profile),
+        model.queues,
+        model.connections,
+        answer(result)
+    );
+    out.push_str(&format!(
+        "goal: {}; {:.0} s of slices at {}; seed {}\n",
+        visible::name(&plan.goal.to_string()),
+        result.spent_ms / 1e3,
+        visible::name(&plan.loads.join(", ")),
+        plan.seed
+    ));
+    out.push_str(&preferred(result));
+    let ratio = plan.loads.iter().map(|load| format!("at {}", visible::name(load)));
+    let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
+    let heading = ["mode", "slices"].map(str::to_owned).into_iter().chain(ratio).chain(limit.clone());
+    let mut table = table(heading.chain(std::iter::once("state".to_owned())));
+    for arm in &result.arms {
+        let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
+        let of_limit = arm.of_limit.map_or(ABSENT.to_owned(), of_limit);
+        let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
+        let row = row.chain(limit.is_some().then_some(of_limit));
+        table.add_row(row.chain(std::iter::once(state(&arm.state))));
+    }
+    aligned(&mut table);
+    if let Some(column) = table.column_iter_mut().last() {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    out.push_str(&format!(
+        "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}\n",
+        plan.goal.objective,
+        plan.present,
+        table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    ));
+    out
+}
+
+fn answer(result: &TuneResult) -> String {
+    let objective = &result.plan.goal.objective;
+    let against = |gain: &[Option<RatioEstimate>], other: &str| -> String {
+        let of_load = gain.iter().zip(&result.plan.loads).map(|(gain, load)| {
+            let gain = gain.as_ref().map_or_else(|| "unknown".to_owned(), estimate);
+            format!("  {objective} relative to {other} at {}: {gain}\n", visible::name(load))
+        });
+        of_load.collect()
+    };
+    let present = result.plan.present.to_string();
+    match &result.answer {
+        TuneAnswer::Better { mode, gain, against_base } => format!(
+            "{mode} is better than {present}; confirmed on fresh slices, with 95 % confidence:\n{}{}",
+            against(gain, &present),
+            against(against_base, "base")
+        ),
+        TuneAnswer::HoldsLimits { mode, gain, against_base } => format!(
+            "{mode} holds all limits, and {present} does not; confirmed on fresh slices, with 95 % confidence:\n{}{}",
+            against(gain, &present),
+            against(against_base, "base")
+        ),
+        TuneAnswer::NoSettingBetter => {
+            format!("no setting is better here than {present}, the present one\n{}", refuted(result))
+        }
+        TuneAnswer::None => format!("no answer: {}\n", end(&result.end)),
+    }
+}
+
+/// The candidates that were not confirmed.
+fn refuted(result: &TuneResult) -> String {
+    let reason =
+        |holds: bool| if holds { "was not better on fresh slices" } else { "was not shown to hold all limits" };
+    let line = |(mode, holds): (String, bool)| format!("  {mode} led the search, but {}\n", reason(holds));
+    let candidates = result.confirmations.iter().map(|one| (one.mode.to_string(), one.holds_limits));
+    candidates.map(line).collect()
+}
+
+fn estimate(of: &RatioEstimate) -> String {
+    let high = of.high.map_or_else(|| "unknown".to_owned(), |high| format!("{high:.2}"));
+    format!("{:.2} ({:.2} to {high})", of.ratio, of.low)
+}
+
+fn preferred(result: &TuneResult) -> String {
+    let of_load = result.plan.loads.iter().zip(&result.preferred).filter_map(|(load, mode)| Some((load, (*mode)?)));
+    let of_load: Vec<String> = of_load.map(|(load, mode)| format!("{mode} at {}", visible::name(load))).collect();
+    if of_load.len() < 2 {
+        return String::new();
+    }
+    format!("each load alone would prefer (not confirmed): {}\n", of_load.join(", "))
+}
+
+fn state(state: &ArmState) -> String {
+    match state {
+        ArmState::Alive => "in the race".to_owned(),
+        ArmState::Worse { than } => format!("dropped: worse than {than}"),
+        ArmState::MissesLimit { limit } => format!("dropped: misses {}", visible::name(limit)),
+        ArmState::Outpaced => "dropped: others were ahead".to_owned(),
+        ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
+        ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
+    }
+}
+
+/// Share of a limit; infinite if it is unknown.
+fn of_limit(ratio: f64) -> String {
+    if ratio.is_finite() { format!("{:.0} %", ratio * 100.0) } else { ABSENT.to_owned() }
+}
+
+/// Why a search ended, as a sentence without a full stop.
+#[must_use]
+pub(crate) fn end(end: &TuneEnd) -> String {
+    match end {
+        TuneEnd::Answered => "the search is complete".to_owned(),
+        TuneEnd::Interrupted => "interrupted".to_owned(),
+        TuneEnd::GuardUnreadable { guard } => format!(
+            "the guard {} cannot be read, so nothing protects the server; all settings were restored",
+            visible::name(guard)
+        ),
+        TuneEnd::MetricUnreadable { metric } => {
+            format!("{} cannot be read here; all settings were restored", visible::name(metric))
+        }
+        TuneEnd::PresentNotSettable { reason } => {
+            format!("the present setting cannot be set: {}", visible::name(reason))
+        }
+        TuneEnd::SubjectFailed { reason } => format!("{}; all settings were restored", visible::name(reason)),
+    }
+}
