@@ -41,7 +41,7 @@ pub(super) struct ProgramsArgs {
     /// Processes to attach to, with their descendants.
     #[arg(value_name = "PID", conflicts_with_all = ["unit", "cgroup"])]
     pids: Vec<Pid>,
-    /// Take the mode from the [program] table of a profile: haproxy, memcached, nginx, redis, or a file.
+    /// Take the mode from the `[program]` table of a profile: haproxy, memcached, nginx, redis, or a file.
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
     /// Attach to the processes of this systemd unit, such as nginx.service.
