@@ -43,7 +43,7 @@ pub(crate) struct TuneArgs {
     /// Total number of connections of the modelled server [560 per queue]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) connections: Option<u32>,
-    /// Maximum duration of all slices, in virtual time. At most 60 % of it is used to search, the rest to confirm [3m]
+    /// Maximum duration of all slices, in virtual time. At most 60 % of it is used to search, the rest to confirm (default: 3m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
     /// Duration of a slice, in milliseconds [default: 100]
