@@ -6,19 +6,29 @@ use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{Endianness, pod};
 
 /// Truncates the file after the last byte of its loaded segments and removes the section table. A file that is not
-/// 64-bit ELF is returned unchanged.
-pub(crate) fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
-    let Some((mut header, end)) = header_and_loaded_end(&file) else { return file };
-    file.truncate(end);
+/// 64-bit ELF, or whose program headers or dynamic linker would change, is returned unchanged.
+pub(crate) fn loaded_part(file: Vec<u8>) -> Vec<u8> {
+    let trimmed = trimmed(&file).filter(|trimmed| segments(trimmed) == segments(&file));
+    trimmed.filter(|trimmed| interpreter(trimmed) == interpreter(&file)).unwrap_or(file)
+}
+
+fn trimmed(file: &[u8]) -> Option<Vec<u8>> {
+    let (mut header, end) = header_and_loaded_end(file)?;
+    let mut trimmed = file[..end.min(file.len())].to_vec();
     let endian = Endianness::Little;
     header.e_shoff.set(endian, 0);
     header.e_shnum.set(endian, 0);
     header.e_shstrndx.set(endian, object::elf::SHN_UNDEF);
     let header = pod::bytes_of(&header);
-    if let Some(begin) = file.get_mut(..header.len()) {
-        begin.copy_from_slice(header);
-    }
-    file
+    trimmed.get_mut(..header.len())?.copy_from_slice(header);
+    Some(trimmed)
+}
+
+/// The program headers as they stand in the file.
+fn segments(file: &[u8]) -> Option<&[u8]> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let segments = header.program_headers(header.endian().ok()?, file).ok()?;
+    Some(pod::bytes_of_slice(segments))
 }
 
 fn header_and_loaded_end(file: &[u8]) -> Option<(FileHeader64<Endianness>, usize)> {
