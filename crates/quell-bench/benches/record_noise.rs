@@ -147,7 +147,8 @@ fn slice(lab: &VethLab, server: &Server, generator: &mut Generator, rate_per_s: 
         client_napi: lab.client.napi_threads.clone(),
         server_cpus: [CPUS[0]].into_iter().collect(),
         client_cpus: [CPUS[1]].into_iter().collect(),
-        devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
+        server_devices: vec![SERVER_DEVICE.to_owned()],
+        client_devices: vec![CLIENT_DEVICE.to_owned()],
         irqs: Vec::new(),
     };
     let mut slice = Slice { watched, proc: ProcRoot::default(), from: None, to: None };

@@ -35,7 +35,7 @@ pub struct TrialCounters {
     pub empty_polls: Option<u64>,
     /// Number of packets that the polls found.
     pub polled_packets: Option<u64>,
-    /// Number of packets dropped in both directions.
+    /// Number of packets that the devices of server and generator dropped, in both directions.
     pub drops: Option<u64>,
 }
 
@@ -89,9 +89,10 @@ pub struct Watched {
     pub server_cpus: CpuList,
     /// CPUs that the client may use.
     pub client_cpus: CpuList,
-    /// Names of the server's device and of the client's device. Absent outside of a lab, because packets can be dropped
-    /// at too many places.
-    pub devices: Option<(&'static str, &'static str)>,
+    /// Devices of the server's queues, in the network namespace of its first process.
+    pub server_devices: Vec<String>,
+    /// Devices of the generator's queues, in its network namespace. Empty if the generator is not on this machine.
+    pub client_devices: Vec<String>,
     /// IRQ numbers of the server's queues. Empty on a veth.
     pub irqs: Vec<u32>,
 }
@@ -133,7 +134,13 @@ impl Watched {
             timer_irqs: interrupts.as_ref().and_then(|interrupts| self.timer_irqs(interrupts)),
             cpus: proc.stat().ok(),
             polls: polls.and_then(all_polls),
-            drops: both(&server_side, &client_side, |side, server| self.drops(side, server)),
+            drops: drops(server_side.as_ref(), &self.server_devices)
+                .zip(if self.client_devices.is_empty() {
+                    Some(0)
+                } else {
+                    drops(client_side.as_ref(), &self.client_devices)
+                })
+                .map(|(server, client)| server + client),
         }
     }
 
@@ -153,13 +160,6 @@ impl Watched {
     fn timer_irqs(&self, interrupts: &Interrupts) -> Option<u64> {
         let per_cpu = interrupts.kind("LOC")?.per_cpu.as_ref()?;
         self.server_cpus.iter().map(|cpu| per_cpu.get(&cpu).copied()).sum()
-    }
-
-    fn drops(&self, side: &ProcDir, server: bool) -> Option<u64> {
-        let (of_server, of_client) = self.devices?;
-        let device = if server { of_server } else { of_client };
-        let TrafficCounters { rx_dropped, tx_dropped, .. } = side.net_dev().ok()?.get(device)?;
-        Some(rx_dropped + tx_dropped)
     }
 
     /// Returns the differences between two readings.
@@ -212,12 +212,17 @@ fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
     pids.iter().map(|&pid| read(pid)).sum()
 }
 
-fn both(
-    server: &Option<ProcDir>,
-    client: &Option<ProcDir>,
-    read: impl Fn(&ProcDir, bool) -> Option<u64>,
-) -> Option<u64> {
-    Some(read(server.as_ref()?, true)? + read(client.as_ref()?, false)?)
+/// Sums the packets that devices in the network namespace of `process` dropped. Returns `None` without devices.
+fn drops(process: Option<&ProcDir>, devices: &[String]) -> Option<u64> {
+    if devices.is_empty() {
+        return None;
+    }
+    let counters = process?.net_dev().ok()?;
+    let of_device = |device: &String| {
+        let TrafficCounters { rx_dropped, tx_dropped, .. } = counters.get(device)?;
+        Some(rx_dropped + tx_dropped)
+    };
+    devices.iter().map(of_device).sum()
 }
 
 fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
@@ -286,13 +291,17 @@ mod tests {
             client_napi: vec![],
             server_cpus: CpuList::default(),
             client_cpus: CpuList::default(),
-            devices: Some(("lo", "lo")),
+            server_devices: vec!["lo".to_owned()],
+            client_devices: vec!["lo".to_owned()],
             irqs: vec![],
         };
         let proc = ProcRoot::default();
         let counted = watched.between(&watched.snapshot(&proc, None), &watched.snapshot(&proc, None));
         assert_eq!((counted.napi_run_ns, counted.polls), (None, None));
         assert!(counted.server_run_ns.is_some() && counted.server_cpus.is_some());
+        assert_eq!(counted.drops, Some(0));
+        let elsewhere = Watched { server_devices: vec!["gone0".to_owned()], ..watched };
+        assert_eq!(elsewhere.snapshot(&proc, None).drops, None);
     }
 
     #[test]

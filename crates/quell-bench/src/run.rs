@@ -14,7 +14,7 @@ use quell_host::transaction::ChangeError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
-use quell_load::{Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, Schedule};
+use quell_load::{Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use tracing::info;
 
@@ -163,6 +163,25 @@ pub fn run(
     for load in &request.loads {
         design(&request.modes, criteria(*load), request.timing, 1).check().map_err(ComparisonError::from)?;
     }
+    in_lab(request, journal, watch, stopped, |server, watch| {
+        let mut result = ExperimentResult::begin(server.subject.clone()).map_err(ComparisonError::from)?;
+        result.not_a_measurement = server.not_a_measurement.clone();
+        result.experiments = server.experiments(watch)?;
+        Ok(result)
+    })
+}
+
+/// Sets up the lab with its servers, runs `measure`, and removes the lab.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn in_lab<T>(
+    request: &LabRequest,
+    journal: &Journal,
+    watch: &mut dyn FnMut(LabEvent<'_>),
+    stopped: &dyn Fn() -> bool,
+    measure: impl FnOnce(&mut LabServer<'_>, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
     let missing = missing(&request.server);
     for lacking in &missing {
         info!(what = lacking.what, seen = lacking.seen, "requirement not met");
@@ -177,7 +196,12 @@ pub fn run(
     info!(?cpus, "CPUs chosen");
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
-    let result = measure(request, &host, &mut lab, journal, watch, stopped);
+    let started = LabServer::start(request, &host, &mut lab, journal, watch, stopped);
+    let result = started.and_then(|mut server| {
+        let result = measure(&mut server, watch)?;
+        server.stop()?;
+        Ok(result)
+    });
     watch(LabEvent::TakenDown(&lab.take_down()));
     result
 }
@@ -208,51 +232,172 @@ fn client_napi(request: &LabRequest) -> NapiSettings {
     }
 }
 
-/// Measures in a lab that is already set up.
-fn measure(
-    request: &LabRequest,
-    host: &HostFacts,
-    lab: &mut VethLab,
-    journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
-    stopped: &dyn Fn() -> bool,
-) -> Result<ExperimentResult, BenchError> {
-    let mut server = Server::start(lab, &request.server, PORT, stopped)?;
-    let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.timing.seed);
-    let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
-    preload(&mut generator, &mut server, stopped)?;
-    let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;
-    checks.push(checks::of_system_wide_busy_polling(host.busy_poll_us));
-    for check in &checks {
-        info!(holds = check.holds, ?check, "lab checked");
+/// A server in a lab, ready to be measured.
+pub struct LabServer<'a> {
+    /// Lab, server and load, as results describe them.
+    pub subject: SubjectFacts,
+    /// Reason why results in this lab are not measurements.
+    pub not_a_measurement: Option<String>,
+    request: &'a LabRequest,
+    lab: &'a VethLab,
+    server: Server,
+    beside: Option<Beside>,
+    /// `None` while it generates load.
+    generator: Option<Generator>,
+    journal: &'a Journal,
+    stopped: &'a dyn Fn() -> bool,
+}
+
+impl<'a> LabServer<'a> {
+    /// Starts the servers in a lab that is already set up, and checks the lab.
+    fn start(
+        request: &'a LabRequest,
+        host: &HostFacts,
+        lab: &'a mut VethLab,
+        journal: &'a Journal,
+        watch: &mut dyn FnMut(LabEvent<'_>),
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Result<Self, BenchError> {
+        let mut server = Server::start(lab, &request.server, PORT, stopped)?;
+        let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.timing.seed);
+        let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
+        preload(&mut generator, &mut server, stopped)?;
+        let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;
+        checks.push(checks::of_system_wide_busy_polling(host.busy_poll_us));
+        for check in &checks {
+            info!(holds = check.holds, ?check, "lab checked");
+        }
+        for worker in &workers {
+            info!(?worker, "worker found");
+        }
+        let facts = lab_facts(lab, checks);
+        watch(LabEvent::LabIsUp(&facts));
+        let broken = facts.checks.iter().find(|check| !check.holds).cloned();
+        if let Some(check) = broken.clone().filter(|_| !request.insist) {
+            return Err(BenchError::Check(check));
+        }
+        let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, request.timing.seed, stopped));
+        let beside = beside.transpose()?;
+        let not_a_measurement = not_a_measurement(&facts, broken);
+        let subject = SubjectFacts::Veth {
+            lab: Box::new(facts),
+            server: server.facts(&workers),
+            load: Box::new(spec),
+            beside: beside.as_ref().map(|beside| beside.server.facts(&[]).command),
+        };
+        let generator = Some(generator);
+        Ok(Self { subject, not_a_measurement, request, lab, server, beside, generator, journal, stopped })
     }
-    for worker in &workers {
-        info!(?worker, "worker found");
+
+    /// Stops the servers.
+    fn stop(self) -> Result<(), BenchError> {
+        drop(self.generator);
+        self.server.stop()?;
+        if let Some(Beside { server, client }) = self.beside {
+            drop(client);
+            server.stop()?;
+        }
+        Ok(())
     }
-    let facts = lab_facts(lab, checks);
-    watch(LabEvent::LabIsUp(&facts));
-    let broken = facts.checks.iter().find(|check| !check.holds).cloned();
-    if let Some(check) = broken.clone().filter(|_| !request.insist) {
-        return Err(BenchError::Check(check));
+
+    /// Measures `base`'s maximum throughput, to which loads in percent refer. 0 if there is no such load.
+    fn reaches_per_s(&mut self, loads: &[OfferedLoad]) -> Result<f64, BenchError> {
+        let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
+        match &mut self.generator {
+            Some(generator) if needs_reach => {
+                Ok(generator.run(&REACH, &mut UntilStopped(self.stopped)).map_err(interrupted)?.qps)
+            }
+            _ => Ok(0.0),
+        }
     }
-    let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, request.timing.seed, stopped));
-    let beside = beside.transpose()?;
-    let subject = SubjectFacts::Veth {
-        lab: Box::new(facts.clone()),
-        server: server.facts(&workers),
-        load: Box::new(spec),
-        beside: beside.as_ref().map(|beside| beside.server.facts(&[]).command),
-    };
-    let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
-    result.not_a_measurement = not_a_measurement(&facts, broken);
-    let client = beside.as_ref().map(|beside| &beside.client);
-    result.experiments = experiments(request, lab, &mut server, client, generator, journal, watch, stopped)?;
-    server.stop()?;
-    if let Some(Beside { server, client }) = beside {
-        drop(client);
-        server.stop()?;
+
+    /// The server under the first of `loads`, as a subject that can be switched between `modes`, and the rate of each
+    /// load; `None` for a closed loop.
+    ///
+    /// # Errors
+    /// See [`BenchError`].
+    pub fn under_load(
+        &mut self,
+        modes: &[DeliveryMode],
+        loads: &[OfferedLoad],
+    ) -> Result<(Programs<'a>, Vec<Option<f64>>), BenchError> {
+        let reaches_per_s = self.reaches_per_s(loads)?;
+        let rates: Vec<Option<f64>> = loads.iter().map(|load| load.rate_per_s(reaches_per_s)).collect();
+        let generator = self.generator.take().unwrap_or_else(|| unreachable!("the generator is idle"));
+        let running = generator.keep_running(schedule(rates.first().copied().flatten()))?;
+        Ok((self.programs(modes, Traffic::Generator(running, None))?, rates))
     }
-    Ok(result)
+
+    /// Runs an experiment for each load.
+    fn experiments(&mut self, watch: &mut dyn FnMut(LabEvent<'_>)) -> Result<Vec<LoadExperiment>, BenchError> {
+        let request = self.request;
+        let reaches_per_s = self.reaches_per_s(&request.loads)?;
+        one_per_load(
+            &request.loads,
+            &request.modes,
+            request.timing,
+            reaches_per_s,
+            &mut |load, offered_per_s, design| {
+                watch(LabEvent::Begins { load, offered_per_s });
+                let generator =
+                    self.generator.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
+                let running = generator.keep_running(schedule(offered_per_s))?;
+                let experiment = self.experiment((load, offered_per_s), design, running, watch)?;
+                if self.server.is_running()? { Ok(experiment) } else { Err(BenchError::ServerEnded) }
+            },
+        )
+    }
+
+    fn experiment(
+        &mut self,
+        (load, offered_per_s): (OfferedLoad, Option<f64>),
+        mut design: ExperimentDesign<DeliveryMode>,
+        running: RunningLoad,
+        watch: &mut dyn FnMut(LabEvent<'_>),
+    ) -> Result<LoadExperiment, BenchError> {
+        let beside = self.beside.as_ref().map(|beside| Arc::clone(&beside.client));
+        if beside.is_some() {
+            design.criteria.extend(criteria_of_beside());
+        }
+        let mut subject = self.programs(&self.request.modes, Traffic::Generator(running, beside))?;
+        let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), self.stopped)
+            .map_err(ComparisonError::from)?;
+        let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
+        let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the subject keeps its traffic") };
+        self.generator = Some(running.stop()?);
+        Ok(experiment)
+    }
+
+    /// The server as a subject that can be switched between `modes`.
+    fn programs(&self, modes: &[DeliveryMode], traffic: Traffic) -> Result<Programs<'a>, BenchError> {
+        let Traffic::Generator(running, _) = &traffic else { unreachable!("the lab has a generator") };
+        let lab = self.lab;
+        let targets = Targets::find(Selection::Processes(self.server.processes()?))?;
+        let preview = Preview::of(&targets, modes)?;
+        let watched = Watched {
+            server: self.server.processes()?,
+            server_napi: lab.server.napi_threads.clone(),
+            generator: running.generator().tids(),
+            client_napi: lab.client.napi_threads.clone(),
+            server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
+            client_cpus: lab.plan.cpus.client_cpus().into_iter().collect(),
+            server_devices: vec![SERVER_DEVICE.to_owned()],
+            client_devices: vec![CLIENT_DEVICE.to_owned()],
+            irqs: Vec::new(),
+        };
+        let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
+        let switching = Switching::begin(self.journal, targets, &preview.plan, None)?;
+        Ok(Programs::new(switching, &preview.plan, modes, &impossible, watched, traffic, self.stopped))
+    }
+}
+
+/// Schedule of requests at a rate per second; without a rate, a closed loop.
+#[must_use]
+pub fn schedule(rate_per_s: Option<f64>) -> Schedule {
+    match rate_per_s {
+        Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
+        None => Schedule::Closed,
+    }
 }
 
 /// A second server on the same queues and CPUs, with its client.
@@ -273,76 +418,6 @@ impl Beside {
         let client = BesideClient::start(server.address(), Arc::clone(&lab.client.namespace), cpus, seed)?;
         Ok(Self { server, client: Arc::new(client) })
     }
-}
-
-/// Runs an experiment for each load.
-#[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
-fn experiments(
-    request: &LabRequest,
-    lab: &VethLab,
-    server: &mut Server,
-    beside: Option<&Arc<BesideClient>>,
-    mut generator: Generator,
-    journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
-    stopped: &dyn Fn() -> bool,
-) -> Result<Vec<LoadExperiment>, BenchError> {
-    let needs_reach = request.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
-    let reaches_per_s =
-        if needs_reach { generator.run(&REACH, &mut UntilStopped(stopped)).map_err(interrupted)?.qps } else { 0.0 };
-    let mut idle = Some(generator);
-    one_per_load(&request.loads, &request.modes, request.timing, reaches_per_s, &mut |load, offered_per_s, design| {
-        watch(LabEvent::Begins { load, offered_per_s });
-        let schedule = match offered_per_s {
-            Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
-            None => Schedule::Closed,
-        };
-        let generator = idle.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
-        let running = generator.keep_running(schedule)?;
-        let loads = (load, offered_per_s);
-        let traffic = Traffic::Generator(running, beside.cloned());
-        let (experiment, back) = experiment(request, loads, design, lab, server, traffic, journal, watch, stopped)?;
-        idle = Some(back);
-        if server.is_running()? { Ok(experiment) } else { Err(BenchError::ServerEnded) }
-    })
-}
-
-#[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
-fn experiment(
-    request: &LabRequest,
-    (load, offered_per_s): (OfferedLoad, Option<f64>),
-    mut design: ExperimentDesign<DeliveryMode>,
-    lab: &VethLab,
-    server: &Server,
-    traffic: Traffic,
-    journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
-    stopped: &dyn Fn() -> bool,
-) -> Result<(LoadExperiment, Generator), BenchError> {
-    let Traffic::Generator(running, beside) = &traffic else { unreachable!("the lab has a generator") };
-    if beside.is_some() {
-        design.criteria.extend(criteria_of_beside());
-    }
-    let targets = Targets::find(Selection::Processes(server.processes()?))?;
-    let preview = Preview::of(&targets, &request.modes)?;
-    let watched = Watched {
-        server: server.processes()?,
-        server_napi: lab.server.napi_threads.clone(),
-        generator: running.generator().tids(),
-        client_napi: lab.client.napi_threads.clone(),
-        server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
-        client_cpus: lab.plan.cpus.client_cpus().into_iter().collect(),
-        devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
-        irqs: Vec::new(),
-    };
-    let impossible: Vec<Option<String>> = request.modes.iter().map(|mode| why_not_here(lab, mode)).collect();
-    let switching = Switching::begin(journal, targets, &preview.plan, None)?;
-    let mut subject = Programs::new(switching, &preview.plan, &request.modes, &impossible, watched, traffic, stopped);
-    let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), stopped)
-        .map_err(ComparisonError::from)?;
-    let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
-    let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the subject keeps its traffic") };
-    Ok((experiment, running.stop()?))
 }
 
 /// Reason why a mode cannot be set in the lab. A mode with shortened waits is not refused, because it has an effect

@@ -63,6 +63,8 @@ pub struct SwitchedQueue {
     pub napi: NapiId,
     /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
+    /// Current values, with the same fields as those of the modes.
+    pub old: PartialNapiSettings,
     /// Values by mode, each with the same fields.
     pub values: Vec<PartialNapiSettings>,
 }
@@ -174,6 +176,17 @@ impl SwitchPlan {
         switched
     }
 
+    /// Index of the first mode that changes nothing: what the queues and epolls have now.
+    #[must_use]
+    pub fn present(&self) -> Option<usize> {
+        let is_present = |mode: &usize| {
+            self.impossible[*mode].is_empty()
+                && self.queues.iter().all(|queue| queue.values[*mode] == queue.old)
+                && self.epolls.iter().all(|epoll| epoll.params[*mode] == epoll.old)
+        };
+        (0..self.plans.len()).find(is_present)
+    }
+
     /// NAPI instances that are switched.
     #[must_use]
     pub fn napis(&self) -> BTreeSet<NapiId> {
@@ -206,8 +219,12 @@ fn queues(plans: &[AttachPlan]) -> Vec<SwitchedQueue> {
             queues: step.queues.clone(),
             napi: step.napi,
             irq: step.irq,
+            old: PartialNapiSettings::default(),
             values: Vec::new(),
         });
+    }
+    for queue in queues.values_mut() {
+        queue.old = old[&queue.napi];
     }
     for plan in plans {
         for queue in queues.values_mut() {
@@ -215,7 +232,7 @@ fn queues(plans: &[AttachPlan]) -> Vec<SwitchedQueue> {
                 .queues()
                 .find(|step| step.napi == queue.napi)
                 .map_or(PartialNapiSettings::default(), |step| step.new);
-            queue.values.push(old[&queue.napi].changed_by(&new));
+            queue.values.push(queue.old.changed_by(&new));
         }
     }
     queues.into_values().collect()

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum TuneMetric {
-    /// `p50`, `p99`, `p99.9`: quantile of the latencies of a slice, in µs.
+    /// `p50`, `p99`, `p99.9`: quantile of the latencies of a slice, in µs. Without latencies, the metric that is recorded
+    /// as `p99-us` (as `quell load --figures` prints it).
     Latency {
         /// Level of the quantile, above 0 and below 1.
         quantile: f64,
@@ -23,7 +24,7 @@ pub enum TuneMetric {
     Busy,
     /// `requests`: answered requests per second. Packets per second if requests are not counted.
     Requests,
-    /// `errors`: 1 if requests failed in the slice, otherwise 0.
+    /// `errors`: 1 if requests failed in the slice, otherwise 0. A command that measures latency can print the number.
     Errors,
     /// `saturated`: 1 if the server fell behind its load in the slice, otherwise 0.
     Saturated,
@@ -49,13 +50,22 @@ impl TuneMetric {
         }
     }
 
+    /// Name under which a command that measures latency prints this metric.
+    fn printed_name(&self) -> String {
+        format!("{self}-us")
+    }
+
     /// Value of the metric in a slice. `None` if it could not be read.
     #[must_use]
     pub fn value(&self, slice: &SliceObservation) -> Option<f64> {
-        let flag = |flag| Some(f64::from(u8::from(slice.flags.contains(&flag))));
+        // Only a subject with its own generator knows latencies, and which requests failed or waited.
+        let flag = |flag| slice.latency.as_ref().map(|_| f64::from(u8::from(slice.flags.contains(&flag))));
         match self {
-            Self::Latency { quantile } => Some(slice.latency.as_ref()?.quantile(*quantile)? as f64 / 1e3),
-            Self::Errors => flag(SliceFlag::RequestsFailed),
+            Self::Latency { quantile } => match &slice.latency {
+                Some(latency) => Some(latency.quantile(*quantile)? as f64 / 1e3),
+                None => slice.metric(&self.printed_name()),
+            },
+            Self::Errors => slice.metric("errors").or_else(|| flag(SliceFlag::RequestsFailed)),
             Self::Saturated => flag(SliceFlag::Saturated),
             _ => self.recorded_names().into_iter().find_map(|name| slice.metric(name)),
         }
@@ -70,7 +80,11 @@ impl TuneMetric {
             TuneDirection::Highest => Goal::Highest,
         };
         match self {
-            Self::Latency { quantile } => Some(Criterion::Latency { quantile: *quantile }),
+            Self::Latency { quantile } if slice.latency.is_some() => Some(Criterion::Latency { quantile: *quantile }),
+            Self::Latency { .. } => {
+                let name = Some(self.printed_name()).filter(|name| slice.metric(name).is_some())?;
+                Some(Criterion::Metric { name, goal })
+            }
             _ => {
                 let name = self.recorded_names().into_iter().find(|name| slice.metric(name).is_some())?.to_owned();
                 Some(Criterion::Metric { name, goal })
@@ -339,6 +353,17 @@ mod tests {
         assert_eq!(place("p101<=300us, least cpu"), "p101");
         assert_eq!(place("fast"), "fast");
         assert_eq!(place("least §"), "§");
+    }
+
+    #[test]
+    fn a_latency_is_read_from_the_figure_of_a_command_if_there_are_no_latencies() {
+        let goal: TuneGoal = "lowest p99".parse().unwrap_or_else(|why| panic!("{why}"));
+        let slice = SliceObservation::default();
+        assert_eq!(goal.objective.value(&slice), None);
+        let slice = slice.with_metric("p99-us", Some(17.0));
+        assert_eq!(goal.objective.value(&slice), Some(17.0));
+        let criterion = Criterion::Metric { name: "p99-us".to_owned(), goal: Goal::Lowest };
+        assert_eq!(goal.objective.criterion(goal.direction, &slice), Some(criterion));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 
 mod driver;
 mod goal;
+mod load_watch;
 mod prior;
 mod race;
 mod result;

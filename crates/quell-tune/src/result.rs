@@ -160,8 +160,8 @@ impl TuneAnswer {
 }
 
 /// Why a search ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum TuneEnd {
     /// The answer is complete.
     Answered,
@@ -176,6 +176,13 @@ pub enum TuneEnd {
     MetricUnreadable {
         /// Name of the metric.
         metric: String,
+    },
+    /// The load has vanished, or its rate under the present setting is below 0.6 or above 1.7 times the first rate.
+    LoadChanged {
+        /// Rate in the first slices, per second: requests, or packets if requests are not counted.
+        from_per_s: f64,
+        /// Rate in the last slices.
+        to_per_s: f64,
     },
     /// The present setting could not be set.
     PresentNotSettable {

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::goal::{TuneGoal, TuneGuard, TuneLimit};
+use crate::load_watch::{LoadChange, LoadWatch};
 use crate::race::{PRESENT, Race};
 use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
 use crate::space::TuneSpace;
@@ -161,6 +162,7 @@ pub struct Tuner {
     finalists: Vec<usize>,
     confirming: Option<Confirming>,
     confirmations: Vec<Confirmation>,
+    load_watch: LoadWatch,
     spent_ms: f64,
     ended: Option<(TuneAnswer, TuneEnd)>,
 }
@@ -173,8 +175,17 @@ impl Tuner {
     pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
         plan.check()?;
         let race = Race::new(&plan);
-        let (finalists, confirmations) = (Vec::new(), Vec::new());
-        let mut tuner = Self { plan, race, finalists, confirming: None, confirmations, spent_ms: 0.0, ended: None };
+        let load_watch = LoadWatch::new(plan.loads.len());
+        let mut tuner = Self {
+            plan,
+            race,
+            finalists: Vec::new(),
+            confirming: None,
+            confirmations: Vec::new(),
+            load_watch,
+            spent_ms: 0.0,
+            ended: None,
+        };
         if tuner.race.is_decided() {
             tuner.answer(TuneAnswer::NoSettingBetter);
         }
@@ -202,8 +213,8 @@ impl Tuner {
         Some(NextTuneSlice { phase: TunePhase::Search, mode, load: self.race.load(&self.plan) })
     }
 
-    /// Records the observation of the next slice. An arm that violates a guard is abandoned. If a guard cannot be read,
-    /// the search ends.
+    /// Records the observation of the next slice. An arm that violates a guard is abandoned. If a guard cannot be read or
+    /// the load has changed, the search ends.
     ///
     /// # Errors
     /// When a value is below 0, infinite or not a number. The slice then remains the next one.
@@ -222,6 +233,11 @@ impl Tuner {
                 Some(true) => violated = Some(guard.to_string()),
                 Some(false) => {}
             }
+        }
+        if let Some(change) = self.load_watch.record(next.load, next.mode == self.plan.present, &observation) {
+            let LoadChange { from_per_s, to_per_s } = change;
+            self.ended = Some((TuneAnswer::None, TuneEnd::LoadChanged { from_per_s, to_per_s }));
+            return Ok(());
         }
         // The present setting is what the server has without this search, so a guard does not end it.
         match violated.filter(|_| next.mode != self.plan.present) {

@@ -40,6 +40,8 @@ pub const EMPTY_POLLS: &str = "empty-poll-share";
 pub const BUSY: &str = "busy-share";
 /// Answered requests per second.
 pub const REQUESTS: &str = "requests-per-s";
+/// Number of packets that the devices of the queues dropped in the slice.
+pub const DROPS: &str = "drops";
 /// Name under which a judge prints the number of requests that it sent. Costs are then divided by this number.
 pub const PRINTED_REQUESTS: &str = "requests";
 /// Polled packets per second.
@@ -99,6 +101,7 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         (BUSY.to_owned(), counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),
         (REQUESTS.to_owned(), per_second(requests)),
         (PACKETS.to_owned(), per_second(counters.polled_packets)),
+        (DROPS.to_owned(), counters.drops.map(|drops| drops as f64)),
     ];
     figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }

@@ -8,7 +8,7 @@ use quell_linux::visible;
 
 /// Upper limit of the output that is parsed, in bytes. Of longer output, only the end is parsed.
 const OUTPUT_MAX: usize = 64 * 1024;
-/// Time limit of one run of a judge.
+/// Default time limit of one run of a judge.
 const RUN_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a running judge is polled, and at which the experiment can be stopped.
 const TICK: Duration = Duration::from_millis(50);
@@ -25,12 +25,20 @@ pub struct Judge {
 }
 
 /// The judges of an experiment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judges {
     /// Judge that measures the server.
     pub latency: Option<Judge>,
     /// Judge that measures another program on the same queues. The names of its figures are prefixed with [`BESIDE`].
     pub beside: Option<Judge>,
+    /// Time limit of one run.
+    pub run_max: Duration,
+}
+
+impl Default for Judges {
+    fn default() -> Self {
+        Self { latency: None, beside: None, run_max: RUN_MAX }
+    }
 }
 
 /// Prefix of the names of figures that belong to a second program on the same queues.
@@ -67,10 +75,12 @@ pub enum JudgeError {
         printed: String,
     },
     /// The judge did not exit within the time limit.
-    #[error("`{command}` did not exit within {RUN_MAX:?}; limit its duration, as in `wrk -d 1 …`")]
+    #[error("`{command}` did not exit within {limit:?}; limit its duration, as in `wrk -d 1 …`")]
     TooLong {
         /// Command line.
         command: String,
+        /// Time limit.
+        limit: Duration,
     },
     /// The output of the judge contains no figures.
     #[error(
@@ -113,7 +123,7 @@ impl Judge {
     /// See [`JudgeError`].
     pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
         let mut running = vec![RunningJudge::start(self, slice_ms)?];
-        Ok(wait_for_all(&mut running, stopped)?.and_then(|mut figures| figures.pop()))
+        Ok(wait_for_all(&mut running, RUN_MAX, stopped)?.and_then(|mut figures| figures.pop()))
     }
 
     fn command(&self) -> String {
@@ -134,7 +144,7 @@ impl Judges {
             judges.into_iter().filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix))).collect();
         let running = judges.iter().map(|(judge, _)| RunningJudge::start(judge, slice_ms));
         let mut running = running.collect::<Result<Vec<_>, _>>()?;
-        let Some(printed) = wait_for_all(&mut running, stopped)? else { return Ok(None) };
+        let Some(printed) = wait_for_all(&mut running, self.run_max, stopped)? else { return Ok(None) };
         let named = printed.into_iter().zip(&judges).flat_map(|(figures, (_, prefix))| {
             figures.into_iter().map(move |(name, value)| (format!("{prefix}{name}"), value))
         });
@@ -144,7 +154,7 @@ impl Judges {
     /// Returns whether there are no judges.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.latency.is_none() && self.beside.is_none()
     }
 }
 
@@ -185,9 +195,10 @@ impl<'a> RunningJudge<'a> {
 /// that.
 fn wait_for_all(
     running: &mut [RunningJudge<'_>],
+    limit: Duration,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<PrintedFigures>>, JudgeError> {
-    let deadline = Instant::now() + RUN_MAX;
+    let deadline = Instant::now() + limit;
     let mut printed = Vec::with_capacity(running.len());
     for one in running {
         let figures = loop {
@@ -198,7 +209,7 @@ fn wait_for_all(
                 return Ok(None);
             }
             if Instant::now() >= deadline {
-                return Err(JudgeError::TooLong { command: one.judge.command() });
+                return Err(JudgeError::TooLong { command: one.judge.command(), limit });
             }
         };
         printed.push(figures);
@@ -290,7 +301,8 @@ mod tests {
             let dir = dir.path().display();
             judge(&format!("sh -c 'touch {dir}/{mine}; until [ -e {dir}/{other} ]; do sleep 0.01; done; echo p99 7'"))
         };
-        let figures = Judges { latency: meet("a", "b"), beside: meet("b", "a") }.run(200, &|| false).unwrap().unwrap();
+        let judges = Judges { latency: meet("a", "b"), beside: meet("b", "a"), ..Judges::default() };
+        let figures = judges.run(200, &|| false).unwrap().unwrap();
         assert_eq!(figures, PrintedFigures::from([("p99".into(), 7.0), ("beside p99".into(), 7.0)]));
     }
 
@@ -298,6 +310,14 @@ mod tests {
     fn an_interrupted_judge_is_killed() {
         let ended = Judge::new("sleep 1000").unwrap().run(200, &|| true).unwrap();
         assert_eq!(ended, None);
+    }
+
+    #[test]
+    fn a_judge_that_exceeds_its_time_limit_is_named_and_killed() {
+        let latency = Some(Judge::new("sleep 1000").unwrap());
+        let judges = Judges { latency, run_max: Duration::from_millis(1), ..Judges::default() };
+        let error = judges.run(200, &|| false).unwrap_err().to_string();
+        assert!(error.starts_with("`sleep 1000` did not exit within 1ms"), "{error}");
     }
 
     proptest! {

@@ -369,7 +369,8 @@ pub fn run_programs(
     let criteria = offered.map_or_else(|| criteria_of_judge(&judged), criteria);
     let design = design(&request.modes, criteria, request.timing, 1);
     design.check()?;
-    let facts = facts(request, preview, &targets);
+    let (load, clients) = (request.load.as_deref(), request.clients.as_ref());
+    let facts = ProgramsFacts::of(preview, &targets, load, &request.judges, clients);
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
@@ -529,22 +530,33 @@ fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {
     judge.map(|judge| judge.words().to_vec())
 }
 
-fn facts(request: &ProgramsRequest, preview: &Preview, targets: &Targets) -> ProgramsFacts {
-    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-    let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
-        device: queue.device.clone(),
-        queues: queue.queues.clone(),
-        napi: queue.napi.get(),
-        irq: queue.irq,
-    });
-    ProgramsFacts {
-        processes: targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() }).collect(),
-        queues: queues.collect(),
-        epolls: preview.plan.epolls.len(),
-        cpus: watched.server_cpus.iter().collect(),
-        load: request.load.clone(),
-        latency: words_of(request.judges.latency.as_ref()),
-        beside: words_of(request.judges.beside.as_ref()),
-        clients: request.clients.as_ref().map(|clients| clients.facts().clone()),
+impl ProgramsFacts {
+    /// Describes the programs, and the commands that generate load and measure.
+    #[must_use]
+    pub fn of(
+        preview: &Preview,
+        targets: &Targets,
+        load: Option<&[String]>,
+        judges: &Judges,
+        clients: Option<&RemoteClients>,
+    ) -> Self {
+        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+        let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
+            device: queue.device.clone(),
+            queues: queue.queues.clone(),
+            napi: queue.napi.get(),
+            irq: queue.irq,
+        });
+        let processes = targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() });
+        Self {
+            processes: processes.collect(),
+            queues: queues.collect(),
+            epolls: preview.plan.epolls.len(),
+            cpus: watched.server_cpus.iter().collect(),
+            load: load.map(<[String]>::to_vec),
+            latency: words_of(judges.latency.as_ref()),
+            beside: words_of(judges.beside.as_ref()),
+            clients: clients.map(|clients| clients.facts().clone()),
+        }
     }
 }

@@ -230,8 +230,7 @@ impl ExperimentSubject for SearchedModel {
         let point = Point { mode: *mode, load, seed: self.seeds.next_u64() };
         match self.setup.run(&point).simulate() {
             Ok(result) => {
-                let drops = result.counters.drops as f64;
-                self.current = Some(observation(&self.setup, &point, &result).with_metric("drops", Some(drops)));
+                self.current = Some(observation(&self.setup, &point, &result));
                 Ok(())
             }
             Err(RunError::Setting(why)) => Err(SetFailure::NotSettable(SubjectError::Impossible(why.to_owned()))),

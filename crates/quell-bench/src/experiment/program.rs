@@ -13,7 +13,7 @@ use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::bpf::NapiPollCounter;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, kernel};
-use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad};
+use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad, Schedule};
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 
@@ -121,6 +121,29 @@ impl<'a> Programs<'a> {
         }
     }
 
+    /// Reason why a mode cannot be set; `None` if it can.
+    #[must_use]
+    pub fn why_impossible(&self, mode: &DeliveryMode) -> Option<&str> {
+        match self.modes.iter().position(|other| other == mode) {
+            Some(index) => self.impossible[index].as_deref(),
+            None => Some("the mode was not planned"),
+        }
+    }
+
+    /// Changes the schedule of Quell's generator, which reconnects nothing.
+    ///
+    /// # Errors
+    /// Fails if the generator fails.
+    pub fn offer(&mut self, schedule: Schedule) -> Result<(), SubjectError> {
+        match std::mem::replace(&mut self.traffic, Traffic::Live(Judges::default())) {
+            Traffic::Generator(running, beside) => {
+                self.traffic = Traffic::Generator(running.stop()?.keep_running(schedule)?, beside);
+            }
+            other => self.traffic = other,
+        }
+        Ok(())
+    }
+
     /// Restores all settings. Does nothing if they are already restored.
     ///
     /// # Errors
@@ -222,11 +245,10 @@ impl ExperimentSubject for Programs<'_> {
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
         self.slice_began = Instant::now();
-        let index = self.modes.iter().position(|other| other == mode);
-        let reason = index.map_or(Some("the mode was not planned"), |index| self.impossible[index].as_deref());
-        if let Some(reason) = reason {
+        if let Some(reason) = self.why_impossible(mode) {
             return Err(SetFailure::NotSettable(SubjectError::Impossible(reason.to_owned())));
         }
+        let index = self.modes.iter().position(|other| other == mode);
         let (Some(index), Some(switching)) = (index, &mut self.switching) else { return Ok(()) };
         switching.switch_to(index).map_err(|error| SetFailure::SubjectFailed(error.into()))
     }

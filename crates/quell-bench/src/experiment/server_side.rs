@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use quell_experiment::SliceObservation;
-use quell_host::snapshot::Snapshot;
+use quell_host::snapshot::{Snapshot, SnapshotNapi};
 use quell_linux::bpf::NapiPollCounter;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
@@ -85,8 +85,10 @@ pub fn foreign_cpu(watched: &Watched, counters: &TrialCounters) -> Option<f64> {
 /// queues `napis`.
 #[must_use]
 pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiId>) -> Watched {
-    let instances = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-    let instances: Vec<_> = instances.filter(|napi| napis.contains(&napi.id)).collect();
+    let of_queues = |napi: &&SnapshotNapi| napis.contains(&napi.id);
+    let instances: Vec<&SnapshotNapi> =
+        snapshot.devices.iter().flat_map(|device| device.napis.known_elements()).filter(of_queues).collect();
+    let devices = snapshot.devices.iter().filter(|device| device.napis.known_elements().any(|napi| of_queues(&napi)));
     let irqs: BTreeSet<u32> = instances.iter().filter_map(|napi| napi.irq_number()).collect();
     let kthreads = instances.iter().filter_map(|napi| napi.thread.known()?.as_ref());
     let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
@@ -102,7 +104,8 @@ pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiI
         client_napi: Vec::new(),
         server_cpus: online(cpus),
         client_cpus: CpuList::default(),
-        devices: None,
+        server_devices: devices.map(|device| device.name.clone()).collect(),
+        client_devices: Vec::new(),
         irqs: irqs.into_iter().collect(),
     }
 }

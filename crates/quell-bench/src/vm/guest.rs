@@ -192,7 +192,8 @@ fn experiment(
         client_napi: Vec::new(),
         server_cpus: [SERVER_CPU].into_iter().collect(),
         client_cpus: [CLIENT_CPU].into_iter().collect(),
-        devices: None,
+        server_devices: Vec::new(),
+        client_devices: Vec::new(),
         irqs: vec![rx_irq],
     };
     let launch: Vec<Option<String>> =

@@ -171,7 +171,8 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
         server_cpus: server_cpus.clone(),
         // The client's CPU time is gone after its exit, so other work on its CPUs cannot be determined.
         client_cpus: CpuList::default(),
-        devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
+        server_devices: vec![SERVER_DEVICE.to_owned()],
+        client_devices: vec![CLIENT_DEVICE.to_owned()],
         irqs: Vec::new(),
     }
 }

@@ -9,7 +9,7 @@ use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{
     CommandFacts, EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts,
 };
-use quell_bench::facts::ModelFacts;
+use quell_bench::facts::{HostFacts, ModelFacts};
 use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
@@ -41,7 +41,7 @@ pub(crate) fn render(result: &ExperimentResult) -> String {
     if let Some(why) = &result.not_a_measurement {
         out.push_str(&format!("NOT A MEASUREMENT: {why}\n"));
     }
-    out.push_str(&subject(result));
+    out.push_str(&subject(&result.subject, &result.host));
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
         out.push_str(&format!("\n{}\n", heading(experiment, &analysis)));
@@ -70,10 +70,13 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
     out
 }
 
-fn subject(result: &ExperimentResult) -> String {
-    let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
-    let host = format!("Linux {} on {}", visible::name(&result.host.kernel_release), visible::name(cpu));
-    match &result.subject {
+/// Describes a subject and the machine on which it was measured.
+#[must_use]
+pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
+    let kernel = visible::name(&host.kernel_release);
+    let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
+    let host = format!("Linux {kernel} on {}", visible::name(cpu));
+    match subject {
         SubjectFacts::Programs(programs) => format!("{}\n{host}\n", of_programs(programs)),
         SubjectFacts::Command(facts) => format!("{}\n{host}\n", of_command(facts)),
         SubjectFacts::Veth { lab, server, load, beside } => {
@@ -96,7 +99,6 @@ fn subject(result: &ExperimentResult) -> String {
             let driver = guest.driver.as_deref().map_or_else(|| "a NIC".into(), visible::name);
             let load = visible::name(&guest.load);
             let text = format!("{driver} with interrupt {} in a guest; {load}", guest.rx_irq);
-            let kernel = visible::name(&result.host.kernel_release);
             format!("{}\nLinux {kernel}\n", textwrap::fill(&text, PROSE_COLUMNS))
         }
     }

@@ -42,6 +42,18 @@ impl Progress {
         self.bar.set_message(output::on_one_line(what));
     }
 
+    /// Shows the spent share of a budget in percent, and a table below the bar.
+    pub(crate) fn table(&self, percent: u64, lines: &[String]) {
+        if self.bar.length().is_none() {
+            self.bar.set_length(100);
+            self.bar.set_style(style("{bar:30} {pos} % of the budget (at most {eta} left)\n{msg}"));
+            self.bar.reset_eta();
+        }
+        self.bar.set_position(percent);
+        let lines: Vec<String> = lines.iter().map(|line| output::on_one_line(line)).collect();
+        self.bar.set_message(lines.join("\n"));
+    }
+
     /// Prints a line above the bar. Without a bar it is printed as well.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| output::say(line));

@@ -1,19 +1,27 @@
 //! Renders plans, rankings and results of `quell tune`.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_bench::facts::ModelFacts;
+use quell_bench::experiment::SubjectFacts;
+use quell_bench::facts::HostFacts;
+use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible;
-use quell_tune::{ArmReport, ArmState, RankedMode, TuneAnswer, TuneEnd, TuneMetric, TunePlan, TuneResult};
+use quell_tune::{
+    ArmReport, ArmState, NextTuneSlice, RankedMode, TuneAnswer, TuneEnd, TuneMetric, TunePhase, TunePlan, TuneResult,
+    Tuner,
+};
 
-use super::number::ABSENT;
+use super::experiment;
+use super::number::{ABSENT, short};
 
 /// Number of modes of a ranking that are printed.
 const ADVISED: usize = 15;
+/// Number of modes that are shown while a search runs.
+const STANDING: usize = 8;
 
-/// Lists goal, guards, modes, loads and limits of time.
+/// Lists goal, guards, modes, loads and limits of time. `of_time` qualifies the time, unless it is real.
 #[must_use]
-pub(crate) fn plan(plan: &TunePlan) -> String {
+pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
     let base = quell_mode::DeliveryMode::default();
     let modes = plan.arms.iter().filter(|mode| **mode != base).map(ToString::to_string);
     let modes: Vec<String> = modes.collect();
@@ -33,7 +41,7 @@ pub(crate) fn plan(plan: &TunePlan) -> String {
         (
             "time",
             format!(
-                "slices of {} ms, at most {} s of virtual time: 60 % to search, 40 % to confirm the winner on fresh slices",
+                "slices of {} ms, at most {} s{of_time}: 60 % to search, 40 % to confirm the winner on fresh slices",
                 plan.slice_and_settle_ms(),
                 plan.budget_ms / 1_000
             ),
@@ -43,23 +51,61 @@ pub(crate) fn plan(plan: &TunePlan) -> String {
     lines.into_iter().map(|(name, text)| wrapped(name, &visible::name(&text))).collect()
 }
 
+/// Name of the server of a lab.
+#[must_use]
+pub(crate) fn server(command: &ServerCommand) -> String {
+    match command {
+        ServerCommand::Memcached { .. } => "memcached".to_owned(),
+        ServerCommand::Other(words) => visible::name(&shell_words::join(words)).into_owned(),
+    }
+}
+
+/// Subject in one line.
+#[must_use]
+pub(crate) fn searched_on(subject: &SubjectFacts) -> String {
+    experiment::subject(subject, &HostFacts::default()).lines().next().unwrap_or_default().to_owned()
+}
+
 fn wrapped(name: &str, text: &str) -> String {
     let first = format!("  {name:<8}");
     textwrap::fill(text, textwrap::Options::new(98).initial_indent(&first).subsequent_indent("          ")) + "\n"
 }
 
-/// Current state of a search in one line: modes alive, and the best one so far.
+/// Current state of a search: its phase, and what is known of the best modes that are alive.
 #[must_use]
-pub(crate) fn standing(arms: &[ArmReport]) -> String {
-    let alive: Vec<&ArmReport> = arms.iter().filter(|arm| arm.state == ArmState::Alive).collect();
-    let known = alive.iter().filter_map(|arm| Some((arm.mode, *arm.ratio.first()?.as_ref()?)));
-    let shown: Vec<String> = known.take(4).map(|(mode, ratio)| format!("{mode} {ratio:.2}")).collect();
-    format!(
-        "{} of {} modes alive; ratio to the present setting at the first load: {}",
-        alive.len(),
-        arms.len(),
-        shown.join(", ")
-    )
+pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
+    let arms = tuner.arms();
+    let mut alive: Vec<&ArmReport> = arms.iter().filter(|arm| arm.state == ArmState::Alive).collect();
+    let phase = match tuner.next_slice() {
+        Some(NextTuneSlice { phase: TunePhase::Confirm, mode, .. }) => {
+            format!("confirming on fresh slices, now {mode}")
+        }
+        _ => format!("searching: {} of {} modes alive", alive.len(), arms.len()),
+    };
+    let worst = |arm: &ArmReport| arm.ratio.iter().flatten().copied().fold(f64::NAN, f64::max);
+    alive.sort_by(|a, b| worst(a).total_cmp(&worst(b)));
+    let known = alive.iter().filter(|arm| arm.slices > 0).take(STANDING);
+    std::iter::once(phase).chain(arm_table(tuner.plan(), known.copied(), false).lines().map(str::to_owned)).collect()
+}
+
+/// Table of arms: slices, ratio of the objective to the present setting at each load, limits.
+fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, with_state: bool) -> String {
+    let ratio = plan.loads.iter().map(|load| format!("{} at {}", plan.goal.objective, visible::name(load)));
+    let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
+    let heading = ["mode", "slices"].map(str::to_owned).into_iter().chain(ratio).chain(limit.clone());
+    let mut table = table(heading.chain(with_state.then(|| "state".to_owned())));
+    for arm in arms {
+        let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
+        let of_limit = arm.of_limit.map_or(ABSENT.to_owned(), of_limit);
+        let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
+        let row = row.chain(limit.is_some().then_some(of_limit));
+        table.add_row(row.chain(with_state.then(|| state(&arm.state))));
+    }
+    aligned(&mut table);
+    if let Some(column) = table.column_iter_mut().last().filter(|_| with_state) {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
 /// Ranking by the model, and how far to trust it.
@@ -115,15 +161,18 @@ fn aligned(table: &mut Table) {
 
 /// Renders a result: the answer, its evidence, and what became of each mode.
 #[must_use]
-pub(crate) fn render(model: &ModelFacts, result: &TuneResult) -> String {
+pub(crate) fn render(
+    subject: &SubjectFacts,
+    host: &HostFacts,
+    not_a_measurement: Option<&str>,
+    result: &TuneResult,
+) -> String {
     let plan = &result.plan;
-    let mut out = format!(
-        "NOT A MEASUREMENT: simulated on the model of {}, {} queue(s), {} connections\n\n{}\n",
-        visible::name(&model.profile),
-        model.queues,
-        model.connections,
-        answer(result)
-    );
+    let mut out = match not_a_measurement {
+        Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
+        None => String::new(),
+    };
+    out.push_str(&format!("{}\n{}\n", experiment::subject(subject, host), answer(result)));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -132,26 +181,11 @@ pub(crate) fn render(model: &ModelFacts, result: &TuneResult) -> String {
         plan.seed
     ));
     out.push_str(&preferred(result));
-    let ratio = plan.loads.iter().map(|load| format!("at {}", visible::name(load)));
-    let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
-    let heading = ["mode", "slices"].map(str::to_owned).into_iter().chain(ratio).chain(limit.clone());
-    let mut table = table(heading.chain(std::iter::once("state".to_owned())));
-    for arm in &result.arms {
-        let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
-        let of_limit = arm.of_limit.map_or(ABSENT.to_owned(), of_limit);
-        let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
-        let row = row.chain(limit.is_some().then_some(of_limit));
-        table.add_row(row.chain(std::iter::once(state(&arm.state))));
-    }
-    aligned(&mut table);
-    if let Some(column) = table.column_iter_mut().last() {
-        column.set_cell_alignment(CellAlignment::Left);
-    }
     out.push_str(&format!(
         "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}\n",
         plan.goal.objective,
         plan.present,
-        table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+        arm_table(plan, result.arms.iter(), true)
     ));
     out
 }
@@ -236,6 +270,15 @@ pub(crate) fn end(end: &TuneEnd) -> String {
         TuneEnd::MetricUnreadable { metric } => {
             format!("{} cannot be read here; all settings were restored", visible::name(metric))
         }
+        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => {
+            format!("the load of {} per second has vanished; all settings were restored", short(*from_per_s))
+        }
+        TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
+            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; all \
+             settings were restored",
+            short(*from_per_s),
+            short(*to_per_s)
+        ),
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))
         }

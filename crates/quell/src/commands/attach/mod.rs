@@ -29,6 +29,7 @@ use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::transaction::ChangeStage;
 use quell_linux::signal::Interruption;
+use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
 use args::ProgramsArgs;
@@ -139,6 +140,24 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         return printed;
     }
     printed.map_err(|failure| Failure { text: format!("{}; the mode stays applied", failure.text), ..failure })
+}
+
+/// Applies a mode to programs without asking, and leaves it applied. Prints what was set.
+///
+/// # Errors
+/// When the mode cannot be applied; changes are undone.
+pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result<(), Failure> {
+    let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
+    let Observation { plan, findings, .. } =
+        look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+    let report = render::Report::new(&request, targets, &plan, findings, false);
+    refuse_impossible(&report)?;
+    refuse_stalls(&report)?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let mut placement = Placement::new(Wanted::default());
+    let placed = (&Groups::default(), &mut placement, None);
+    let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
+    leave(attachment).map(drop)
 }
 
 fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &PlacementResult) -> Result<(), Failure> {

@@ -148,16 +148,21 @@ pub(crate) struct BenchArgs {
     pub(crate) command: Vec<String>,
 }
 
+/// Finds the programs of `--pid`, `--unit` or `--cgroup`. Returns `None` if none of them is given.
+pub(crate) fn selected(pids: &[Pid], unit: Option<&str>, cgroup: Option<&str>) -> Option<Result<Targets, TargetError>> {
+    let selection = match (unit, cgroup) {
+        (Some(unit), _) => Cgroup::of_unit(unit).map(Selection::Cgroup),
+        (None, Some(path)) => Cgroup::at(path).map(Selection::Cgroup),
+        (None, None) if pids.is_empty() => return None,
+        (None, None) => Ok(Selection::Processes(pids.to_vec())),
+    };
+    Some(selection.map_err(TargetError::from).and_then(Targets::find))
+}
+
 impl BenchArgs {
     /// Returns the programs to measure, or `None` if the user selected none.
     pub(crate) fn programs(&self) -> Option<Result<Targets, TargetError>> {
-        let selection = match (&self.unit, &self.cgroup) {
-            (Some(unit), _) => Cgroup::of_unit(unit).map(Selection::Cgroup),
-            (None, Some(path)) => Cgroup::at(path).map(Selection::Cgroup),
-            (None, None) if self.pid.is_empty() => return None,
-            (None, None) => Ok(Selection::Processes(self.pid.clone())),
-        };
-        Some(selection.map_err(TargetError::from).and_then(Targets::find))
+        selected(&self.pid, self.unit.as_deref(), self.cgroup.as_deref())
     }
 
     /// Returns whether an option requires a lab. If the lab is not possible, the model must not replace it.

@@ -1,12 +1,12 @@
 //! `quell bench`: compares delivery modes and writes a result file. The subject is a set of running programs, a
 //! command, a server in a private lab, a model, or a guest.
 
-mod args;
+pub(super) mod args;
 mod helper_command;
-mod on_command;
-mod on_programs;
+pub(super) mod on_command;
+pub(super) mod on_programs;
 mod on_sim;
-mod on_veth;
+pub(super) mod on_veth;
 mod on_vm;
 pub(super) mod results;
 
@@ -135,14 +135,18 @@ fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failur
 
 /// Judges of an experiment: the commands that measure each slice.
 fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
-    let judge = |command: &Option<String>| command.as_deref().map(Judge::new).transpose().map_err(Failure::usage);
-    Ok(Judges { latency: judge(&args.latency)?, beside: judge(&args.beside_latency)? })
+    let (latency, beside) = (judge(args.latency.as_deref())?, judge(args.beside_latency.as_deref())?);
+    Ok(Judges { latency, beside, ..Judges::default() })
+}
+
+/// Parses the command of a judge.
+pub(super) fn judge(command: Option<&str>) -> Result<Option<Judge>, Failure> {
+    command.map(Judge::new).transpose().map_err(Failure::usage)
 }
 
 /// Returns the program and the arguments of a command, such as the load.
-fn words(command: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
-    let command = command.map(Judge::new).transpose().map_err(Failure::usage)?;
-    Ok(command.map(|command| command.words().to_vec()))
+pub(super) fn words(command: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
+    Ok(judge(command)?.map(|command| command.words().to_vec()))
 }
 
 /// How slices are produced. This determines their default duration.

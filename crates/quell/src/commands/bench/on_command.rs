@@ -47,7 +47,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let mut runner = Runner::new(&journal, &request)?;
+    let mut runner = Runner::new(&journal, &request.command, request.load.as_deref())?;
     let progress = Progress::new();
     let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
     let result = run_command(&request, &mut runner, watch, &stopped);
@@ -67,7 +67,7 @@ fn plan(request: &CommandRequest) -> String {
 }
 
 /// Starts the command with `quell run`, which sets the mode and restores the queues when the command exits.
-struct Runner<'a> {
+pub(in crate::commands) struct Runner<'a> {
     quell: String,
     journal: &'a Journal,
     command: &'a [String],
@@ -79,9 +79,12 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(journal: &'a Journal, request: &'a CommandRequest) -> Result<Self, Failure> {
+    pub(in crate::commands) fn new(
+        journal: &'a Journal,
+        command: &'a [String],
+        load: Option<&'a [String]>,
+    ) -> Result<Self, Failure> {
         let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        let (command, load) = (&request.command, request.load.as_deref());
         let quell = quell.to_string_lossy().into_owned();
         Ok(Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() })
     }

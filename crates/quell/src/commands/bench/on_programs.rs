@@ -13,15 +13,16 @@ use quell_bench::experiment::{
 };
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::{AttachPlan, TargetError, Targets, ready_files};
-use quell_host::findings::{READY_FILE_HOLDS_SUSPENSION, Severity};
+use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
+use quell_mode::DeliveryMode;
 
 use super::args::BenchArgs;
-use super::helper_command::{HelperCommand, clients_ended, load_ended};
+use super::helper_command::{Ended, HelperCommand, clients_ended, load_ended};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -46,50 +47,87 @@ const LOOK_AGAIN: Duration = Duration::from_millis(300);
 pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Result<ExperimentResult, Failure> {
     let judges = super::judges(args)?;
     let load = super::words(args.load.as_deref())?;
+    let clients = super::words(args.clients.as_deref())?;
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
-    let clients = super::words(args.clients.as_deref())?;
     let mut request = ProgramsRequest { modes, timing, load, judges, clients: None };
     let journal = journal();
     // Changes left by a killed run must be reverted first. Otherwise they would be recorded as the host's own settings.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
     refuse_every_process(&targets)?;
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let flag = interruption.flag();
-    let (load, ends_within) = match (&request.load, &clients) {
-        (_, Some(words)) => (Some(start_clients(&journal, words)?), CLIENTS_END_WITHIN),
-        (Some(words), None) => (Some((HelperCommand::start(&journal, words, "load", LOAD)?, None)), LOAD_ENDS_WITHIN),
-        (None, None) => (None, LOAD_ENDS_WITHIN),
-    };
-    let (load, pipes) = load.unzip();
-    let load = load.map(RefCell::new);
-    let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
-    let connected = match (clients, pipes.flatten()) {
-        (Some(words), Some((orders, notices))) => connect(&words, orders, notices, &stopped).map(Some),
-        _ => Ok(None),
-    };
-    let measured = connected.and_then(|clients| {
+    let source = LoadSource::of(request.load.clone(), clients);
+    let (mut result, why) = under_load(&journal, source, |clients, has_load, stopped| {
         request.clients = clients;
-        measure(args, &mut request, &journal, targets, load.is_some(), &stopped)
-    });
-    // Closes the clients' standard input, if the experiment has not begun.
-    drop(request);
-    let Some(load) = load else { return measured };
-    let ended = load.into_inner().end(ends_within)?;
-    // After a signal, the clients end because their input is closed.
-    let sentence = if args.clients.is_some() { clients_ended } else { load_ended };
-    let why = ended.as_ref().filter(|_| flag.get().is_none()).map(sentence);
-    let mut result = match (measured, &why) {
-        (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => return Err(Failure::usage(why)),
-        (measured, _) => measured?,
-    };
+        measure(args, request, &journal, targets, has_load, stopped)
+    })?;
     if let (Some(why), Some(last)) = (why, result.experiments.last_mut())
         && last.end == EndOfExperiment::Interrupted
     {
         last.end = EndOfExperiment::Failed(why);
     }
     Ok(result)
+}
+
+/// Commands that generate load on programs during a measurement.
+pub(in crate::commands) enum LoadSource {
+    /// None: the programs have their live traffic.
+    Live,
+    /// A command on this host.
+    Command(Vec<String>),
+    /// Clients on other machines, which measure too.
+    Clients(Vec<String>),
+}
+
+impl LoadSource {
+    pub(in crate::commands) fn of(load: Option<Vec<String>>, clients: Option<Vec<String>>) -> Self {
+        match (clients, load) {
+            (Some(words), _) => Self::Clients(words),
+            (None, Some(words)) => Self::Command(words),
+            (None, None) => Self::Live,
+        }
+    }
+}
+
+/// Starts the load, runs `measure`, and ends the load. `measure` gets the clients on other machines, whether there is a
+/// load besides live traffic, and a function that returns true after a signal and after the load has ended. Returns its
+/// result, and why the load ended if it did so before.
+///
+/// # Errors
+/// Fails if the load cannot be started or ended, or if `measure` fails. If the load has ended, this is the reason.
+pub(in crate::commands) fn under_load<T>(
+    journal: &Journal,
+    source: LoadSource,
+    measure: impl FnOnce(Option<RemoteClients>, bool, &dyn Fn() -> bool) -> Result<T, Failure>,
+) -> Result<(T, Option<String>), Failure> {
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let (load, ends_within, sentence) = match &source {
+        LoadSource::Clients(words) => {
+            (Some(start_clients(journal, words)?), CLIENTS_END_WITHIN, clients_ended as fn(&Ended) -> String)
+        }
+        LoadSource::Command(words) => {
+            (Some((HelperCommand::start(journal, words, "load", LOAD)?, None)), LOAD_ENDS_WITHIN, load_ended as _)
+        }
+        LoadSource::Live => (None, LOAD_ENDS_WITHIN, load_ended as _),
+    };
+    let (load, pipes) = load.unzip();
+    let load = load.map(RefCell::new);
+    let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
+    let connected = match (&source, pipes.flatten()) {
+        (LoadSource::Clients(words), Some((orders, notices))) => connect(words, orders, notices, &stopped).map(Some),
+        _ => Ok(None),
+    };
+    // `measure` owns the clients, so their standard input is closed when it returns.
+    let measured = connected.and_then(|clients| measure(clients, load.is_some(), &stopped));
+    let Some(load) = load else { return measured.map(|measured| (measured, None)) };
+    let ended = load.into_inner().end(ends_within)?;
+    // After a signal, the clients end because their input is closed.
+    let why = ended.as_ref().filter(|_| flag.get().is_none()).map(sentence);
+    match (measured, why) {
+        (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => Err(Failure::usage(why)),
+        (measured, why) => measured.map(|measured| (measured, why)),
+    }
 }
 
 /// A command, and the pipes to its standard input and from its standard output, if it has them.
@@ -124,34 +162,34 @@ fn connect(
 
 fn measure(
     args: &BenchArgs,
-    request: &mut ProgramsRequest,
+    mut request: ProgramsRequest,
     journal: &Journal,
     targets: Targets,
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, Failure> {
-    let preview = preview(&targets, request, has_load, stopped)?;
+    let preview = preview(&targets, &request.modes, has_load, stopped)?;
     refuse_stalls(&preview)?;
-    output::say(&plan(&preview, request));
+    output::say(&plan(&preview, &request));
     ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
     let progress = Progress::new();
     let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
-    let result = run_programs(request, &preview, targets, journal, &mut keeper::start, watch, stopped);
+    let result = run_programs(&mut request, &preview, targets, journal, &mut keeper::start, watch, stopped);
     progress.finish();
     result.map_err(|error| failure(&error))
 }
 
 /// Takes a snapshot and plans the modes. Repeats this after the load has started, until its packets show which queues
 /// the programs use.
-fn preview(
+pub(in crate::commands) fn preview(
     targets: &Targets,
-    request: &ProgramsRequest,
+    modes: &[DeliveryMode],
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Preview, Failure> {
     let deadline = Instant::now() + TRAFFIC_WITHIN;
     loop {
-        let preview = Preview::of(targets, &request.modes).map_err(Failure::refused)?;
+        let preview = Preview::of(targets, modes).map_err(Failure::refused)?;
         if !preview.plan.queues.is_empty() {
             return Ok(preview);
         }
@@ -165,18 +203,9 @@ fn preview(
     }
 }
 
-/// Refuses modes that would stall the programs. A file that stays ready keeps a queue suspended, as under `quell
-/// attach`.
+/// Refuses modes that would stall the programs.
 fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
-    let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
-    let Some(suspending) = preview.plans().iter().find(suspends) else { return Ok(()) };
-    let mut findings = consequences(&preview.snapshot, None, suspending);
-    let suspects = ready_files::suspects(&preview.snapshot, &findings);
-    ready_files::judge(&mut findings, &ready_files::stay_ready(suspects, LOOK_AGAIN));
-    let stalls = |finding: &&quell_host::findings::Finding| {
-        finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious
-    };
-    match findings.iter().find(stalls) {
+    match stall(preview) {
         Some(finding) => Err(Failure::new(
             Exit::NotSupported,
             format!(
@@ -187,6 +216,18 @@ fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
         )),
         None => Ok(()),
     }
+}
+
+/// The finding that suspension would stall the programs. A file that stays ready keeps a queue suspended, as under
+/// `quell attach`.
+pub(in crate::commands) fn stall(preview: &Preview) -> Option<Finding> {
+    let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
+    let suspending = preview.plans().iter().find(suspends)?;
+    let mut findings = consequences(&preview.snapshot, None, suspending);
+    let suspects = ready_files::suspects(&preview.snapshot, &findings);
+    ready_files::judge(&mut findings, &ready_files::stay_ready(suspects, LOOK_AGAIN));
+    let stalls = |finding: &Finding| finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious;
+    findings.into_iter().find(stalls)
 }
 
 /// Describes the planned changes and the affected programs.
@@ -200,14 +241,20 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
         request.timing.slice_ms + request.timing.settle_ms,
         request.timing.budget_ms / 1_000,
     );
+    out.push_str(&affected(preview));
+    out.trim_end().to_owned()
+}
+
+/// A line that names the other programs on the queues. Empty if there are none.
+pub(in crate::commands) fn affected(preview: &Preview) -> String {
     let affected = preview.plans().iter().flat_map(|plan| &plan.affected_processes);
     let affected: BTreeMap<_, _> = affected.map(|process| (process.pid, &process.name)).collect();
     let affected = affected.iter().map(|(pid, name)| format!("{} {pid}", visible::name(name)));
     let affected: Vec<String> = affected.collect();
-    if !affected.is_empty() {
-        out.push_str(&format!("other programs on these queues are affected too: {}\n", affected.join(", ")));
+    match affected.is_empty() {
+        true => String::new(),
+        false => format!("other programs on these queues are affected too: {}\n", affected.join(", ")),
     }
-    out.trim_end().to_owned()
 }
 
 /// Converts an error of a comparison to an exit code and a message.

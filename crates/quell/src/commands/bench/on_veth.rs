@@ -12,7 +12,7 @@ use crate::journals::{journal, report_recovery};
 use crate::render::progress::Progress;
 
 /// Reason why there is no result.
-pub(super) enum NotRun {
+pub(in crate::commands) enum NotRun {
     /// An option is invalid, or signals cannot be received.
     Asked(Failure),
     /// The measurement failed, or this machine cannot run the lab.
@@ -26,7 +26,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
         modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
         timing: super::timing(args, extent.budget(), super::Slices::Switched),
-        server: server(args).map_err(NotRun::Asked)?,
+        server: server(args.server.as_deref()).map_err(NotRun::Asked)?,
         beside: args
             .beside
             .as_deref()
@@ -53,10 +53,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
 
 /// Default number of connections. With fewer, the server is partly idle at max; more overflow the veth's ring of 255
 /// packets.
-const CONNECTIONS: u32 = 128;
+pub(in crate::commands) const CONNECTIONS: u32 = 128;
 
-fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
-    match &args.server {
+pub(in crate::commands) fn server(command: Option<&str>) -> Result<ServerCommand, Failure> {
+    match command {
         Some(command) => other_server("--server", command),
         None => Ok(ServerCommand::Memcached { program: "memcached".into() }),
     }
@@ -71,7 +71,8 @@ fn other_server(option: &str, command: &str) -> Result<ServerCommand, Failure> {
     Ok(ServerCommand::Other(words))
 }
 
-fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
+/// Shows an event of the lab; `under` describes the current load.
+pub(in crate::commands) fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
     match event {
         LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
         LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
@@ -85,7 +86,7 @@ fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
 }
 
 /// Converts the error to an exit code and a message.
-pub(super) fn failure(error: NotRun) -> Failure {
+pub(in crate::commands) fn failure(error: NotRun) -> Failure {
     let error = match error {
         NotRun::Asked(failure) => return failure,
         NotRun::Bench(error) => error,

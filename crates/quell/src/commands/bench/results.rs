@@ -46,6 +46,6 @@ fn directory() -> PathBuf {
 }
 
 /// Returns the time since 1970-01-01 UTC.
-pub(super) fn unix_time() -> Duration {
+pub(in crate::commands) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -4,14 +4,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
+use quell_host::attach::{TargetError, Targets};
+use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_tune::{TuneGoal, TuneGuard};
 
 use crate::commands::apply::duration;
+use crate::commands::bench::args::selected;
+use crate::exit::Failure;
 
-/// Subject of the search.
+/// Subject of the search, if the user selects no programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TuneWhere {
+    /// A private lab on this machine: network namespaces, a veth pair, and a real server. Needs root and Linux 6.13.
+    Lab,
     /// The model of a host. Works on any machine. The answer is not a measurement.
     Sim,
 }
@@ -20,8 +26,17 @@ pub(crate) enum TuneWhere {
 #[derive(Debug, Args)]
 #[command(after_help = GOALS_HELP)]
 pub(crate) struct TuneArgs {
-    /// Search on the model of a host.
-    #[arg(long, value_enum, value_name = "WHERE", required_unless_present_any = ["show", "schema", "advise"])]
+    /// Search on these running processes and their children, on their own NIC and under their own traffic.
+    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["experiment", "unit", "cgroup"])]
+    pub(crate) pid: Vec<Pid>,
+    /// Search on the processes of a systemd unit, such as nginx.service.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["experiment", "cgroup"])]
+    pub(crate) unit: Option<String>,
+    /// Search on the processes of a control group, given by its path below /sys/fs/cgroup.
+    #[arg(long, value_name = "PATH", conflicts_with = "experiment")]
+    pub(crate) cgroup: Option<String>,
+    /// Search on a server in a private lab, or on the model of a host.
+    #[arg(long, value_enum, value_name = "WHERE", required_unless_present_any = ["pid", "unit", "cgroup", "command", "show", "schema", "advise"])]
     pub(crate) experiment: Option<TuneWhere>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL", required_unless_present_any = ["show", "schema"])]
@@ -30,26 +45,49 @@ pub(crate) struct TuneArgs {
     /// repeated.
     #[arg(long, value_name = "GUARD")]
     pub(crate) never: Vec<TuneGuard>,
+    /// Generate the load on the programs with this command during the search [live traffic]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "experiment")]
+    pub(crate) load: Option<String>,
+    /// Load the programs from other machines, and measure latency there, as `quell bench --clients` does.
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["experiment", "load", "latency"])]
+    pub(crate) clients: Option<String>,
+    /// Run this command once per slice, and use the figures that it prints as `NAME VALUE` or as a line of JSON: p50-us,
+    /// p99-us, requests, errors, or other names that the goal uses.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "experiment")]
+    pub(crate) latency: Option<String>,
+    /// Do not ask for confirmation before the programs are changed.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.
+    #[arg(long, conflicts_with_all = ["experiment", "advise", "dry_run"])]
+    pub(crate) keep: bool,
     /// Comma-separated loads: percentages of base's maximum throughput, requests per second, or max. The answer is the
-    /// best for the worst of them [25%,50%,90%]
+    /// best for the worst of them [50%,90%; on the model also 25%]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
     /// Host to model: a name from `quell sim hosts`, or the path of a .toml profile [epyc7662-cx5]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) host: Option<String>,
-    /// Number of receive queues of the modelled server [as many as its host has]
+    /// Number of receive queues of the server [1; on the model as many as its host has]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) queues: Option<u32>,
-    /// Total number of connections of the modelled server [560 per queue]
+    /// Total number of connections of the server [128; on the model 560 per queue]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) connections: Option<u32>,
-    /// Maximum duration of all slices, in virtual time. At most 60 % of it is used to search, the rest to confirm (default: 3m)
+    /// In the lab: search on this server instead of memcached, as `quell bench --server` does.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) server: Option<String>,
+    /// In the lab: search even if there are too few CPUs or a lab check fails. The result is marked as not a measurement.
+    #[arg(long)]
+    pub(crate) insist: bool,
+    /// Maximum duration of all slices; on the model, the time is virtual. At most 60 % of it is used to search, the rest
+    /// to confirm (default: 3m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
-    /// Duration of a slice, in milliseconds [default: 100]
+    /// Duration of a slice, in milliseconds [200; 500 with --latency; 100 on the model]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// Settling time between setting a mode and measuring it, in milliseconds [default: 150]
+    /// Settling time between setting a mode and measuring it, in milliseconds [10; 150 on the model, which starts idle]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,
     /// Seed for the order of the modes and for the model. Equal seeds give equal results [from the clock]
@@ -59,7 +97,7 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds.
-    #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "result"])]
+    #[arg(long, conflicts_with_all = ["pid", "unit", "cgroup", "dry_run", "never", "budget", "profile", "result"])]
     pub(crate) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
     #[arg(long, value_name = "FILE")]
@@ -77,6 +115,39 @@ pub(crate) struct TuneArgs {
     /// Print the result as JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
+    /// Start this command under each mode, and search on it. This also works for modes that need the preload library.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "unit", "cgroup", "experiment", "clients", "keep", "advise"])]
+    pub(crate) command: Vec<String>,
+}
+
+impl TuneArgs {
+    /// Finds the programs to search on, or returns `None` if the user selected none.
+    pub(crate) fn programs(&self) -> Option<Result<Targets, TargetError>> {
+        selected(&self.pid, self.unit.as_deref(), self.cgroup.as_deref())
+    }
+
+    /// Refuses options that do not apply to the subject.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
+        let of_model = [(self.host.is_some(), "--host")];
+        let of_both = [
+            (self.queues.is_some(), "--queues"),
+            (self.connections.is_some(), "--connections"),
+            (self.loads.is_some(), "--loads"),
+        ];
+        let given = |options: &[(bool, &'static str)]| options.iter().find(|(given, _)| *given).map(|(_, name)| *name);
+        let is_lab = self.experiment == Some(TuneWhere::Lab);
+        let is_model = self.experiment == Some(TuneWhere::Sim) || self.advise;
+        let refused = [
+            (given(&of_lab).filter(|_| !is_lab), "--experiment lab"),
+            (given(&of_model).filter(|_| !is_model), "--experiment sim and --advise"),
+            (given(&of_both).filter(|_| !is_lab && !is_model), "--experiment, where Quell controls the load"),
+        ];
+        match refused.into_iter().find_map(|(option, applies)| Some((option?, applies))) {
+            Some((option, applies)) => Err(Failure::usage(format!("{option} can only be used with {applies}"))),
+            None => Ok(()),
+        }
+    }
 }
 
 const GOALS_HELP: &str = concat!(

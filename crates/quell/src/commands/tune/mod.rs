@@ -1,36 +1,65 @@
 //! `quell tune`: searches the values of a delivery mode that are best for a goal, confirms them on fresh slices, and
-//! writes a profile. The subject is the model of a host.
+//! writes a profile. The subject is a set of running programs, a command, a server in a private
+//! lab, or the model of a host.
 
 mod args;
+mod on_command;
+mod on_lab;
 mod on_model;
+mod on_programs;
 mod profile;
 
 use std::path::Path;
+use std::time::Duration;
 
-use quell_bench::facts::ModelFacts;
+use quell_bench::experiment::SubjectFacts;
+use quell_bench::facts::HostFacts;
+use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
-use quell_tune::{TUNE_SCHEMA, TuneEnd, TuneResult};
+use quell_mode::DeliveryMode;
+use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TuneResult, Tuner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use args::TuneArgs;
+use args::TuneWhere;
 
+use crate::commands::attach;
 use crate::commands::bench::results;
 use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
+use crate::render::progress::Progress;
 use crate::render::tune as render;
 
-/// Result file: the modelled server, and the search.
+/// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
+const GUARDED_MS: u64 = 1_000;
+const EVALUATED_MS: u64 = 100;
+
+/// Result file: the subject, and the search.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct TuneFile {
     /// Version of Quell that made the search.
     quell_version: String,
-    /// Server that was simulated.
-    model: ModelFacts,
+    /// Start of the search, in seconds since 1970-01-01 UTC.
+    began_unix_s: u64,
+    /// Machine on which the search ran.
+    host: HostFacts,
+    /// Subject whose mode was switched.
+    subject: SubjectFacts,
+    /// Reason why the result is not a measurement. Absent if it is a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    not_a_measurement: Option<String>,
     /// The search and its answer.
     search: TuneResult,
+}
+
+/// A search on a subject.
+struct Searched {
+    subject: SubjectFacts,
+    result: TuneResult,
+    not_a_measurement: Option<String>,
 }
 
 /// Runs the command.
@@ -44,22 +73,74 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     if let Some(file) = &args.show {
         return show(&read(file)?, args.json);
     }
-    let request = on_model::Request::new(args)?;
-    if args.advise {
-        return request.advise(args.json);
-    }
-    if args.dry_run {
-        return output::data(&request.plan_text());
-    }
+    args.check()?;
     let result_file = results::destination(args.result.as_ref(), "tune")?;
-    result_file.check_writable()?;
     let profile_file = args.profile.clone().map(|path| Destination::named(path, "the profile"));
-    profile_file.as_ref().map(Destination::check_writable).transpose()?;
-    output::say(request.plan_text().trim_end());
-    let model = request.model();
-    let search = request.tune()?;
-    let file = TuneFile { quell_version: env!("CARGO_PKG_VERSION").to_owned(), model, search };
-    finish(args, &file, &result_file, profile_file.as_ref())
+    if !args.dry_run && !args.advise {
+        result_file.check_writable()?;
+        profile_file.as_ref().map(Destination::check_writable).transpose()?;
+    }
+    let host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let began_unix_s = results::unix_time().as_secs();
+    let found = match args.programs() {
+        Some(targets) => {
+            let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
+            on_programs::run(args, targets)?.map(|(searched, targets)| (searched, Some(targets)))
+        }
+        None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
+        None if args.experiment == Some(TuneWhere::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
+        None => on_model::run(args)?.map(|searched| (searched, None)),
+    };
+    let Some((Searched { subject, result, not_a_measurement }, targets)) = found else { return Ok(()) };
+    let quell_version = env!("CARGO_PKG_VERSION").to_owned();
+    let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, search: result };
+    finish(args, &file, &result_file, profile_file.as_ref())?;
+    match (targets, file.search.answer.mode()) {
+        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode),
+        _ => Ok(()),
+    }
+}
+
+/// Kinds of mode of which no value can be set, with the reason for the first one.
+fn refused<W: std::fmt::Display>(
+    modes: &[DeliveryMode],
+    why_impossible: &dyn Fn(&DeliveryMode) -> Option<W>,
+) -> Vec<RefusedMode> {
+    let mut refused: Vec<RefusedMode> = Vec::new();
+    for mode in modes.iter().filter(|mode| **mode != DeliveryMode::default()) {
+        let kind = mode.kind().word();
+        let mut of_kind = modes.iter().filter(|other| other.kind().word() == kind);
+        if let Some(reason) = why_impossible(mode)
+            && refused.iter().all(|one| one.kind != kind)
+            && of_kind.all(|other| why_impossible(other).is_some())
+        {
+            refused.push(RefusedMode { kind: kind.to_owned(), reason: reason.to_string() });
+        }
+    }
+    refused
+}
+
+/// Checks that an arm which violates a guard is left within a second. Returns the time limit of a command that measures
+/// a slice, if there are guards.
+fn guarded(plan: &TunePlan) -> Result<Option<Duration>, Failure> {
+    if plan.guards.is_empty() {
+        return Ok(None);
+    }
+    let left_ms = (GUARDED_MS - EVALUATED_MS).saturating_sub(plan.slice_and_settle_ms());
+    match left_ms {
+        0 => Err(Failure::usage(format!(
+            "with --never, a mode that violates a guard is left within 1 s, so a slice and its settling time can take at \
+             most {} ms together; they take {} ms (--slice, --settle)",
+            GUARDED_MS - EVALUATED_MS - 1,
+            plan.slice_and_settle_ms()
+        ))),
+        _ => Ok(Some(Duration::from_millis(GUARDED_MS - EVALUATED_MS - u64::from(plan.settle_ms)))),
+    }
+}
+
+fn show_progress(progress: &Progress, tuner: &Tuner) {
+    let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
+    progress.table(percent, &render::standing(tuner));
 }
 
 /// Writes the files and prints the result. If one of them fails, the others are still done.
@@ -74,7 +155,7 @@ fn finish(
     let result = &file.search;
     let found = result.answer.mode();
     let of_profile = match (profile_file, found) {
-        (Some(destination), Some(mode)) => destination.write(&profile::text(&file.model, result, mode, &again)),
+        (Some(destination), Some(mode)) => destination.write(&profile::text(&report(file), mode, &again)),
         _ => Ok(()),
     };
     show(file, args.json)?;
@@ -98,12 +179,19 @@ fn finish(
         end @ (TuneEnd::GuardUnreadable { .. } | TuneEnd::MetricUnreadable { .. }) => {
             Err(Failure::new(Exit::VerifyFailed, render::end(end)))
         }
-        end @ TuneEnd::SubjectFailed { .. } => Err(Failure::new(Exit::RolledBack, render::end(end))),
+        end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
+            Err(Failure::new(Exit::RolledBack, render::end(end)))
+        }
     }
 }
 
 fn show(file: &TuneFile, json: bool) -> Result<(), Failure> {
-    if json { output::json(file) } else { output::data(&render::render(&file.model, &file.search)) }
+    if json { output::json(file) } else { output::data(&report(file)) }
+}
+
+/// The result as text.
+fn report(file: &TuneFile) -> String {
+    render::render(&file.subject, &file.host, file.not_a_measurement.as_deref(), &file.search)
 }
 
 fn read(file: &Path) -> Result<TuneFile, Failure> {

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use quell_bench::experiment::SubjectFacts;
 use quell_bench::experiment::model::{SearchedModel, base_reaches};
 use quell_bench::facts::ModelFacts;
 use quell_linux::signal::Interruption;
@@ -11,9 +12,10 @@ use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
-use quell_tune::{ModelPrior, PriorTrust, TuneEvent, TunePlan, TuneResult, TuneSpace, Tuner, tune};
+use quell_tune::{ModelPrior, PriorTrust, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
+use super::{Searched, show_progress};
 use crate::commands::bench::seed_from_the_clock;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
@@ -27,8 +29,23 @@ const SLICE_MS: u32 = 100;
 /// A simulated run starts idle, so it needs longer than a server that is switched.
 const SETTLE_MS: u32 = 150;
 
+/// Searches on the model. Returns `None` after a dry run, and after a ranking without a search.
+pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
+    let request = Request::new(args)?;
+    if args.advise {
+        return request.advise(args.json).map(|()| None);
+    }
+    if args.dry_run {
+        return output::data(&request.plan_text()).map(|()| None);
+    }
+    output::say(request.plan_text().trim_end());
+    let subject = SubjectFacts::Model(request.model());
+    let not_a_measurement = Some(format!("simulated on the model of {}", request.setup.host.name));
+    Ok(Some(Searched { subject, result: request.tune()?, not_a_measurement }))
+}
+
 /// A search on the model that was checked.
-pub(super) struct Request {
+struct Request {
     setup: Setup,
     loads: Vec<Load>,
     plan: TunePlan,
@@ -36,7 +53,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Checks the options, and measures on the model which rate `base` reaches if a load is a percentage of it.
-    pub(super) fn new(args: &TuneArgs) -> Result<Self, Failure> {
+    fn new(args: &TuneArgs) -> Result<Self, Failure> {
         let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
         let mut setup = Setup::new(sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?);
         if let Some(queues) = args.queues {
@@ -70,22 +87,22 @@ impl Request {
     }
 
     /// Describes the model.
-    pub(super) fn model(&self) -> ModelFacts {
+    fn model(&self) -> ModelFacts {
         ModelFacts::of(&self.setup)
     }
 
     /// Says what the search would do.
-    pub(super) fn plan_text(&self) -> String {
+    fn plan_text(&self) -> String {
         let host = visible::name(&self.setup.host.name).into_owned();
         let Setup { queues, connections, .. } = self.setup;
         format!(
             "searches on the model of {host}, {queues} queue(s), {connections} connections; this host is not changed\n{}",
-            render::plan(&self.plan)
+            render::plan(&self.plan, " of virtual time")
         )
     }
 
     /// Ranks all modes by the model.
-    pub(super) fn advise(self, json: bool) -> Result<(), Failure> {
+    fn advise(self, json: bool) -> Result<(), Failure> {
         let (host, trust) = (self.setup.host.name.clone(), PriorTrust::OtherHost);
         let prior = ModelPrior { setup: self.setup, loads: self.loads, seed: self.plan.seed, trust };
         let modes = TuneSpace::default().all();
@@ -95,7 +112,7 @@ impl Request {
     }
 
     /// Runs the search.
-    pub(super) fn tune(self) -> Result<TuneResult, Failure> {
+    fn tune(self) -> Result<TuneResult, Failure> {
         let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         let flag = interruption.flag();
         let mut subject = SearchedModel::new(self.setup, self.loads, self.plan.seed);
@@ -116,9 +133,4 @@ impl Request {
         finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         Ok(finished.result)
     }
-}
-
-fn show_progress(progress: &Progress, tuner: &Tuner) {
-    let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as usize;
-    progress.step(percent, 100, &format!("% of the budget: {}", render::standing(&tuner.arms())));
 }

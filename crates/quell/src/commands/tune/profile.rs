@@ -1,18 +1,14 @@
 //! The profile that a search hands over: the mode, and the evidence as comments.
 
-use quell_bench::facts::ModelFacts;
 use quell_mode::DeliveryMode;
-use quell_tune::TuneResult;
 
-use crate::render::tune as render;
-
-/// Text of the profile. `result_file` is the quoted path of the result.
-pub(super) fn text(model: &ModelFacts, result: &TuneResult, mode: DeliveryMode, result_file: &str) -> String {
+/// Text of the profile. `report` is the result as text, `result_file` its quoted path.
+pub(super) fn text(report: &str, mode: DeliveryMode, result_file: &str) -> String {
     let evidence = format!(
         "Found by `quell tune`.\n{}\n\
          All evidence: quell tune --show {result_file}\n\
          To use it: quell attach --profile THIS_FILE PID, or quell run --profile THIS_FILE -- COMMAND",
-        render::render(model, result).trim_end()
+        report.trim_end()
     );
     let comments = evidence.lines().map(|line| format!("# {}", line.replace(char::is_control, " ")));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
@@ -22,11 +18,14 @@ pub(super) fn text(model: &ModelFacts, result: &TuneResult, mode: DeliveryMode, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::tune as render;
+    use quell_bench::experiment::SubjectFacts;
     use quell_bench::experiment::model::SearchedModel;
+    use quell_bench::facts::{HostFacts, ModelFacts};
     use quell_mode::profile::{Profile, Source};
     use quell_sim::sweep::Setup;
     use quell_sim::{HostProfile, Load};
-    use quell_tune::{TunePlan, TuneSpace, tune};
+    use quell_tune::{TunePlan, TuneResult, TuneSpace, tune};
     use std::ops::ControlFlow;
 
     fn searched() -> TuneResult {
@@ -53,9 +52,10 @@ mod tests {
     #[test]
     fn the_profile_parses_to_the_mode_whatever_the_evidence_contains() {
         let (profile, description) = ("host".to_owned(), String::new());
-        let model = ModelFacts { profile, description, queues: 1, connections: 560 };
+        let model = SubjectFacts::Model(ModelFacts { profile, description, queues: 1, connections: 560 });
+        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &searched());
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
-        let text = text(&model, &searched(), mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
+        let text = text(&report, mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
         let program = profile.program.unwrap();
         assert_eq!(program.mode.map(|mode| mode.value), Some(mode), "{text}");

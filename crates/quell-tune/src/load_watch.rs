@@ -1,0 +1,103 @@
+//! Notices that the load of a subject has vanished or changed much during a search, so that slices before and after
+//! cannot be compared.
+
+use quell_experiment::SliceObservation;
+
+use crate::goal::TuneMetric;
+
+/// Number of slices of the present setting that are compared with the first ones. Their median is not the rate of one
+/// disturbed slice.
+const COMPARED: usize = 3;
+/// Number of consecutive slices without any request or packet, in any mode, after which the load counts as vanished.
+const EMPTY_SLICES: u32 = 5;
+/// Limits of the ratio of the rate to the first rate. A load that doubles or halves is outside, the noise of a busy
+/// machine inside.
+const RATIO: std::ops::RangeInclusive<f64> = 0.6..=1.7;
+
+/// Change of a load during a search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LoadChange {
+    /// Rate in the first slices of the present setting, per second.
+    pub(crate) from_per_s: f64,
+    /// Rate in the last slices, per second.
+    pub(crate) to_per_s: f64,
+}
+
+/// Rates of the slices so far.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadWatch {
+    /// Rates of the present setting, by load.
+    present: Vec<Vec<f64>>,
+    empty: u32,
+}
+
+impl LoadWatch {
+    pub(crate) fn new(loads: usize) -> Self {
+        Self { present: vec![Vec::new(); loads], empty: 0 }
+    }
+
+    /// Records a slice at the load with this index. The rate of other modes than the present one depends on the mode if
+    /// the load is a closed loop, so only its absence counts.
+    pub(crate) fn record(&mut self, load: usize, is_present: bool, slice: &SliceObservation) -> Option<LoadChange> {
+        let rate = TuneMetric::Requests.value(slice)?;
+        self.empty = if rate > 0.0 { 0 } else { self.empty + 1 };
+        let rates = self.present.get_mut(load)?;
+        if is_present && rate > 0.0 {
+            rates.push(rate);
+        }
+        let from_per_s = median(rates.get(..COMPARED)?);
+        if self.empty >= EMPTY_SLICES {
+            return Some(LoadChange { from_per_s, to_per_s: 0.0 });
+        }
+        let to_per_s = median(rates.get(COMPARED..)?.last_chunk::<COMPARED>()?);
+        (!RATIO.contains(&(to_per_s / from_per_s))).then_some(LoadChange { from_per_s, to_per_s })
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Change that slices of the present setting with these rates show, and the slice that shows it.
+    fn change(rates: &[f64]) -> Option<(usize, LoadChange)> {
+        let mut watch = LoadWatch::new(1);
+        let slice = |rate| SliceObservation::default().with_metric("requests-per-s", Some(rate));
+        rates.iter().enumerate().find_map(|(at, rate)| Some((at, watch.record(0, true, &slice(*rate))?)))
+    }
+
+    #[test]
+    fn a_load_that_doubles_is_noticed_after_two_slices() {
+        let (at, change) =
+            change(&[100.0, 101.0, 99.0, 100.0, 200.0, 200.0, 200.0]).unwrap_or_else(|| panic!("no change"));
+        assert_eq!((at, change), (5, LoadChange { from_per_s: 100.0, to_per_s: 200.0 }));
+    }
+
+    #[test]
+    fn a_load_that_vanishes_is_noticed_in_any_mode() {
+        let mut watch = LoadWatch::new(1);
+        let slice = |rate| SliceObservation::default().with_metric("packets-per-s", Some(rate));
+        assert!((0..3).all(|_| watch.record(0, true, &slice(50.0)).is_none()));
+        let noticed = (0..9).position(|_| watch.record(0, false, &slice(0.0)).is_some());
+        assert_eq!(noticed, Some(4));
+    }
+
+    #[test]
+    fn a_disturbed_slice_and_an_unknown_rate_are_not_a_change() {
+        assert_eq!(change(&[100.0, 100.0, 100.0, 100.0, 9.0, 100.0, 300.0, 101.0]), None);
+        let mut watch = LoadWatch::new(1);
+        assert!((0..20).all(|_| watch.record(0, true, &SliceObservation::default()).is_none()));
+    }
+
+    #[test]
+    fn each_load_has_its_own_rate() {
+        let mut watch = LoadWatch::new(2);
+        let slice = |rate| SliceObservation::default().with_metric("requests-per-s", Some(rate));
+        assert!((0..20).all(|at| watch.record(at % 2, true, &slice([10.0, 90.0][at % 2])).is_none()));
+    }
+}

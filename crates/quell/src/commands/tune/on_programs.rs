@@ -1,0 +1,209 @@
+//! Searches on running programs of this host: says what it would do, asks, starts the load, searches, restores.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use quell_bench::experiment::judge::Judges;
+use quell_bench::experiment::program::{Programs, Traffic};
+use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side};
+use quell_host::attach::Targets;
+use quell_host::journal::Journal;
+use quell_host::switching::{SwitchPlan, Switching};
+use quell_linux::visible;
+use quell_mode::DeliveryMode;
+use quell_tune::{RefusedMode, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
+
+use super::args::TuneArgs;
+use super::{Searched, guarded, refused, show_progress};
+use crate::commands::attach::{ask, keeper, refuse_every_process};
+use crate::commands::bench::on_programs::{LoadSource, affected, preview, stall, under_load};
+use crate::commands::bench::{self, seed_from_the_clock};
+use crate::exit::{Exit, Failure};
+use crate::journals::{journal, revert_killed_runs};
+use crate::output;
+use crate::render::progress::Progress;
+use crate::render::tune as render;
+
+const BUDGET: Duration = Duration::from_secs(180);
+/// Default duration of a slice, in ms. A command that measures latency needs more time.
+const SLICE_MS: u32 = 200;
+const JUDGED_SLICE_MS: u32 = 500;
+const SETTLE_MS: u32 = 10;
+/// Name of the load in the result.
+const LIVE: &str = "the present load";
+
+/// Searches on the programs of `targets`. Returns `None` after a dry run.
+pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched, Targets)>, Failure> {
+    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    refuse_every_process(&targets)?;
+    let words = |command: &Option<String>| bench::words(command.as_deref());
+    let (load, clients) = (words(&args.load)?, words(&args.clients)?);
+    let mut judges = Judges { latency: bench::judge(args.latency.as_deref())?, ..Judges::default() };
+    let slice_ms = args.slice.unwrap_or(if judges.is_empty() { SLICE_MS } else { JUDGED_SLICE_MS });
+    let mut plan = TunePlan {
+        guards: args.never.clone(),
+        loads: vec![LIVE.to_owned()],
+        slice_ms,
+        settle_ms: args.settle.unwrap_or(SETTLE_MS),
+        budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
+        ..TunePlan::new(
+            goal,
+            DeliveryMode::default(),
+            TuneSpace::default(),
+            args.seed.unwrap_or_else(seed_from_the_clock),
+        )
+    };
+    if let Some(limit) = guarded(&plan)? {
+        judges.run_max = limit;
+    }
+    let journal = journal();
+    if args.dry_run {
+        let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
+        let (preview, _) = with_present(&mut plan, preview, &targets)?;
+        let facts = ProgramsFacts::of(&preview, &targets, load.as_deref(), &judges, None);
+        output::data(&plan_text(&plan, &preview, &SubjectFacts::Programs(facts)))?;
+        return Ok(None);
+    }
+    // Changes left by a killed run must be reverted first. Otherwise they would be taken for the present setting.
+    revert_killed_runs(&journal).map_err(Failure::refused)?;
+    let source = LoadSource::of(load.clone(), clients);
+    let of_search = targets.clone();
+    let (mut searched, why) = under_load(&journal, source, |clients, has_load, stopped| {
+        let preview = preview(&of_search, &TuneSpace::default().all(), has_load, stopped)?;
+        let (preview, modes) = with_present(&mut plan, preview, &of_search)?;
+        plan.check().map_err(Failure::usage)?;
+        let facts = ProgramsFacts::of(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
+        let subject = SubjectFacts::Programs(facts);
+        output::say(plan_text(&plan, &preview, &subject).trim_end());
+        ask::unless(args.yes, "search?", "--yes")?;
+        // A command that fails is detected before anything is changed.
+        if !judges.is_empty() && judges.run(slice_ms, stopped).map_err(Failure::usage)?.is_none() {
+            return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
+        }
+        let traffic = match clients {
+            Some(clients) => Traffic::Clients(Box::new(clients)),
+            None => Traffic::Live(judges.clone()),
+        };
+        let result = search(plan, &preview, &modes, of_search, traffic, &journal, stopped)?;
+        Ok(Searched { subject, result, not_a_measurement: None })
+    })?;
+    searched.ended_because(why);
+    Ok(Some((searched, targets)))
+}
+
+fn search(
+    plan: TunePlan,
+    preview: &Preview,
+    modes: &[DeliveryMode],
+    targets: Targets,
+    traffic: Traffic,
+    journal: &Journal,
+    stopped: &dyn Fn() -> bool,
+) -> Result<TuneResult, Failure> {
+    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+    let switching = Switching::begin(journal, targets, &preview.plan, Some(&mut keeper::start))
+        .map_err(|error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed")))?;
+    let mut subject = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
+    let progress = Progress::new();
+    let mut watch = |event: TuneEvent<'_>| {
+        if let TuneEvent::SliceRecorded(tuner) = event {
+            show_progress(&progress, tuner);
+        }
+        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let finished = tune(&mut subject, plan, &mut |_, _| Ok(()), &mut watch);
+    progress.finish();
+    let finished = finished.map_err(Failure::usage)?;
+    finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(finished.result)
+}
+
+/// Completes the plan: which mode the programs have now, and which kinds of mode are not possible for them. Returns a
+/// preview of all modes, and the modes. A setting that is not in the grid is added to them.
+fn with_present(
+    plan: &mut TunePlan,
+    found: Preview,
+    targets: &Targets,
+) -> Result<(Preview, Vec<DeliveryMode>), Failure> {
+    let mut modes = TuneSpace::default().all();
+    let (preview, present) = match found.plan.present() {
+        Some(present) => (found, Some(present)),
+        None => match present_mode(&found.plan) {
+            Some(mode) => {
+                modes.push(mode);
+                let with_mode = Preview::of(targets, &modes).map_err(Failure::refused)?;
+                let present = with_mode.plan.present();
+                (with_mode, present)
+            }
+            None => (found, None),
+        },
+    };
+    let Some(present) = present else {
+        return Err(Failure::new(
+            Exit::NotSupported,
+            "the present settings differ between the queues or epolls of these programs, so no mode equals them, and a \
+             search has nothing to compare with (`quell show` lists them). Set one mode for all, for example with \
+             `quell apply`; nothing was changed",
+        ));
+    };
+    let space = TuneSpace { refused: refused_here(&preview, &modes) };
+    let arms = space.coarse();
+    if arms.len() < 2 {
+        let reasons: Vec<String> = space.refused.iter().map(|one| format!("{}: {}", one.kind, one.reason)).collect();
+        return Err(Failure::new(
+            Exit::NotSupported,
+            format!("no mode can be set on these programs; nothing was changed:\n{}", reasons.join("\n")),
+        ));
+    }
+    (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
+    Ok((preview, modes))
+}
+
+/// The settings of the first queue and the first epoll as a mode: `base` with overrides.
+fn present_mode(plan: &SwitchPlan) -> Option<DeliveryMode> {
+    let queue = plan.queues.first()?.old;
+    let epoll = plan.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
+    let settings = [
+        ("defer-hard-irqs", queue.defer_hard_irqs.map(u64::from)),
+        ("gro-flush-timeout", queue.gro_flush_timeout_ns),
+        ("irq-suspend-timeout", queue.irq_suspend_timeout_ns),
+        ("busy-poll-usecs", Some(epoll.busy_poll_usecs.into())),
+        ("busy-poll-budget", Some(epoll.busy_poll_budget.into())),
+        ("prefer-busy-poll", Some(epoll.prefer_busy_poll.into())),
+    ];
+    let overrides = settings.into_iter().filter_map(|(name, value)| Some(format!(",{name}={}", value?)));
+    format!("base{}", overrides.collect::<String>()).parse().ok()
+}
+
+/// Kinds of mode of which no value can be set, or that would stall the programs.
+fn refused_here(preview: &Preview, modes: &[DeliveryMode]) -> Vec<RefusedMode> {
+    let why = |mode: &DeliveryMode| {
+        let at = modes.iter().position(|other| other == mode)?;
+        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.why))
+    };
+    let mut refused = refused(modes, &why);
+    if let Some(finding) = stall(preview) {
+        let reason = format!("would stall these programs: {} (`quell doctor --explain {}`)", finding.seen, finding.id);
+        refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
+    }
+    refused
+}
+
+fn plan_text(plan: &TunePlan, preview: &Preview, subject: &SubjectFacts) -> String {
+    let affected = affected(preview);
+    format!(
+        "searches on {}\n{}{affected}everything is restored at the end, after Ctrl-C, and if this command is killed\n",
+        render::searched_on(subject),
+        render::plan(plan, ""),
+    )
+}
+
+impl Searched {
+    /// Replaces an interruption by its cause: the load has ended.
+    fn ended_because(&mut self, why: Option<String>) {
+        if let (Some(reason), quell_tune::TuneEnd::Interrupted) = (why, &self.result.end) {
+            let reason = visible::name(&reason).into_owned();
+            self.result.end = quell_tune::TuneEnd::SubjectFailed { reason };
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The server, its lab and its clients.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use quell_host::snapshot::{SnapshotScope, take};
+use quell_linux::process::{Child, Output, Spawn};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
+use quell_test_support::{Lacks, skip, wait_until};
+
+const OUTPUT_KEPT: usize = 64 * 1024;
+
+/// memcached in a lab, and clients that send requests.
+pub(crate) struct Stage {
+    pub(crate) lab: TestLab,
+    pub(crate) server: Child,
+    asks: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<()>>,
+    pub(crate) dir: tempfile::TempDir,
+    before: BTreeMap<String, String>,
+}
+
+impl Stage {
+    /// With one client that sends requests one after another.
+    pub(crate) fn enter(test: &str) -> Option<Self> {
+        Self::enter_with(test, Duration::ZERO)
+    }
+
+    /// With one client that pauses after each request.
+    pub(crate) fn enter_with(test: &str, pause: Duration) -> Option<Self> {
+        let mut lab = TestLab::raise(test, 1)?;
+        if Command::new("memcached").arg("-V").output().is_err() {
+            skip(Lacks::Server("memcached"), "memcached is not installed");
+            return None;
+        }
+        let server = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"]));
+        let mut stage = Self {
+            lab,
+            server,
+            asks: Arc::new(AtomicBool::new(true)),
+            clients: Vec::new(),
+            dir: tempfile::tempdir().unwrap(),
+            before: BTreeMap::new(),
+        };
+        stage.add_client(pause);
+        stage.before = stage.state();
+        Some(stage)
+    }
+
+    /// Starts another client, which exits when the server closes its connection.
+    pub(crate) fn add_client(&mut self, pause: Duration) {
+        let connect = || wait_until(|| TcpStream::connect("192.0.2.1:11211").map_err(|error| error.to_string()));
+        let mut connection = BufReader::new(self.lab.client.run(connect).unwrap());
+        connection.get_ref().set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+        ask(&mut connection).unwrap();
+        let goes_on = Arc::clone(&self.asks);
+        self.clients.push(std::thread::spawn(move || {
+            while goes_on.load(Ordering::Relaxed) && ask(&mut connection).is_ok() {
+                std::thread::sleep(pause);
+            }
+        }));
+    }
+
+    /// Stops all clients.
+    pub(crate) fn stop_clients(&mut self) {
+        self.asks.store(false, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            let _ = client.join();
+        }
+    }
+
+    /// Makes the present settings those that must be there at the end.
+    pub(crate) fn begin_here(&mut self) {
+        self.before = self.state();
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir.path().join("result.json")
+    }
+
+    /// Starts `quell` with this command, its options, and `--pid`.
+    pub(crate) fn start(&self, command: &[&str]) -> Child {
+        self.start_without_pid(&[command, &["--pid", &self.server.pid().to_string()]].concat())
+    }
+
+    /// Starts `quell` with this command and its options.
+    pub(crate) fn start_without_pid(&self, command: &[&str]) -> Child {
+        let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(command.iter().copied());
+        let spawn = spawn.env("QUELL_JOURNAL_DIR", self.dir.path().join("journal"));
+        spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
+    }
+
+    pub(crate) fn result(&self) -> serde_json::Value {
+        serde_json::from_slice(&std::fs::read(self.file()).unwrap()).unwrap()
+    }
+
+    /// Returns the settings of the server's queue and epolls, by name.
+    fn state(&self) -> BTreeMap<String, String> {
+        let scope = SnapshotScope { netns: Some(self.lab.server_name.clone()), ..SnapshotScope::default() };
+        let snapshot = take(&scope).unwrap().0;
+        let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+        let mut state: BTreeMap<String, String> =
+            napis.map(|napi| (format!("NAPI {}", napi.id), format!("{napi:?}"))).collect();
+        for process in snapshot.processes.iter().filter(|process| process.pid == self.server.pid()) {
+            for epoll in &process.files.known().unwrap().epolls {
+                state.insert(format!("epoll {}", epoll.fd), format!("{:?}", epoll.params));
+            }
+        }
+        state
+    }
+
+    pub(crate) fn wait_until_switched(&self) {
+        let suspends = || self.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+        wait_until(|| if suspends() { Ok(()) } else { Err("suspend200 was never set".to_owned()) });
+    }
+
+    /// Waits until a slice of suspend200 is complete, which shows as a change to another mode.
+    pub(crate) fn wait_until_a_slice_was_measured(&self) {
+        self.wait_until_switched();
+        let base = || self.lab.napi().settings.irq_suspend_timeout_ns == Some(0);
+        wait_until(|| if base() { Ok(()) } else { Err("the mode never changed again".to_owned()) });
+    }
+
+    /// Waits until the mode has changed to a suspending one and back six times: the present setting is in every block.
+    pub(crate) fn wait_until_slices_of_the_present_setting_were_measured(&self) {
+        (0..30).for_each(|_| self.wait_until_a_slice_was_measured());
+    }
+
+    pub(crate) fn assert_as_before(&self) {
+        wait_until(|| {
+            let now = self.state();
+            if now == self.before { Ok(()) } else { Err(format!("before {:?}, now {now:?}", self.before)) }
+        });
+        wait_until(|| {
+            let left: Vec<_> = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten().collect();
+            if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        });
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.stop_clients();
+    }
+}
+
+fn ask(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
+    connection.get_mut().write_all(b"version\r\n")?;
+    match connection.skip_until(b'\n')? {
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until `quell` exits. Returns exit code, stdout and stderr.
+pub(crate) fn end(mut quell: Child) -> (Option<i32>, String, String) {
+    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("quell exits in time");
+    let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
+    (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
+}
