@@ -128,7 +128,7 @@ impl Stage {
         wait_until(|| if base() { Ok(()) } else { Err("the mode never changed again".to_owned()) });
     }
 
-    /// Waits until the mode has changed to a suspending one and back six times: the present setting is in every block.
+    /// Waits until some blocks are complete. The present setting is in every block.
     pub(crate) fn wait_until_slices_of_the_present_setting_were_measured(&self) {
         (0..30).for_each(|_| self.wait_until_a_slice_was_measured());
     }
