@@ -1,11 +1,12 @@
 //! Reads the kernel counters of a trial at the start and at the end of the measured time, and returns the differences.
 //! If a counter could not be read both times, its difference is absent.
 
-use quell_linux::CpuList;
-use quell_linux::Pid;
-use quell_linux::bpf::{NapiPollCounter, NapiPolls};
+use std::collections::BTreeMap;
+
 use quell_linux::clock;
 use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
+use quell_linux::{CpuList, NapiId, Pid};
+use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
 /// Differences of the kernel counters over the measured time of a trial.
@@ -109,14 +110,14 @@ pub struct CounterReading {
     net_rx_softirqs: Option<u64>,
     timer_irqs: Option<u64>,
     cpus: Option<Stat>,
-    polls: Option<NapiPolls>,
+    polls: Option<BTreeMap<NapiId, PollCounters>>,
     drops: Option<u64>,
 }
 
 impl Watched {
     /// Reads all counters.
     #[must_use]
-    pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> CounterReading {
+    pub fn snapshot(&self, proc: &ProcRoot, sampler: Option<&Sampler>) -> CounterReading {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
         let client_side = self.generator.first().map(|&tid| proc.process(tid));
         let interrupts = proc.interrupts().ok();
@@ -133,7 +134,7 @@ impl Watched {
                 .and_then(|softirqs| self.server_cpus.iter().map(|cpu| softirqs.count("NET_RX", cpu)).sum()),
             timer_irqs: interrupts.as_ref().and_then(|interrupts| self.timer_irqs(interrupts)),
             cpus: proc.stat().ok(),
-            polls: polls.and_then(all_polls),
+            polls: sampler.and_then(|sampler| sampler.read().ok()),
             drops: drops(server_side.as_ref(), &self.server_devices)
                 .zip(if self.client_devices.is_empty() {
                     Some(0)
@@ -174,8 +175,14 @@ impl Watched {
         let cpu_use = |cpus: &CpuList, lab_ns: Option<u64>| {
             cpu_use(cpus, from.cpus.as_ref()?, to.cpus.as_ref()?, elapsed_ns, lab_ns?)
         };
-        let polls = from.polls.as_ref().zip(to.polls.as_ref());
-        let polls = |count: fn(&NapiPolls) -> u64| polls.map(|(from, to)| count(to).saturating_sub(count(from)));
+        let samples: Option<Vec<QueueSample>> = from
+            .polls
+            .as_ref()
+            .zip(to.polls.as_ref())
+            .map(|(from, to)| to.iter().map(|(napi, counters)| counters.since(from.get(napi))).collect());
+        // Without queues, polls are not counted.
+        let samples = samples.filter(|samples| !samples.is_empty());
+        let polls = |count: fn(&QueueSample) -> u64| Some(samples.as_ref()?.iter().map(count).sum());
         TrialCounters {
             server_run_ns,
             napi_run_ns,
@@ -185,16 +192,12 @@ impl Watched {
             irqs: increase(from.irqs, to.irqs),
             net_rx_softirqs: increase(from.net_rx_softirqs, to.net_rx_softirqs),
             timer_irqs: increase(from.timer_irqs, to.timer_irqs),
-            polls: polls(|polls| polls.polls),
-            empty_polls: polls(|polls| polls.empty),
-            polled_packets: polls(|polls| polls.packets),
+            polls: polls(|sample| sample.polls.total()),
+            empty_polls: polls(|sample| sample.empty),
+            polled_packets: polls(|sample| sample.packets),
             drops: increase(from.drops, to.drops),
         }
     }
-}
-
-fn all_polls(counter: &NapiPollCounter) -> Option<NapiPolls> {
-    counter.read().ok()?.into_values().reduce(NapiPolls::plus)
 }
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {

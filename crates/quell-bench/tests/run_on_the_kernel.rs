@@ -15,7 +15,8 @@ use quell_bench::run::{BenchError, LabEvent};
 use quell_bench::server::ServerCommand;
 use quell_experiment::{Criterion, SliceFlag, SliceObservation};
 use quell_linux::netns::Namespace;
-use quell_linux::{Pid, bpf, kernel, sched};
+use quell_linux::{Pid, kernel, sched};
+use quell_sampler::Sampler;
 use quell_test_support::{Lacks, skip_part};
 
 fn lab(result: &ExperimentResult) -> (&LabFacts, &ServerFacts) {
@@ -80,7 +81,7 @@ fn every_readable_counter_is_present() {
         assert_eq!(slice.metric("irqs-per-request"), None, "a veth has no interrupts");
     }
     let napi = quell_linux::NapiId::from_kernel(u32::MAX).unwrap();
-    if let Err(error) = bpf::NapiPollCounter::attach(kernel::sysfs(), &[napi]) {
+    if let Err(error) = Sampler::of(kernel::sysfs(), [napi]) {
         skip_part(Lacks::KernelFeature, format_args!("this machine cannot count polls: {error}"));
         assert!(slices(&result).all(|slice| slice.metric("polls-per-request").is_none()));
         return;

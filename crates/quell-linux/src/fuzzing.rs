@@ -105,13 +105,12 @@ pub fn settings_files(bytes: &[u8]) {
     let _ = files::IrqBans::parse(text.split('\0'));
 }
 
-/// Parses BTF and looks up the types that the tracepoint program needs.
+/// Parses BTF and looks up what the sampler needs.
 pub fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
     let _ = btf.member_offset("napi_struct", "napi_id");
     let _ = btf.member_offset("a", "b");
     let _ = btf.enumerator("NAPI_STATE_IN_BUSY_POLL");
-    let _ = btf.typedef_id("btf_trace_napi_poll");
 }
 
 fn names_a_line(error: Option<Malformed>, bytes: &[u8]) {

@@ -6,15 +6,13 @@
 mod common;
 
 use std::net::UdpSocket;
-use std::path::Path;
 
-use quell_linux::bpf::{CounterError, NapiPollCounter};
+use quell_linux::Pid;
 use quell_linux::capability::{self, Capability};
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::{self, SocketOptionError};
-use quell_linux::{NapiId, Pid};
 use quell_test_support::{Lacks, skip};
 
 fn without_capabilities<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
@@ -29,19 +27,6 @@ fn without_capabilities<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'st
 fn the_set_of_effective_capabilities_is_empty() {
     let set = without_capabilities(|| capability::effective(&ProcRoot::default())).unwrap().unwrap();
     assert_eq!(set.missing(&[Capability::NetAdmin]), [Capability::NetAdmin]);
-}
-
-#[test]
-fn counting_polls_names_the_required_capabilities() {
-    let napi = [NapiId::from_kernel(9000).unwrap()];
-    let error = without_capabilities(move || NapiPollCounter::attach(Path::new("/sys"), &napi)).unwrap_err();
-    match error {
-        CounterError::Unsupported(_) => skip(Lacks::KernelFeature, &error),
-        error => {
-            assert!(matches!(error, CounterError::Denied { .. }), "{error:?}");
-            assert!(error.to_string().contains("CAP_BPF"), "{error}");
-        }
-    }
 }
 
 #[test]

@@ -231,17 +231,7 @@ fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
 fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_ns: u64) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
-        let sample = queue.sample?;
-        let seen = EffectOnQueue {
-            napi: queue.napi,
-            for_ns,
-            packets: sample.packets,
-            polls: sample.polls.total(),
-            by_program: sample.polls.program,
-            found_suspended: Some(sample.program_found_suspended),
-            by_thread: sample.polls.thread,
-            interrupts: queue.interrupts,
-        };
+        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?, queue.interrupts);
         Some(judge(&mode, EpollsSetBy::Attachment, &seen))
     });
     verdicts.min_by_key(|verdict| match verdict {

@@ -56,6 +56,7 @@ struct queue {
 	__u64 poller;     /* of the last poll */
 	__u64 tid;        /* thread that ran the last poll */
 	__u64 deferrals;  /* empty polls that the interrupt stays masked for, after the last poll */
+	__u64 budget;     /* of the last poll */
 };
 
 #define ENABLED 1    /* the last poll enabled the interrupt */
@@ -172,7 +173,8 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		poller = THREAD;
 	else if (busy)
 		poller = PROGRAM;
-	else if (queue->poller == PROGRAM && queue->tid == task->pid && !timer_fired)
+	/* The poll after a loop has the budget of the loop. A softirq has the weight of the instance. */
+	else if (queue->poller == PROGRAM && queue->tid == task->pid && queue->budget == budget && !timer_fired)
 		poller = PROGRAM_LAST;
 	else if (is_ksoftirqd(task))
 		poller = KSOFTIRQD;
@@ -244,6 +246,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	queue->polled_at = now;
 	queue->poller = poller;
 	queue->tid = task->pid;
+	queue->budget = budget;
 	queue->deferrals = napi->defer_hard_irqs_count;
 	queue->flags = flags;
 	return 0;

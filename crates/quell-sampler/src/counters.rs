@@ -20,12 +20,16 @@ const WAITS: usize = POLLERS + 9;
 const POLLED_AT: usize = WAITS + BUCKETS + 1;
 const FLAGS: usize = WAITS + BUCKETS + 2;
 /// Size of `struct queue` in words of 64 bits.
-pub(crate) const WORDS: usize = WAITS + BUCKETS + 7;
+pub(crate) const WORDS: usize = WAITS + BUCKETS + 8;
 const ENABLED: u64 = 1;
 
 /// Counters of an instance since it was selected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PollCounters([u64; WORDS]);
+pub struct PollCounters {
+    words: [u64; WORDS],
+    /// Whether the kernel can suspend interrupts.
+    sees_suspension: bool,
+}
 
 /// Polls of an instance by who polled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -69,8 +73,10 @@ pub struct QueueSample {
     pub empty: u64,
     /// Polls that used their whole budget, so that packets may have stayed in the ring.
     pub budget_exhausted: u64,
-    /// Polls in loops of busy-polling programs that found the interrupt suspended.
-    pub program_found_suspended: u64,
+    /// Polls in loops of busy-polling programs that found the interrupt suspended. Null if the kernel cannot suspend
+    /// interrupts (before Linux 6.13). 0 if the suspension timeout does not exceed the deferral timeout, because the two
+    /// are then indistinguishable.
+    pub program_found_suspended: Option<u64>,
     /// Nanoseconds with the interrupt enabled.
     pub enabled_ns: u64,
     /// Nanoseconds with the interrupt masked but not suspended: deferred, or polled again and again.
@@ -84,18 +90,18 @@ pub struct QueueSample {
 impl PollCounters {
     /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
     /// with the interrupt enabled or masked.
-    pub(crate) fn at(mut words: [u64; WORDS], now_ns: u64) -> Self {
+    pub(crate) fn at(mut words: [u64; WORDS], sees_suspension: bool, now_ns: u64) -> Self {
         if words[POLLED_AT] > 0 {
             let since_poll = now_ns.saturating_sub(words[POLLED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }
-        Self(words)
+        Self { words, sees_suspension }
     }
 
     /// What happened since an earlier reading; since the selection, if there is none.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> QueueSample {
-        let between = |word: usize| self.0[word].saturating_sub(earlier.map_or(0, |earlier| earlier.0[word]));
+        let between = |word: usize| self.words[word].saturating_sub(earlier.map_or(0, |earlier| earlier.words[word]));
         let [interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last] = std::array::from_fn(between);
         let waits: [u64; BUCKETS] = std::array::from_fn(|bucket| between(WAITS + bucket));
         QueueSample {
@@ -103,7 +109,7 @@ impl PollCounters {
             packets: between(PACKETS),
             empty: between(EMPTY),
             budget_exhausted: between(BUDGET_EXHAUSTED),
-            program_found_suspended: between(FOUND_SUSPENDED),
+            program_found_suspended: self.sees_suspension.then(|| between(FOUND_SUSPENDED)),
             enabled_ns: between(ENABLED_NS),
             masked_ns: between(MASKED_NS),
             suspended_ns: between(SUSPENDED_NS),
@@ -120,7 +126,7 @@ mod tests {
     fn counters(words: &[(usize, u64)], now_ns: u64) -> PollCounters {
         let mut all = [0; WORDS];
         words.iter().for_each(|&(word, value)| all[word] = value);
-        PollCounters::at(all, now_ns)
+        PollCounters::at(all, true, now_ns)
     }
 
     #[test]
@@ -138,6 +144,13 @@ mod tests {
         let idle = |flags| counters(&[(POLLED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
         assert_eq!((idle(ENABLED).enabled_ns, idle(ENABLED).masked_ns), (4_000, 0));
         assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
-        assert_eq!(counters(&[], 5_000).since(None), QueueSample::default());
+        let unpolled = QueueSample { program_found_suspended: Some(0), ..QueueSample::default() };
+        assert_eq!(counters(&[], 5_000).since(None), unpolled);
+    }
+
+    #[test]
+    fn a_kernel_without_suspension_has_no_count_of_suspended_polls() {
+        let polled = PollCounters::at([9; WORDS], false, 0).since(None);
+        assert_eq!((polled.program_found_suspended, polled.polls.program), (None, 9));
     }
 }

@@ -17,8 +17,11 @@ use crate::counters::{PollCounters, WORDS};
 /// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
 const MAP: &str = "queues";
-/// Programs and their tracepoints.
-const PROGRAMS: [(&str, &str); 2] = [("quell_poll", "napi_poll"), ("quell_timer", "hrtimer_expire_entry")];
+/// A program and its tracepoint.
+type Program = (&'static str, &'static str);
+const POLLS: Program = ("quell_poll", "napi_poll");
+/// Runs for every timer of the host.
+const TIMERS: Program = ("quell_timer", "hrtimer_expire_entry");
 
 /// Why polls cannot be sampled.
 #[derive(Debug, Error)]
@@ -77,6 +80,7 @@ fn is_rejection(causes: &[&(dyn Error + 'static)]) -> bool {
 pub struct Sampler {
     queues: HashMap<MapData, u32, [u64; WORDS]>,
     selected: BTreeSet<NapiId>,
+    sees_suspension: bool,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
@@ -88,11 +92,16 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path) -> Result<Self, SamplerError> {
+        Self::attach_programs(sys, &[POLLS, TIMERS])
+    }
+
+    fn attach_programs(sys: &Path, attached: &[Program]) -> Result<Self, SamplerError> {
         let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
         let bit = |name: &str| -> Result<u64, SamplerError> {
             kernel.enumerator(name).map(|bit| 1 << (bit & 63)).map_err(SamplerError::Unsupported)
         };
         let (sched, in_busy_poll) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
+        let sees_suspension = kernel.member_offset("napi_struct", "irq_suspend_timeout").is_ok();
         let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
             .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
         let mut programs = EbpfLoader::new()
@@ -101,7 +110,7 @@ impl Sampler {
             .override_global("IN_BUSY_POLL", &in_busy_poll, true)
             .load(OBJECT)
             .map_err(|error| SamplerError::new("loading the maps", &error))?;
-        for (name, tracepoint) in PROGRAMS {
+        for &(name, tracepoint) in attached {
             let program: Option<Result<&mut BtfTracePoint, _>> = programs.program_mut(name).map(TryInto::try_into);
             let Some(program) = program else { return Err(missing(name)) };
             let attached = program.and_then(|program| {
@@ -112,7 +121,18 @@ impl Sampler {
         }
         let map = programs.take_map(MAP).ok_or_else(|| missing(MAP))?;
         let queues = HashMap::try_from(map).map_err(|error| SamplerError::new("opening the map", &error))?;
-        Ok(Self { queues, selected: BTreeSet::new(), _programs: programs })
+        Ok(Self { queues, selected: BTreeSet::new(), sees_suspension, _programs: programs })
+    }
+
+    /// Samples these instances without the program that runs for every timer of the host. Polls of the deferral timer
+    /// then count as `rescheduled`, and [`timer`](crate::PollsByPoller::timer) stays 0.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach) and [`select`](Self::select).
+    pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
+        let mut sampler = Self::attach_programs(sys, &[POLLS])?;
+        sampler.select(napis.into_iter().collect())?;
+        Ok(sampler)
     }
 
     /// Selects these instances instead of the previous ones. Counters of those that stay selected go on; the others
@@ -140,7 +160,7 @@ impl Sampler {
         let read = |&napi: &NapiId| {
             let words = self.queues.get(&napi.get(), 0);
             let words = words.map_err(|error| SamplerError::new("reading the counters", &error))?;
-            Ok((napi, PollCounters::at(words, clock::monotonic_ns())))
+            Ok((napi, PollCounters::at(words, self.sees_suspension, clock::monotonic_ns())))
         };
         self.selected.iter().map(read).collect()
     }

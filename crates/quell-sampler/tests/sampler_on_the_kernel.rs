@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use quell_linux::NapiId;
+use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::Trigger;
 use quell_linux::netdev::{NapiThreading, PartialNapiSettings};
 use quell_sampler::{QueueSample, Sampler, SamplerError};
@@ -50,6 +52,9 @@ const DEFERRING: PartialNapiSettings = PartialNapiSettings {
     irq_suspend_timeout_ns: Some(0),
     threaded: None,
 };
+
+const SUSPENDING: PartialNapiSettings =
+    PartialNapiSettings { irq_suspend_timeout_ns: Some(1_000_000_000), ..DEFERRING };
 
 #[test]
 fn a_kernel_without_btf_is_unsupported() {
@@ -100,12 +105,11 @@ fn polls_by_the_napi_thread_are_its_own() {
 }
 
 /// Polls of a queue whose program waits with preferred busy polling. Each datagram arrives before the program waits.
-fn of_a_waiting_program(test: &str, irq_suspend_timeout: Duration) -> Option<QueueSample> {
+fn of_a_waiting_program(test: &str, busy_poll_budget: u16, napi: PartialNapiSettings) -> Option<QueueSample> {
     let lab = TestLab::raise(test, 1)?;
     let mut program = UdpProgram::start(&lab, Trigger::Level);
-    program.set_epoll(PREFER);
-    let suspending = u64::try_from(irq_suspend_timeout.as_nanos()).unwrap();
-    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(suspending), ..DEFERRING });
+    program.set_epoll(EpollParams { busy_poll_budget, ..PREFER });
+    lab.set_napi(&napi);
     let sampler = sampler_of(&lab.napis)?;
     for _ in 0..DATAGRAMS {
         program.send(1);
@@ -119,12 +123,61 @@ fn of_a_waiting_program(test: &str, irq_suspend_timeout: Duration) -> Option<Que
 
 #[test]
 fn polls_by_a_program_with_suspended_interrupt_are_counted() {
-    let Some(suspended) = of_a_waiting_program("smp-susp", Duration::from_secs(1)) else { return };
-    let found = suspended.program_found_suspended;
+    let Some(suspended) = of_a_waiting_program("smp-susp", 64, SUSPENDING) else { return };
+    let found = suspended.program_found_suspended.unwrap();
     assert!(found > 0 && found <= suspended.polls.program && suspended.suspended_ns > 0, "{suspended:?}");
-    let Some(deferred) = of_a_waiting_program("smp-prefer", Duration::ZERO) else { return };
+    let Some(deferred) = of_a_waiting_program("smp-prefer", 64, DEFERRING) else { return };
     assert!(deferred.polls.program > 0, "{deferred:?}");
-    assert_eq!((deferred.program_found_suspended, deferred.suspended_ns), (0, 0), "{deferred:?}");
+    assert_eq!((deferred.program_found_suspended, deferred.suspended_ns), (Some(0), 0), "{deferred:?}");
+}
+
+#[test]
+fn an_interrupt_without_deferral_is_not_suspended_although_the_timer_runs() {
+    let undeferring = PartialNapiSettings { defer_hard_irqs: Some(0), ..SUSPENDING };
+    let Some(undeferred) = of_a_waiting_program("smp-undefer", 64, undeferring) else { return };
+    assert!(undeferred.polls.program > 0, "{undeferred:?}");
+    assert_eq!((undeferred.program_found_suspended, undeferred.suspended_ns), (Some(0), 0), "{undeferred:?}");
+}
+
+#[test]
+fn the_poll_after_a_loop_is_not_one_of_the_loop() {
+    let Some(narrow) = of_a_waiting_program("smp-last", 32, DEFERRING) else { return };
+    if narrow.polls.program_last == 0 {
+        return skip(Lacks::Machine, "this kernel ends busy-poll loops without a final poll (Linux 7.3)");
+    }
+    // A loop has at least one poll before it.
+    assert!(narrow.polls.program_last <= narrow.polls.program, "{narrow:?}");
+}
+
+#[test]
+fn an_instance_that_does_not_exist_has_no_polls() {
+    let absent = NapiId::from_kernel(u32::MAX).unwrap();
+    let Some(sampler) = sampler_of(&[absent]) else { return };
+    let seen = sample(&sampler, absent);
+    assert_eq!((seen.polls.total(), seen.packets, seen.enabled_ns, seen.masked_ns), (0, 0, 0, 0), "{seen:?}");
+}
+
+#[test]
+#[ignore = "entry point of the process that the test of missing capabilities starts"]
+fn the_process_without_capabilities() {
+    match Sampler::attach(Path::new("/sys")) {
+        Err(error @ SamplerError::Denied { .. }) => assert!(error.to_string().contains("CAP_BPF"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_capabilities_the_error_names_them() {
+    if sampler_of(&[]).is_none() {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", "--bounding-set=-all"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "the_process_without_capabilities", "--ignored"]);
+    match command.output() {
+        Err(error) => skip(Lacks::Tool("setpriv"), &error),
+        Ok(said) => assert!(said.status.success(), "{said:?}"),
+    }
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, take};
-use quell_linux::bpf::NapiPollCounter;
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::DeliveryMode;
+use quell_sampler::Sampler;
 
 use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::{ComparisonError, Timing, server_side};
@@ -237,10 +237,9 @@ impl ExperimentSubject for StartedCommand<'_> {
         let snapshot = observe()?;
         let napis = napis(&snapshot, &pids);
         let watched = server_side::watched(&snapshot, &pids, &napis);
-        let counted: Vec<NapiId> = napis.into_iter().collect();
         // If the kernel does not allow counting polls, the metrics of polls are absent.
-        let polls = NapiPollCounter::attach(kernel::sysfs(), &counted).ok();
-        let observed = server_side::observe(&watched, polls.as_ref(), &self.judges, slice_ms, self.stopped)?;
+        let sampler = Sampler::of(kernel::sysfs(), napis).ok();
+        let observed = server_side::observe(&watched, sampler.as_ref(), &self.judges, slice_ms, self.stopped)?;
         self.runner.check_running()?;
         if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {
             self.without_effect.insert(running.mode.to_string(), why);

@@ -10,11 +10,11 @@ use quell_host::attach::plan::AttachObstacle;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
-use quell_linux::bpf::NapiPollCounter;
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_linux::{NapiId, Pid, kernel};
+use quell_linux::{Pid, kernel};
 use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad, Schedule};
 use quell_mode::DeliveryMode;
+use quell_sampler::Sampler;
 use quell_stats::LatencyHistogram;
 
 use super::clients::{ClientsError, RemoteClients, RemoteWindow};
@@ -41,7 +41,7 @@ pub struct Programs<'a> {
     /// Reason why a mode cannot be set, for each mode in `modes`.
     impossible: Vec<Option<String>>,
     watched: Watched,
-    polls: Option<NapiPollCounter>,
+    sampler: Option<Sampler>,
     /// Source of the requests.
     pub traffic: Traffic,
     stopped: &'a dyn Fn() -> bool,
@@ -102,7 +102,6 @@ impl<'a> Programs<'a> {
         traffic: Traffic,
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
-        let napis: Vec<NapiId> = plan.napis().into_iter().collect();
         let reason = |index: usize, of_plan: &Vec<AttachObstacle>| {
             let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
             impossible.get(index).cloned().flatten().or(of_plan)
@@ -113,7 +112,7 @@ impl<'a> Programs<'a> {
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
             watched,
             // If the kernel does not allow counting polls, the metrics of polls are absent.
-            polls: NapiPollCounter::attach(kernel::sysfs(), &napis).ok(),
+            sampler: Sampler::of(kernel::sysfs(), plan.napis()).ok(),
             traffic,
             stopped,
             proc: ProcRoot::default(),
@@ -165,7 +164,7 @@ impl<'a> Programs<'a> {
         let mut observer = Observer {
             watched: &self.watched,
             proc: &self.proc,
-            polls: self.polls.as_ref(),
+            sampler: self.sampler.as_ref(),
             stopped: self.stopped,
             readings: Vec::with_capacity(2),
             beside: beside.as_deref(),
@@ -191,7 +190,7 @@ impl<'a> Programs<'a> {
             let mut observer = Observer {
                 watched: &self.watched,
                 proc: &self.proc,
-                polls: self.polls.as_ref(),
+                sampler: self.sampler.as_ref(),
                 stopped: self.stopped,
                 readings: Vec::with_capacity(2),
                 beside: None,
@@ -230,7 +229,7 @@ impl<'a> Programs<'a> {
             Traffic::Live(judges) => judges,
             Traffic::Generator(..) | Traffic::Clients(_) => &none,
         };
-        let observed = server_side::observe(&self.watched, self.polls.as_ref(), judges, slice_ms, self.stopped)?;
+        let observed = server_side::observe(&self.watched, self.sampler.as_ref(), judges, slice_ms, self.stopped)?;
         Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
     }
 
@@ -289,7 +288,7 @@ pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
 struct Observer<'a> {
     watched: &'a Watched,
     proc: &'a ProcRoot,
-    polls: Option<&'a NapiPollCounter>,
+    sampler: Option<&'a Sampler>,
     stopped: &'a dyn Fn() -> bool,
     readings: Vec<CounterReading>,
     beside: Option<&'a BesideClient>,
@@ -308,12 +307,12 @@ impl Observer<'_> {
 impl RunObserver for Observer<'_> {
     fn window_started(&mut self) {
         self.take_beside();
-        self.readings.push(self.watched.snapshot(self.proc, self.polls));
+        self.readings.push(self.watched.snapshot(self.proc, self.sampler));
     }
 
     fn window_ended(&mut self) {
         self.take_beside();
-        self.readings.push(self.watched.snapshot(self.proc, self.polls));
+        self.readings.push(self.watched.snapshot(self.proc, self.sampler));
     }
 
     fn progress(&mut self, _: &Progress) -> std::ops::ControlFlow<()> {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::SliceObservation;
 use quell_host::snapshot::{Snapshot, SnapshotNapi};
-use quell_linux::bpf::NapiPollCounter;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
+use quell_sampler::Sampler;
 
 use super::figures;
 use super::judge::{JudgeError, Judges, PrintedFigures};
@@ -24,13 +24,13 @@ const TICK: Duration = Duration::from_millis(20);
 /// Fails if a judge fails or prints no figures.
 pub fn observe(
     watched: &Watched,
-    polls: Option<&NapiPollCounter>,
+    sampler: Option<&Sampler>,
     judges: &Judges,
     slice_ms: u32,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Option<(SliceObservation, PrintedFigures)>, JudgeError> {
     let proc = ProcRoot::default();
-    let first = watched.snapshot(&proc, polls);
+    let first = watched.snapshot(&proc, sampler);
     let began = Instant::now();
     let printed = match judges.is_empty() {
         true => PrintedFigures::new(),
@@ -43,7 +43,7 @@ pub fn observe(
     if !sleep(left, stopped) {
         return Ok(None);
     }
-    let counters = watched.between(&first, &watched.snapshot(&proc, polls));
+    let counters = watched.between(&first, &watched.snapshot(&proc, sampler));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
     let requests = printed.get(figures::PRINTED_REQUESTS).map(|requests| *requests as u64);
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());

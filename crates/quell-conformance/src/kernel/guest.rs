@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell_linux::bpf::NapiPollCounter;
 use quell_linux::epoll_params;
 use quell_linux::event::Epoll;
 use quell_linux::netdev::Netdev;
@@ -13,6 +12,7 @@ use quell_linux::socket_options;
 use quell_linux::tcp::Blocking;
 use quell_linux::udp::UdpSocket;
 use quell_linux::{InterfaceName, NapiId, Pid, kernel, sched};
+use quell_sampler::Sampler;
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::{Control, PlayError, Side, Site, failed};
@@ -47,11 +47,11 @@ pub enum GuestSiteError {
 pub struct GuestSite {
     /// Site to run scenarios on.
     pub site: Site,
-    /// Keeps the tracepoint enabled, so that the kernel does not patch its branch or its call while polls execute them.
+    /// Keeps the tracepoints enabled, so that the kernel does not patch their branches or calls while polls execute them.
     /// One reader is not enough: the kernel switches from a direct call to a list when a second reader appears. Under
     /// QEMU's emulation, a CPU can hit the breakpoint of such a patch (`text_poke_bp`) after the kernel has removed it,
     /// which causes a panic in the guest.
-    _tracepoint_stays_on: [NapiPollCounter; 2],
+    _tracepoint_stays_on: [Sampler; 2],
 }
 
 /// Brings up both NICs of the guest that this program runs in.
@@ -64,7 +64,7 @@ pub fn raise() -> Result<GuestSite, GuestSiteError> {
     let peer = GuestNic::raise(End::Client, PEER_CPU)?;
     let (application, peer) = (side(application), side(peer));
     let napi = napi_of_the_queue(&application, &peer)?.ok_or(GuestSiteError::PastNapi)?;
-    let reader = || NapiPollCounter::attach(kernel::sysfs(), &[napi]).map_err(PlayError::from);
+    let reader = || Sampler::of(kernel::sysfs(), [napi]).map_err(PlayError::from);
     let site = Site {
         control: control(&application, napi),
         application,

@@ -16,7 +16,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quell_linux::bpf::CounterError;
 use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_linux::netlink::NetlinkError;
@@ -27,6 +26,7 @@ use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::{EpollParams, NapiSettings, Threaded};
+use quell_sampler::SamplerError;
 
 use crate::observe::{Observations, SentMessage};
 use crate::scenario::{Need, Scenario};
@@ -134,7 +134,7 @@ pub enum PlayError {
     SocketOption(#[from] SocketOptionError),
     /// Polls could not be counted.
     #[error(transparent)]
-    Counter(#[from] CounterError),
+    Sampler(#[from] SamplerError),
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use quell_linux::bpf::{CounterError, NapiPollCounter, NapiPolls};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, kernel};
 use quell_mode::{DeliveryMode, Threaded};
+use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ pub struct EffectOnQueue {
     pub for_ns: u64,
     /// Packets received in polls.
     pub packets: u64,
-    /// Polls by the program's threads, without the last poll of each busy poll.
+    /// All polls.
     pub polls: u64,
     /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
@@ -64,7 +64,7 @@ pub enum ModeVerdict {
 ///
 /// # Errors
 /// When polls cannot be counted, usually because of missing privileges.
-pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, CounterError> {
+pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, SamplerError> {
     let mut counting = PollCounting::begin(queues.to_vec())?;
     wait();
     counting.next()
@@ -77,29 +77,28 @@ pub(super) struct PollCounting {
     pub(super) queues: Vec<QueueStep>,
     /// Start of the present interval.
     pub(super) began: Instant,
-    counter: NapiPollCounter,
-    polls: BTreeMap<NapiId, NapiPolls>,
+    sampler: Sampler,
+    polls: BTreeMap<NapiId, PollCounters>,
     irqs: BTreeMap<NapiId, u64>,
 }
 
 impl PollCounting {
     /// Begins the first interval.
-    pub(super) fn begin(queues: Vec<QueueStep>) -> Result<Self, CounterError> {
-        let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
-        let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
-        let (began, irqs, polls) = (Instant::now(), interrupts(&queues), counter.read()?);
-        Ok(Self { queues, began, counter, polls, irqs })
+    pub(super) fn begin(queues: Vec<QueueStep>) -> Result<Self, SamplerError> {
+        let sampler = Sampler::of(kernel::sysfs(), queues.iter().map(|step| step.napi))?;
+        let (began, irqs, polls) = (Instant::now(), interrupts(&queues), sampler.read()?);
+        Ok(Self { queues, began, sampler, polls, irqs })
     }
 
     /// Ends the interval, and begins the next one.
-    pub(super) fn next(&mut self) -> Result<Vec<EffectOnQueue>, CounterError> {
-        let (now, irqs, polls) = (Instant::now(), interrupts(&self.queues), self.counter.read()?);
+    pub(super) fn next(&mut self) -> Result<Vec<EffectOnQueue>, SamplerError> {
+        let (now, irqs, polls) = (Instant::now(), interrupts(&self.queues), self.sampler.read()?);
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
         let seen = |napi: NapiId| {
-            let polls = polls.get(&napi)?.since(&self.polls.get(&napi).copied().unwrap_or_default());
+            let sample = polls.get(&napi)?.since(self.polls.get(&napi));
             let interrupts = irqs.get(&napi).zip(self.irqs.get(&napi));
             let interrupts = interrupts.map(|(after, before)| after.saturating_sub(*before));
-            Some(EffectOnQueue::of(napi, for_ns, polls, interrupts))
+            Some(EffectOnQueue::of(napi, for_ns, &sample, interrupts))
         };
         let seen = self.queues.iter().filter_map(|step| seen(step.napi)).collect();
         (self.began, self.irqs, self.polls) = (now, irqs, polls);
@@ -114,9 +113,20 @@ fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
 }
 
 impl EffectOnQueue {
-    fn of(napi: NapiId, for_ns: u64, polls: NapiPolls, interrupts: Option<u64>) -> Self {
-        let NapiPolls { polls, packets, by_thread, by_busy_poll: by_program, found_suspended, .. } = polls;
-        Self { napi, for_ns, packets, polls, by_program, found_suspended, by_thread, interrupts }
+    /// Observations from a sample of `for_ns` nanoseconds, with the interrupts of that time.
+    #[must_use]
+    pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample, interrupts: Option<u64>) -> Self {
+        let QueueSample { polls, packets, program_found_suspended: found_suspended, .. } = *sample;
+        Self {
+            napi,
+            for_ns,
+            packets,
+            polls: polls.total(),
+            by_program: polls.program,
+            found_suspended,
+            by_thread: polls.thread,
+            interrupts,
+        }
     }
 
     /// Lower bound of the number of polls that the kernel started by itself. The last poll of a busy poll looks like

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_linux::NapiId;
-use quell_linux::bpf::CounterError;
+use quell_sampler::SamplerError;
 use tracing::{info, warn};
 
 use super::effect::{ModeVerdict, PollCounting, judge};
@@ -58,7 +58,7 @@ impl EffectWatch {
         &mut self,
         request: &AttachRequest,
         queues: impl Iterator<Item = &'a QueueStep>,
-    ) -> Result<Vec<EffectChange>, CounterError> {
+    ) -> Result<Vec<EffectChange>, SamplerError> {
         let queues: Vec<QueueStep> = queues.cloned().collect();
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {

@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use quell_linux::bpf::{CounterError, NapiPollCounter};
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid, kernel};
+use quell_sampler::{QueueSample, Sampler, SamplerError};
 use tracing::{debug, warn};
 
 use super::plan::QueueStep;
@@ -37,7 +37,7 @@ pub struct Stalled {
 /// Watches queues for stalls.
 #[derive(Debug, Default)]
 pub struct StallWatch {
-    counter: Option<NapiPollCounter>,
+    sampler: Option<Sampler>,
     queues: BTreeMap<NapiId, Watched>,
     ran_ns: BTreeMap<Pid, u64>,
 }
@@ -56,18 +56,23 @@ impl StallWatch {
     ///
     /// # Errors
     /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
-    pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), CounterError> {
+    pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), SamplerError> {
         let suspended = queues.filter(|step| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
         let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
         if wanted.keys().eq(self.queues.keys()) {
             return Ok(());
         }
-        let ids: Vec<NapiId> = wanted.keys().copied().collect();
-        self.counter = if ids.is_empty() { None } else { Some(NapiPollCounter::attach(kernel::sysfs(), &ids)?) };
+        let napis = wanted.keys().copied();
+        match &mut self.sampler {
+            _ if wanted.is_empty() => self.sampler = None,
+            Some(sampler) => sampler.select(napis.collect())?,
+            None => self.sampler = Some(Sampler::of(kernel::sysfs(), napis)?),
+        }
         let now = Instant::now();
         let watched = |(napi, namespace_cookie)| {
             let (last_poll, looked_at, patience) = (now, now, SUSPICIOUS_AFTER);
-            (napi, Watched { namespace_cookie, polls: 0, last_poll, looked_at, patience })
+            let new = Watched { namespace_cookie, polls: 0, last_poll, looked_at, patience };
+            (napi, self.queues.get(&napi).copied().unwrap_or(new))
         };
         self.queues = wanted.into_iter().map(watched).collect();
         Ok(())
@@ -77,14 +82,14 @@ impl StallWatch {
     ///
     /// # Errors
     /// When the poll counts cannot be read.
-    pub fn look(&mut self, proc: &ProcRoot, programs: &BTreeSet<Pid>) -> Result<Vec<Stalled>, CounterError> {
-        let Some(counter) = &self.counter else { return Ok(Vec::new()) };
+    pub fn look(&mut self, proc: &ProcRoot, programs: &BTreeSet<Pid>) -> Result<Vec<Stalled>, SamplerError> {
+        let Some(sampler) = &self.sampler else { return Ok(Vec::new()) };
         let now = Instant::now();
-        let counted = counter.read()?;
+        let counted = samples(sampler)?;
         let they_ran = ran(proc, programs, &mut self.ran_ns);
         let mut stalled = Vec::new();
         for (napi, watched) in &mut self.queues {
-            let polls = counted.get(napi).map_or(0, |counts| counts.polls);
+            let polls = counted.get(napi).map_or(0, |sample| sample.polls.total());
             if watched.was_polled(polls, now) {
                 continue;
             }
@@ -94,13 +99,13 @@ impl StallWatch {
             }
             let Some(resumer) = resumer(proc, *napi, watched.namespace_cookie, programs) else { continue };
             // Preparing the resumer took time. Packets that the kernel polled during that time were not stalled.
-            let before = counter.read()?.get(napi).copied().unwrap_or_default();
-            if watched.was_polled(before.polls, Instant::now()) {
+            let before = samples(sampler)?.get(napi).copied().unwrap_or_default();
+            if watched.was_polled(before.polls.total(), Instant::now()) {
                 continue;
             }
             debug!(napi = napi.get(), unpolled = ?(now - watched.last_poll), "nobody polls the queue although its program runs");
             let Ok(freed) = resumer.poll() else { continue };
-            let after = counter.read()?.get(napi).copied().unwrap_or_default();
+            let after = samples(sampler)?.get(napi).copied().unwrap_or_default();
             let packets = after.packets.saturating_sub(before.packets);
             if packets > 0 {
                 warn!(napi = napi.get(), packets, ?freed, "freed a stalled queue");
@@ -108,7 +113,7 @@ impl StallWatch {
             }
             // The polls of this check itself must not count as activity.
             let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
-            *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
+            *watched = Watched { polls: after.polls.total(), looked_at: now, patience, ..*watched };
         }
         Ok(stalled)
     }
@@ -123,6 +128,11 @@ impl Watched {
         }
         was_polled
     }
+}
+
+/// Polls of each queue since its selection.
+fn samples(sampler: &Sampler) -> Result<BTreeMap<NapiId, QueueSample>, SamplerError> {
+    Ok(sampler.read()?.into_iter().map(|(napi, counters)| (napi, counters.since(None))).collect())
 }
 
 /// Whether any of the programs used CPU time since the last check.

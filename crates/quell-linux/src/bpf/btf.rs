@@ -1,5 +1,5 @@
 //! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): offsets of structure
-//! members, values of enumerators and type ids. The content is untrusted. Invalid bytes cause an error, never a panic.
+//! members and values of enumerators. The content is untrusted. Invalid bytes cause an error, never a panic.
 
 use std::fs;
 use std::io;
@@ -50,7 +50,6 @@ mod kind {
     pub(super) const STRUCT: u32 = 4;
     pub(super) const UNION: u32 = 5;
     pub(super) const ENUM: u32 = 6;
-    pub(super) const TYPEDEF: u32 = 8;
     pub(super) const VOLATILE: u32 = 9;
     pub(super) const CONST: u32 = 10;
     pub(super) const RESTRICT: u32 = 11;
@@ -175,20 +174,6 @@ impl Btf {
             }
         }
         Err(BtfError::NotFound { what: format!("enumerator `{name}`") })
-    }
-
-    /// Id of a typedef.
-    ///
-    /// # Errors
-    /// When no typedef has this name.
-    pub fn typedef_id(&self, name: &str) -> Result<u32, BtfError> {
-        for (id, ty) in (1..).zip(self.all()) {
-            let ty = ty?;
-            if ty.kind == kind::TYPEDEF && self.is_named(ty.name, name) {
-                return Ok(id);
-            }
-        }
-        Err(BtfError::NotFound { what: format!("typedef `{name}`") })
     }
 
     fn section(&self, base: usize, field: usize) -> Result<std::ops::Range<usize>, BtfError> {
@@ -388,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tracepoint_of_the_running_kernel_is_found() {
+    fn the_running_kernel_has_what_the_sampler_looks_up() {
         let btf = match Btf::of_kernel(Path::new("/sys")) {
             Err(error @ BtfError::Absent { .. }) => {
                 skip(Lacks::KernelFeature, &error);
@@ -396,7 +381,7 @@ mod tests {
             }
             btf => btf.unwrap(),
         };
-        assert_ne!(btf.typedef_id("btf_trace_napi_poll").unwrap(), 0);
+        assert_ne!(btf.enumerator("NAPI_STATE_IN_BUSY_POLL").unwrap(), 0);
         assert_ne!(btf.member_offset("napi_struct", "napi_id").unwrap(), 0);
     }
 }

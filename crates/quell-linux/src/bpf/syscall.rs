@@ -2,125 +2,19 @@
 //! object exists as long as its file descriptor is open.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 use crate::Ifindex;
-use crate::{CpuList, kernel};
 
-const MAP_CREATE: libc::c_int = 0;
-const MAP_LOOKUP_ELEM: libc::c_int = 1;
-const MAP_UPDATE_ELEM: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
-const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const LINK_CREATE: libc::c_int = 28;
 
-const MAP_TYPE_PERCPU_HASH: u32 = 5;
 const PROG_TYPE_XDP: u32 = 6;
-const PROG_TYPE_TRACING: u32 = 26;
-/// `BPF_TRACE_RAW_TP`: a tracepoint program whose arguments are typed by BTF.
-const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
 const ATTACH_TYPE_XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE`: runs the program in the driver and rejects the generic fallback.
 const XDP_IN_DRIVER: u32 = 1 << 2;
 const LOG_BYTES: usize = 64 * 1024;
-
-/// Assumed number of possible CPUs if sysfs does not report it: the largest `NR_CPUS` (x86 with `MAXSMP`). The kernel
-/// copies one value of a per-CPU map for each possible CPU.
-const POSSIBLE_CPUS_MAX: usize = 8192;
-
-/// A per-CPU hash map with keys of type `u32` and values of type `[u64; N]`.
-#[derive(Debug)]
-pub(super) struct PerCpuHash<const N: usize> {
-    fd: OwnedFd,
-    /// Number of per-CPU values that the kernel reads or writes for a key.
-    values: usize,
-}
-
-impl<const N: usize> PerCpuHash<N> {
-    pub(super) fn create(max_entries: u32) -> io::Result<Self> {
-        #[repr(C)]
-        struct Attr {
-            map_type: u32,
-            key_size: u32,
-            value_size: u32,
-            max_entries: u32,
-            map_flags: u32,
-        }
-        let attr = Attr {
-            map_type: MAP_TYPE_PERCPU_HASH,
-            key_size: size_of::<u32>() as u32,
-            value_size: size_of::<[u64; N]>() as u32,
-            max_entries,
-            map_flags: 0,
-        };
-        // SAFETY: the command reads only `attr` and returns a new file descriptor.
-        let fd = unsafe { bpf_fd(MAP_CREATE, &attr) }?;
-        // The buffer needs one value for each possible CPU. A buffer for the largest `NR_CPUS` costs a hundred page
-        // faults per read.
-        let values = CpuList::possible(kernel::sysfs()).map_or(POSSIBLE_CPUS_MAX, |cpus| cpus.len().max(1));
-        Ok(Self { fd, values })
-    }
-
-    /// Inserts a key whose value is zero on all CPUs.
-    pub(super) fn insert_zero(&self, key: u32) -> io::Result<()> {
-        // The kernel reads one value for each possible CPU.
-        let zeroes = self.value_of_all_cpus();
-        let attr = self.element(&key, zeroes.as_ptr().cast_mut());
-        // SAFETY: the command reads the key and one value per possible CPU; both pointers refer to buffers of that
-        // size.
-        unsafe { bpf(MAP_UPDATE_ELEM, &attr) }.map(drop)
-    }
-
-    /// Sum of a key's values over all CPUs; `None` if the map lacks the key.
-    pub(super) fn sum(&self, key: u32) -> io::Result<Option<[u64; N]>> {
-        let mut values = self.value_of_all_cpus();
-        let attr = self.element(&key, values.as_mut_ptr());
-        // SAFETY: the command reads the key and writes one value per possible CPU; both pointers refer to buffers of
-        // that size.
-        match unsafe { bpf(MAP_LOOKUP_ELEM, &attr) } {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
-        let mut sum = [0u64; N];
-        for value in values {
-            for (total, part) in sum.iter_mut().zip(value) {
-                *total = total.wrapping_add(part);
-            }
-        }
-        Ok(Some(sum))
-    }
-
-    fn value_of_all_cpus(&self) -> Vec<[u64; N]> {
-        vec![[0; N]; self.values]
-    }
-
-    fn element(&self, key: &u32, value: *mut [u64; N]) -> ElementAttr {
-        ElementAttr {
-            map_fd: self.fd.as_raw_fd().cast_unsigned(),
-            padding: 0,
-            key: std::ptr::from_ref(key) as u64,
-            value: value as u64,
-            flags: 0,
-        }
-    }
-}
-
-impl<const N: usize> AsFd for PerCpuHash<N> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-#[repr(C)]
-struct ElementAttr {
-    map_fd: u32,
-    padding: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
 
 /// Error from loading a program, with the verifier's log if the verifier rejected the program.
 #[derive(Debug)]
@@ -156,35 +50,15 @@ struct ProgLoadAttr {
     core_relo_cnt: u32,
 }
 
-/// Loads a program for a tracepoint, given by the id of its typedef.
-pub(super) fn load_tracepoint_program(
-    name: &str,
-    instructions: &[Instruction],
-    tracepoint_typedef: u32,
-) -> Result<OwnedFd, LoadError> {
-    load(name, instructions, PROG_TYPE_TRACING, ATTACH_TYPE_TRACE_RAW_TP, tracepoint_typedef)
-}
-
 /// Loads an XDP program.
 pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
-    load(name, instructions, PROG_TYPE_XDP, ATTACH_TYPE_XDP, 0)
-}
-
-fn load(
-    name: &str,
-    instructions: &[Instruction],
-    prog_type: u32,
-    expected_attach_type: u32,
-    attach_btf_id: u32,
-) -> Result<OwnedFd, LoadError> {
     let mut prog_name = [0; 16];
     let length = name.len().min(prog_name.len() - 1);
     prog_name[..length].copy_from_slice(&name.as_bytes()[..length]);
     let mut attr = ProgLoadAttr {
-        prog_type,
+        prog_type: PROG_TYPE_XDP,
         insn_cnt: instructions.len() as u32,
         insns: instructions.as_ptr() as u64,
-        // The kernel offers `bpf_get_current_task` only to programs with a GPL-compatible license.
         license: c"Dual MIT/GPL".as_ptr() as u64,
         log_level: 0,
         log_size: 0,
@@ -193,7 +67,7 @@ fn load(
         prog_flags: 0,
         prog_name,
         prog_ifindex: 0,
-        expected_attach_type,
+        expected_attach_type: ATTACH_TYPE_XDP,
         prog_btf_fd: 0,
         func_info_rec_size: 0,
         func_info: 0,
@@ -201,7 +75,7 @@ fn load(
         line_info_rec_size: 0,
         line_info: 0,
         line_info_cnt: 0,
-        attach_btf_id,
+        attach_btf_id: 0,
         attach_prog_fd: 0,
         core_relo_cnt: 0,
     };
@@ -226,20 +100,6 @@ fn load(
 fn text(log: &[u8]) -> String {
     let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
     String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
-}
-
-/// Attaches a loaded program to its tracepoint until the result is dropped.
-pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attr {
-        /// Null, because the program was loaded for its tracepoint.
-        name: u64,
-        prog_fd: u32,
-        padding: u32,
-    }
-    let attr = Attr { name: 0, prog_fd: program.as_raw_fd().cast_unsigned(), padding: 0 };
-    // SAFETY: the command reads only `attr` and returns a new file descriptor.
-    unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &attr) }
 }
 
 /// Attaches a loaded XDP program to an interface in the calling thread's network namespace, until the result is

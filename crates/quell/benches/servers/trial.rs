@@ -4,13 +4,13 @@
 use quell_bench::counters::{TrialCounters, Watched};
 use quell_bench::disturbance::{Disturbance, disturbances};
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
-use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::kernel;
 use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{CpuList, NapiId, Pid};
+use quell_linux::{CpuList, Pid};
 use quell_load::LoadReport;
 use quell_mode::{DeliveryMode, PartialNapiSettings};
+use quell_sampler::{QueueSample, Sampler};
 
 use crate::client::{Effort, Found};
 use crate::lab::{Launch, SeenEpoll, Server, ServersLab};
@@ -131,12 +131,11 @@ pub(crate) fn reach(lab: &ServersLab, program: Program) -> Result<f64, String> {
 }
 
 fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, effort: Effort) -> Result<Trial, String> {
-    let ids: Vec<NapiId> = lab.queues().iter().map(|napi| napi.id).collect();
-    let polls = NapiPollCounter::attach(kernel::sysfs(), &ids).ok();
+    let sampler = Sampler::of(kernel::sysfs(), lab.queues().iter().map(|napi| napi.id)).ok();
     let (watched, proc) = (watched(lab, server), ProcRoot::default());
     // Read in the client's namespace, so that /proc/net of the reading thread belongs to the client.
     let snapshot = || {
-        let look = || watched(Pid::of_this_thread()).snapshot(&proc, polls.as_ref());
+        let look = || watched(Pid::of_this_thread()).snapshot(&proc, sampler.as_ref());
         lab.veth.client.namespace.run(look).map_err(|error| error.to_string())
     };
     let first = snapshot()?;
@@ -145,9 +144,12 @@ fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, eff
     let seen = Seen::of(lab, server, mode);
     let found = client.end()?;
     let counters = watched(Pid::of_this_thread()).between(&first, &snapshot()?);
-    let all = polls.and_then(|polls| polls.read().ok()?.into_values().reduce(NapiPolls::plus));
-    let polled_by_the_server = all.and_then(|all| share(all.by_busy_poll, all.polls));
-    let found_suspended = all.and_then(|all| share(all.found_suspended?, all.by_busy_poll));
+    let read = sampler.and_then(|sampler| sampler.read().ok());
+    let samples: Vec<QueueSample> = read.iter().flatten().map(|(_, counters)| counters.since(None)).collect();
+    let by_program = samples.iter().map(|sample| sample.polls.program).sum();
+    let polled_by_the_server = share(by_program, samples.iter().map(|sample| sample.polls.total()).sum());
+    let found_suspended: Option<u64> = samples.iter().map(|sample| sample.program_found_suspended).sum();
+    let found_suspended = found_suspended.and_then(|found| share(found, by_program));
     let load = LoadReport { unanswered: found.failed, ..LoadReport::default() };
     let disturbances = disturbances(&load, &counters);
     Ok(Trial { found, counters, polled_by_the_server, found_suspended, seen, disturbances })

@@ -1,10 +1,9 @@
 //! Shared by the tests of servers under a mode: the mode, a load, and observations of the mode from outside.
 
-use quell_linux::NapiId;
-use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::kernel;
 use quell_linux::netdev::Napi;
+use quell_sampler::{PollsByPoller, Sampler};
 
 use crate::client::Effort;
 use crate::lab::{SeenEpoll, Server, ServersLab};
@@ -33,11 +32,11 @@ pub(crate) const SUSPENDING: EpollParams =
 
 /// Share of polls of the lab's queues under load that were made by threads other than kernel threads.
 pub(crate) fn share_of_busy_polls(lab: &ServersLab, program: Program, server: &Server) -> Option<f64> {
-    let ids: Vec<NapiId> = lab.queues().iter().map(|queue| queue.id).collect();
-    let counter = NapiPollCounter::attach(kernel::sysfs(), &ids).ok()?;
+    let sampler = Sampler::of(kernel::sysfs(), lab.queues().iter().map(|queue| queue.id)).ok()?;
     let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end().unwrap();
     assert_eq!(found.failed, 0, "{found:?}");
-    let polls = counter.read().unwrap();
-    let sum = |of: fn(&NapiPolls) -> u64| polls.values().map(of).sum::<u64>() as f64;
-    Some(sum(|polls| polls.by_busy_poll) / sum(|polls| polls.polls))
+    let counters = sampler.read().unwrap();
+    let sum =
+        |of: fn(PollsByPoller) -> u64| counters.values().map(|read| of(read.since(None).polls)).sum::<u64>() as f64;
+    Some(sum(|polls| polls.program) / sum(|polls| polls.total()))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use quell_host::attach::AttachRequest;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
 use quell_host::attach::plan::QueueStep;
-use quell_linux::bpf::CounterError;
+use quell_sampler::SamplerError;
 use serde::Serialize;
 
 /// Result of watching the queues of an attachment.
@@ -39,7 +39,7 @@ impl Effect {
         Self::Watched(seen.into_iter().filter_map(one).collect())
     }
 
-    pub(crate) fn blind(error: &CounterError) -> Self {
+    pub(crate) fn blind(error: &SamplerError) -> Self {
         Self::NotWatched(error.to_string())
     }
 }

@@ -352,7 +352,7 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
             percent(sample.enabled_ns, known_ns),
             percent(sample.masked_ns, known_ns),
             percent(sample.suspended_ns, known_ns),
-            percent(sample.program_found_suspended, polls.program),
+            sample.program_found_suspended.map_or_else(|| ABSENT.to_owned(), |found| percent(found, polls.program)),
         )),
         Line::styled("Bound of the wait in the ring, µs", palette.heading),
         Line::from(format!(
