@@ -9,6 +9,10 @@ use quell_linux::{CpuList, NapiId, Pid};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
+/// A queue in which packets can have waited for this long has stalled. It is longer than the suspension timeout of all
+/// modes.
+pub const STALLED_NS: u64 = 50_000_000;
+
 /// Differences of the kernel counters over the measured time of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -36,6 +40,12 @@ pub struct TrialCounters {
     pub empty_polls: Option<u64>,
     /// Number of packets that the polls found.
     pub polled_packets: Option<u64>,
+    /// Mean upper bound of the time that a packet waited in a ring, in nanoseconds. See [`quell_sampler::WaitBounds`].
+    pub wait_mean_ns: Option<u64>,
+    /// 99th percentile of that bound in the queue where it is largest, in nanoseconds.
+    pub wait_p99_ns: Option<u64>,
+    /// Number of queues in which a packet can have waited for [`STALLED_NS`].
+    pub stalls: Option<u64>,
     /// Number of packets that the devices of server and generator dropped, in both directions.
     pub drops: Option<u64>,
 }
@@ -195,9 +205,21 @@ impl Watched {
             polls: polls(|sample| sample.polls.total()),
             empty_polls: polls(|sample| sample.empty),
             polled_packets: polls(|sample| sample.packets),
+            wait_mean_ns: samples.as_deref().and_then(mean_wait_ns),
+            wait_p99_ns: samples.as_ref().and_then(|samples| samples.iter().filter_map(|one| one.wait.p99_ns).max()),
+            stalls: polls(|sample| u64::from(sample.wait.max_ns >= Some(STALLED_NS))),
             drops: increase(from.drops, to.drops),
         }
     }
+}
+
+/// Mean over all packets that have a bound.
+fn mean_wait_ns(samples: &[QueueSample]) -> Option<u64> {
+    let bounded: Vec<(u64, u64)> =
+        samples.iter().filter_map(|sample| Some((sample.wait.packets, sample.wait.mean_ns?))).collect();
+    let sum: u128 = bounded.iter().map(|(packets, mean_ns)| u128::from(*packets) * u128::from(*mean_ns)).sum();
+    let packets: u128 = bounded.iter().map(|(packets, _)| u128::from(*packets)).sum();
+    u64::try_from(sum.checked_div(packets)?).ok()
 }
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
@@ -305,6 +327,17 @@ mod tests {
         assert_eq!(counted.drops, Some(0));
         let elsewhere = Watched { server_devices: vec!["gone0".to_owned()], ..watched };
         assert_eq!(elsewhere.snapshot(&proc, None).drops, None);
+    }
+
+    #[test]
+    fn the_mean_wait_weighs_packets_of_all_queues_and_is_absent_without_them() {
+        let sample = |packets, mean_ns| {
+            let wait = quell_sampler::WaitBounds { packets, mean_ns, ..Default::default() };
+            QueueSample { wait, ..QueueSample::default() }
+        };
+        let samples = [sample(10, Some(1_000)), sample(30, Some(3_000)), sample(0, None)];
+        assert_eq!(mean_wait_ns(&samples), Some(2_500));
+        assert_eq!(mean_wait_ns(&samples[2..]), None);
     }
 
     #[test]

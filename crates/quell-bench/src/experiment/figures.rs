@@ -42,6 +42,13 @@ pub const BUSY: &str = "busy-share";
 pub const REQUESTS: &str = "requests-per-s";
 /// Number of packets that the devices of the queues dropped in the slice.
 pub const DROPS: &str = "drops";
+/// Mean upper bound of the time that a packet waited in a ring, in µs. Packets that came while the interrupt was enabled
+/// have no bound.
+pub const WAIT_MEAN: &str = "wait-mean-us";
+/// 99th percentile of that bound in the queue where it is largest, in µs.
+pub const WAIT_P99: &str = "wait-p99-us";
+/// Number of queues in which a packet can have waited for 50 ms.
+pub const STALLS: &str = "stalls";
 /// Name under which a judge prints the number of requests that it sent. Costs are then divided by this number.
 pub const PRINTED_REQUESTS: &str = "requests";
 /// Polled packets per second.
@@ -102,6 +109,9 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         (REQUESTS.to_owned(), per_second(requests)),
         (PACKETS.to_owned(), per_second(counters.polled_packets)),
         (DROPS.to_owned(), counters.drops.map(|drops| drops as f64)),
+        (WAIT_MEAN.to_owned(), us(counters.wait_mean_ns.map(|ns| ns as f64))),
+        (WAIT_P99.to_owned(), us(counters.wait_p99_ns.map(|ns| ns as f64))),
+        (STALLS.to_owned(), counters.stalls.map(|stalls| stalls as f64)),
     ];
     figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
