@@ -130,7 +130,11 @@ impl Stage {
 
     /// Waits until some blocks are complete. The present setting is in every block.
     pub(crate) fn wait_until_slices_of_the_present_setting_were_measured(&self) {
-        (0..30).for_each(|_| self.wait_until_a_slice_was_measured());
+        let now = || self.lab.napi().settings;
+        let mut last = now();
+        for _ in 0..60 {
+            last = wait_until(|| Some(now()).filter(|now| *now != last).ok_or("the mode did not change".to_owned()));
+        }
     }
 
     pub(crate) fn assert_as_before(&self) {

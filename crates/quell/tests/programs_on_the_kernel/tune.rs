@@ -15,8 +15,9 @@ const LONG: &[&str] = &["--goal=least cpu", "--budget=600s", "--yes"];
 
 fn start(stage: &Stage, options: &[&str]) -> Child {
     let file = stage.file();
-    let fixed = ["tune", "--slice=50", "--settle=5", "--seed=1", "--result", file.to_str().unwrap()];
-    stage.start(&[&fixed[..], options].concat())
+    let slice = if options.iter().any(|option| option.starts_with("--slice")) { &[][..] } else { &["--slice=50"] };
+    let fixed = ["tune", "--settle=5", "--seed=1", "--result", file.to_str().unwrap()];
+    stage.start(&[&fixed[..], slice, options].concat())
 }
 
 fn run(stage: &Stage, options: &[&str]) -> (Option<i32>, String, String) {
@@ -99,7 +100,7 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
     let Some(stage) = Stage::enter("tp-keep") else { return };
     let profile = stage.dir.path().join("found.toml");
     let latency = latency(&stage, "echo p99-us 100", "echo p99-us 5000");
-    let options = ["--goal=lowest p99", "--budget=60s", "--slice=20", "--yes", "--keep", "--profile"];
+    let options = ["--goal=lowest p99", "--budget=30s", "--slice=20", "--yes", "--keep", "--profile"];
     let (code, stdout, stderr) = run(&stage, &[&options[..], &[profile.to_str().unwrap(), &latency]].concat());
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.starts_with("memcached") && stdout.contains("is better than base"), "{stdout}");
@@ -114,7 +115,7 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
 #[test]
 fn a_mode_that_violates_a_guard_is_abandoned_and_not_set_again() {
     let Some(stage) = Stage::enter("tp-guard") else { return };
-    let options = ["--goal=least cpu", "--budget=60s", "--never=p99>1ms", "--yes", &suspension_is_slow(&stage)];
+    let options = ["--goal=least cpu", "--budget=20s", "--never=p99>1ms", "--yes", &suspension_is_slow(&stage)];
     let (code, stdout, stderr) = run(&stage, &options);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.contains("abandoned: p99>1000us"), "{stdout}");
