@@ -10,9 +10,9 @@ use crate::goal::TuneMetric;
 const COMPARED: usize = 3;
 /// Number of consecutive slices without any request or packet, in any mode, after which the load counts as vanished.
 const EMPTY_SLICES: u32 = 5;
-/// Limits of the ratio of the rate to the first rate. A load that doubles or halves is outside, the noise of a busy
-/// machine inside.
-const RATIO: std::ops::RangeInclusive<f64> = 0.6..=1.7;
+/// Limits of the ratio of the rate to the first rate. A load that doubles is outside. A busy machine can halve the rate of
+/// a closed loop.
+const RATIO: std::ops::RangeInclusive<f64> = 0.3..=1.75;
 
 /// Change of a load during a search.
 #[derive(Debug, Clone, Copy, PartialEq)]

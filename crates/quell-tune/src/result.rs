@@ -177,7 +177,7 @@ pub enum TuneEnd {
         /// Name of the metric.
         metric: String,
     },
-    /// The load has vanished, or its rate under the present setting is below 0.6 or above 1.7 times the first rate.
+    /// The load has vanished, or its rate under the present setting is below 0.3 or above 1.75 times the first rate.
     LoadChanged {
         /// Rate in the first slices, per second: requests, or packets if requests are not counted.
         from_per_s: f64,

@@ -212,7 +212,14 @@ fn answer(result: &TuneResult) -> String {
             against(against_base, "base")
         ),
         TuneAnswer::NoSettingBetter => {
-            format!("no setting is better here than {present}, the present one\n{}", refuted(result))
+            let of_present = result.arms.first().and_then(|arm| arm.of_limit).filter(|ratio| *ratio > 1.0);
+            let misses = of_present.map_or_else(String::new, |ratio| {
+                format!(
+                    "  {present} does not hold all limits either: in a typical slice, {} of a limit\n",
+                    of_limit(ratio)
+                )
+            });
+            format!("no setting is better here than {present}, the present one\n{misses}{}", refuted(result))
         }
         TuneAnswer::None => format!("no answer: {}\n", end(&result.end)),
     }

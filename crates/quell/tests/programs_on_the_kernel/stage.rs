@@ -137,11 +137,16 @@ impl Stage {
         }
     }
 
-    pub(crate) fn assert_as_before(&self) {
+    pub(crate) fn assert_settings_as_before(&self) {
         wait_until(|| {
             let now = self.state();
             if now == self.before { Ok(()) } else { Err(format!("before {:?}, now {now:?}", self.before)) }
         });
+    }
+
+    /// Checks the settings, and that no journal is left.
+    pub(crate) fn assert_as_before(&self) {
+        self.assert_settings_as_before();
         wait_until(|| {
             let left: Vec<_> = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten().collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
