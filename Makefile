@@ -93,9 +93,10 @@ fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 	@tools/install-missing c++
 	@tools/fuzz $(SECONDS)
 
-nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, ten minutes of each fuzz target
+nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
+	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
 	$(MAKE) fuzz SECONDS=600
 
 clean-lab: ## remove leftovers of killed runs

@@ -182,6 +182,24 @@ pub fn in_lab<T>(
     stopped: &dyn Fn() -> bool,
     measure: impl FnOnce(&mut LabServer<'_>, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
+    in_empty_lab(request, journal, watch, |host, lab, watch| {
+        let mut server = LabServer::start(request, host, lab, journal, watch, stopped)?;
+        let result = measure(&mut server, watch)?;
+        server.stop()?;
+        Ok(result)
+    })
+}
+
+/// Sets up the lab without servers, runs `measure`, and removes the lab.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn in_empty_lab<T>(
+    request: &LabRequest,
+    journal: &Journal,
+    watch: &mut dyn FnMut(LabEvent<'_>),
+    measure: impl FnOnce(&HostFacts, &mut VethLab, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
+) -> Result<T, BenchError> {
     let missing = missing(&request.server);
     for lacking in &missing {
         info!(what = lacking.what, seen = lacking.seen, "requirement not met");
@@ -196,12 +214,7 @@ pub fn in_lab<T>(
     info!(?cpus, "CPUs chosen");
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
-    let started = LabServer::start(request, &host, &mut lab, journal, watch, stopped);
-    let result = started.and_then(|mut server| {
-        let result = measure(&mut server, watch)?;
-        server.stop()?;
-        Ok(result)
-    });
+    let result = measure(&host, &mut lab, watch);
     watch(LabEvent::TakenDown(&lab.take_down()));
     result
 }

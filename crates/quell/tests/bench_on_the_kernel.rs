@@ -322,3 +322,91 @@ fn an_unwritable_output_file_is_reported_before_the_measurement() {
     assert!(!stage.file("journal").exists(), "no journal was created");
     stage.assert_as_before();
 }
+
+/// Starts a published experiment.
+fn start_published(stage: &Stage, options: &[&str]) -> Running {
+    let file = stage.file("result.json");
+    let fixed = ["bench", "--insist", "--seed=1", "--output", file.to_str().unwrap()];
+    stage.start(&[&fixed[..], options].concat())
+}
+
+/// Waits until the responder of a slice was started.
+fn wait_for_a_responder(stage: &Stage, running: &Running) {
+    wait_until(|| {
+        let is_started = stage.journals().iter().any(|name| name.starts_with("server-"));
+        if is_started { Ok(()) } else { Err(running.stderr()) }
+    });
+}
+
+#[test]
+fn an_interrupted_published_experiment_leaves_nothing() {
+    for experiment in ["b", "d"] {
+        let Some(stage) = Stage::enter() else { return };
+        let running = start_published(&stage, &["--experiment", experiment]);
+        wait_for_a_responder(&stage, &running);
+        running.signal(Signal::INT);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn a_killed_published_experiment_leaves_nothing_after_the_next_command() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = start_published(&stage, &["--experiment=b"]);
+    wait_for_a_responder(&stage, &running);
+    running.signal(Signal::KILL);
+    let _ = running.end();
+    let cleaned = stage.run(&["lab", "clean"]);
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    stage.assert_as_before();
+}
+
+/// Every part is measured, and the text has the published figures `said`.
+fn plays(experiment: &str, parts: usize, said: &[&str]) {
+    let Some(stage) = Stage::enter() else { return };
+    let running = start_published(&stage, &["--experiment", experiment, "--quick", "--slice=100", "--settle=50"]);
+    let ended = running.end_within(std::time::Duration::from_secs(1_200));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for said in said {
+        assert!(ended.stdout.contains(said), "no {said:?} in {ended:?}");
+    }
+    let result = stage.result();
+    assert_eq!(result["schema"], "quell-published/1");
+    let measured = result["parts"].as_array().unwrap();
+    assert_eq!(measured.len(), parts);
+    for part in measured {
+        let record = &part["result"]["experiments"][0]["record"];
+        assert_eq!(record["dropped"], serde_json::json!({}), "{part}");
+        let slices = record["slices"].as_array().unwrap();
+        assert!(slices.iter().any(|slice| slice["arm"] == 2), "{part}");
+        let answered = |slice: &serde_json::Value| slice["observation"]["metrics"]["requests-per-s"].as_f64().unwrap();
+        assert!(slices.iter().all(|slice| answered(slice) > 0.0));
+    }
+    stage.assert_as_before();
+}
+
+#[test]
+#[ignore = "takes 3 minutes; part of make nightly"]
+fn low_latency_sockets_are_measured_in_four_parts() {
+    plays("b", 4, &["sockpoll50", "71,000", "UDP epoll", "this lab cannot play"]);
+}
+
+#[test]
+#[ignore = "takes 6 minutes; part of make nightly"]
+fn event_loops_are_measured_at_each_published_message_size() {
+    plays("d", 8, &["eventspin1000000", "published, kernel", "16384", "server thread(s) here, 5 published"]);
+}
+
+#[test]
+fn the_schema_of_published_experiments_is_up_to_date() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/quell-published.schema.json");
+    let mut quell = std::process::Command::new(env!("CARGO_BIN_EXE_quell"));
+    let printed = quell.args(["bench", "--experiment=b", "--schema"]).output().unwrap().stdout;
+    let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+    assert!(
+        json(&std::fs::read(path).unwrap()) == json(&printed),
+        "to publish the current one: quell bench --experiment b --schema > docs/schema/quell-published.schema.json"
+    );
+}

@@ -7,12 +7,17 @@ use std::time::{Duration, Instant};
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, take};
+use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid, kernel};
+use quell_load::{Generator, LoadError, LoadSpec, RunningLoad, Schedule};
 use quell_mode::DeliveryMode;
 use quell_sampler::Sampler;
 
 use super::judge::{JudgeError, Judges, PrintedFigures};
+use super::program::{Observer, observation};
 use super::{ComparisonError, Timing, server_side};
+use crate::counters::Watched;
+use crate::lab::veth::{CLIENT_DEVICE, VethLab};
 
 /// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
@@ -85,6 +90,9 @@ pub enum CommandSubjectError {
     /// The snapshot of the host could not be taken.
     #[error(transparent)]
     Snapshot(#[from] TakeError),
+    /// The generator failed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
     /// A process could not be stopped or a setting could not be restored. The change stays in the journal.
     #[error(
         "the command was not stopped or its settings were not restored (`quell status` lists them, `quell revert` tries again): {0}"
@@ -92,10 +100,67 @@ pub enum CommandSubjectError {
     NotEnded(CommandFailure),
 }
 
+/// Quell's generator as the client of a command that runs in the server's namespace of a lab. It connects when the
+/// command listens, and sends in a closed loop.
+pub struct LabClient<'a> {
+    lab: &'a VethLab,
+    spec: LoadSpec,
+    running: Option<RunningLoad>,
+}
+
+impl<'a> LabClient<'a> {
+    /// Creates a client that does not send yet.
+    #[must_use]
+    pub fn new(lab: &'a VethLab, spec: LoadSpec) -> Self {
+        Self { lab, spec, running: None }
+    }
+
+    /// Configuration of the generator.
+    #[must_use]
+    pub fn spec(&self) -> &LoadSpec {
+        &self.spec
+    }
+
+    fn start(&mut self) -> Result<(), LoadError> {
+        let generator = Generator::connect(self.spec.clone(), Some(self.lab.client.namespace.clone()))?;
+        self.running = Some(generator.keep_running(Schedule::Closed)?);
+        Ok(())
+    }
+
+    /// Measures a window. Returns `None` if `stopped` returned true before the end.
+    fn observe(
+        &mut self,
+        server: Watched,
+        sampler: Option<&Sampler>,
+        slice_ms: u32,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<SliceObservation>, LoadError> {
+        let Some(load) = &mut self.running else { return Ok(None) };
+        let cpus = &self.lab.plan.cpus;
+        let watched = Watched {
+            server_napi: self.lab.server.napi_threads.clone(),
+            generator: load.generator().tids(),
+            client_napi: self.lab.client.napi_threads.clone(),
+            server_cpus: cpus.server_cpus().into_iter().collect(),
+            client_cpus: cpus.client_cpus().into_iter().collect(),
+            client_devices: vec![CLIENT_DEVICE.to_owned()],
+            ..server
+        };
+        let proc = ProcRoot::default();
+        let mut observer = Observer::new(&watched, &proc, sampler, stopped);
+        match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
+            Ok(report) => Ok(Some(observation(&watched, slice_ms, &report, &observer.readings))),
+            Err(LoadError::Cancelled) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 /// The subject of an experiment: a command that is started for each slice.
 pub struct StartedCommand<'a> {
     runner: &'a mut dyn CommandRunner,
     judges: Judges,
+    client: Option<LabClient<'a>>,
     stopped: &'a dyn Fn() -> bool,
     /// Modes that had no effect on the command, with the reasons.
     without_effect: BTreeMap<String, String>,
@@ -107,6 +172,8 @@ pub struct StartedCommand<'a> {
 
 struct Running {
     mode: DeliveryMode,
+    /// Process that [`CommandRunner::start`] returned.
+    launcher: Pid,
     targets: Targets,
 }
 
@@ -117,12 +184,19 @@ impl<'a> StartedCommand<'a> {
         Self {
             runner,
             judges,
+            client: None,
             stopped,
             without_effect: BTreeMap::new(),
             running: None,
             printed: BTreeMap::new(),
             slice_began: Instant::now(),
         }
+    }
+
+    /// Loads and measures the command with this client. There must be no judges.
+    #[must_use]
+    pub fn with_client(self, client: Option<LabClient<'a>>) -> Self {
+        Self { client, ..self }
     }
 
     /// Measures one slice under the first mode without recording it. Returns the judge's figures and the total time of
@@ -174,7 +248,10 @@ impl<'a> StartedCommand<'a> {
             let scope = SnapshotScope { pids: targets.pids().into_iter().collect(), ..SnapshotScope::default() };
             if listens(&take(&scope)?.0) {
                 self.runner.listens()?;
-                self.running = Some(Running { mode: *mode, targets });
+                if let Some(client) = &mut self.client {
+                    client.start()?;
+                }
+                self.running = Some(Running { mode: *mode, launcher: pid, targets });
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -239,7 +316,16 @@ impl ExperimentSubject for StartedCommand<'_> {
         let watched = server_side::watched(&snapshot, &pids, &napis);
         // If the kernel does not allow counting polls, the metrics of polls are absent.
         let sampler = Sampler::of(kernel::sysfs(), napis).ok();
-        let observed = server_side::observe(&watched, sampler.as_ref(), &self.judges, slice_ms, self.stopped)?;
+        let observed = match &mut self.client {
+            Some(client) => {
+                // The launcher only supervises the command.
+                let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
+                let watched = Watched { server, ..watched };
+                let observed = client.observe(watched, sampler.as_ref(), slice_ms, self.stopped)?;
+                observed.map(|observed| (observed, PrintedFigures::new()))
+            }
+            None => server_side::observe(&watched, sampler.as_ref(), &self.judges, slice_ms, self.stopped)?,
+        };
         self.runner.check_running()?;
         if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {
             self.without_effect.insert(running.mode.to_string(), why);
@@ -252,6 +338,9 @@ impl ExperimentSubject for StartedCommand<'_> {
 
     fn restore(&mut self) -> Result<(), CommandSubjectError> {
         self.running = None;
+        if let Some(client) = &mut self.client {
+            client.running = None;
+        }
         self.runner.stop().map_err(CommandSubjectError::NotEnded)
     }
 }

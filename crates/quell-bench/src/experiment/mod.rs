@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::vm::GuestFacts;
 use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
-use command::{CommandRunner, CommandSubjectError, StartedCommand};
+use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use figures::Work;
 use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
@@ -113,8 +113,8 @@ pub struct ProgramsFacts {
     pub clients: Option<RemoteClientsFacts>,
 }
 
-/// A command that was started for each slice, and the commands that generated the load and measured it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A command that was started for each slice, and what generated the load and measured it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {
     /// Program and arguments.
@@ -126,6 +126,9 @@ pub struct CommandFacts {
     /// Judge that printed figures of another program on the same queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Vec<String>>,
+    /// Configuration of Quell's generator, which sent in a closed loop in a private lab. Absent outside of a lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<Box<quell_load::LoadSpec>>,
 }
 
 /// A measured process.
@@ -385,28 +388,36 @@ pub fn run_programs(
     Ok(result)
 }
 
-/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded.
+/// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With
+/// a client, the command has to run in the server's namespace of the client's lab, and there must be no judges.
 ///
 /// # Errors
 /// See [`ComparisonError`]. The command was stopped, unless the error reports otherwise.
 pub fn run_command(
     request: &CommandRequest,
+    client: Option<LabClient<'_>>,
     runner: &mut dyn CommandRunner,
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
-    let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped);
+    let generator = client.as_ref().map(|client| Box::new(client.spec().clone()));
+    let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
     let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
-    let design = design(&request.modes, criteria_of_judge(&printed), request.timing, 1);
-    let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
-    // The budget must suffice for enough slices, including the time to start and stop the command.
-    ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
+    let criteria = if generator.is_some() { criteria(OfferedLoad::Max) } else { criteria_of_judge(&printed) };
+    let design = design(&request.modes, criteria, request.timing, 1);
+    // The budget must suffice for enough slices, including the time to start and stop the command. A published
+    // experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
+    if generator.is_none() {
+        let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
+        ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
+    }
     let facts = CommandFacts {
         command: request.command.clone(),
         load: request.load.clone(),
         latency: words_of(request.judges.latency.as_ref()),
         beside: words_of(request.judges.beside.as_ref()),
+        client: generator,
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let finished = drive(&mut subject, design, watch, stopped)?;

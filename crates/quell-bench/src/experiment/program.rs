@@ -162,13 +162,8 @@ impl<'a> Programs<'a> {
     fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
         let mut observer = Observer {
-            watched: &self.watched,
-            proc: &self.proc,
-            sampler: self.sampler.as_ref(),
-            stopped: self.stopped,
-            readings: Vec::with_capacity(2),
             beside: beside.as_deref(),
-            of_beside: Ok(LatencyHistogram::new()),
+            ..Observer::new(&self.watched, &self.proc, self.sampler.as_ref(), self.stopped)
         };
         let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => report,
@@ -187,15 +182,7 @@ impl<'a> Programs<'a> {
     fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let Traffic::Clients(clients) = &mut self.traffic else { return Ok(None) };
         loop {
-            let mut observer = Observer {
-                watched: &self.watched,
-                proc: &self.proc,
-                sampler: self.sampler.as_ref(),
-                stopped: self.stopped,
-                readings: Vec::with_capacity(2),
-                beside: None,
-                of_beside: Ok(LatencyHistogram::new()),
-            };
+            let mut observer = Observer::new(&self.watched, &self.proc, self.sampler.as_ref(), self.stopped);
             match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, self.stopped)? {
                 RemoteWindow::Measured(report) => {
                     let readings = observer.readings;
@@ -207,20 +194,8 @@ impl<'a> Programs<'a> {
         }
     }
 
-    /// Combines the report of a slice with the counters that were read at its start and end.
     fn observation(&self, slice_ms: u32, report: &LoadReport, readings: &[CounterReading]) -> SliceObservation {
-        let counters = match readings {
-            [first, last] => self.watched.between(first, last),
-            _ => TrialCounters::default(),
-        };
-        let seconds = f64::from(slice_ms) / 1e3;
-        SliceObservation {
-            spent_ms: self.spent_ms(),
-            metrics: figures::of_counters(&counters, Some(report.answered_in_window), seconds),
-            latency: Some((&report.latency).into()),
-            foreign_cpu: server_side::foreign_cpu(&self.watched, &counters),
-            flags: flags(report),
-        }
+        SliceObservation { spent_ms: self.spent_ms(), ..observation(&self.watched, slice_ms, report, readings) }
     }
 
     fn observe_live(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
@@ -274,6 +249,27 @@ impl ExperimentSubject for Programs<'_> {
     }
 }
 
+/// Combines the report of a slice with the counters that were read at its start and end. The caller sets `spent_ms`.
+pub(super) fn observation(
+    watched: &Watched,
+    slice_ms: u32,
+    report: &LoadReport,
+    readings: &[CounterReading],
+) -> SliceObservation {
+    let counters = match readings {
+        [first, last] => watched.between(first, last),
+        _ => TrialCounters::default(),
+    };
+    let seconds = f64::from(slice_ms) / 1e3;
+    SliceObservation {
+        metrics: figures::of_counters(&counters, Some(report.answered_in_window), seconds),
+        latency: Some((&report.latency).into()),
+        foreign_cpu: server_side::foreign_cpu(watched, &counters),
+        flags: flags(report),
+        ..SliceObservation::default()
+    }
+}
+
 /// Returns the flags of a slice, which limit the verdicts that it supports.
 pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
     let flags = [
@@ -285,17 +281,29 @@ pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
 }
 
 /// Reads the counters at the start and at the end of the measured time.
-struct Observer<'a> {
+pub(super) struct Observer<'a> {
     watched: &'a Watched,
     proc: &'a ProcRoot,
     sampler: Option<&'a Sampler>,
     stopped: &'a dyn Fn() -> bool,
-    readings: Vec<CounterReading>,
+    /// Counters at the start and at the end.
+    pub(super) readings: Vec<CounterReading>,
     beside: Option<&'a BesideClient>,
     of_beside: Result<LatencyHistogram, BesideError>,
 }
 
-impl Observer<'_> {
+impl<'a> Observer<'a> {
+    /// Without a second server.
+    pub(super) fn new(
+        watched: &'a Watched,
+        proc: &'a ProcRoot,
+        sampler: Option<&'a Sampler>,
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Self {
+        let (readings, of_beside) = (Vec::with_capacity(2), Ok(LatencyHistogram::new()));
+        Self { watched, proc, sampler, stopped, readings, beside: None, of_beside }
+    }
+
     /// Stores the latencies that the second server's client recorded since the last call.
     fn take_beside(&mut self) {
         if let Some(beside) = self.beside {

@@ -83,6 +83,24 @@ impl fmt::Display for LowLatencyRow {
 }
 
 impl LowLatencyRow {
+    /// Round trips per second.
+    #[must_use]
+    pub fn round_trips_per_s(&self, transport: CellTransport) -> f64 {
+        self.figures(transport).0
+    }
+
+    /// Number of busy hardware threads.
+    #[must_use]
+    pub fn busy_cpus(&self, transport: CellTransport) -> f64 {
+        self.figures(transport).1 / 100.0 * HARDWARE_THREADS
+    }
+
+    /// Service demand, in µs per round trip.
+    #[must_use]
+    pub fn service_demand_us(&self, transport: CellTransport) -> f64 {
+        self.figures(transport).2
+    }
+
     fn figures(&self, transport: CellTransport) -> (f64, f64, f64) {
         match transport {
             CellTransport::Tcp => (self.tcp_tps, self.tcp_cpu_pct, self.tcp_service_demand),

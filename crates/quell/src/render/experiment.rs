@@ -155,7 +155,10 @@ fn of_clients(facts: &RemoteClientsFacts) -> String {
 }
 
 fn of_command(facts: &CommandFacts) -> String {
-    let traffic = traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref());
+    let traffic = match &facts.client {
+        Some(client) => format!("Quell's generator in a private lab, {} connections", client.connections),
+        None => traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref()),
+    };
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 

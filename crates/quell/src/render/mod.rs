@@ -15,6 +15,7 @@ pub(crate) mod load_report;
 pub(crate) mod number;
 pub(crate) mod plan_tree;
 pub(crate) mod progress;
+pub(crate) mod published;
 mod show_device;
 mod show_names;
 mod show_process;

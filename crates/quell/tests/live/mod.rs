@@ -160,8 +160,13 @@ impl Running {
     }
 
     /// Waits until quell exits. Does not stop other processes that it started.
-    pub(crate) fn end(mut self) -> Ended {
-        let status = self.0.wait(BOUND).unwrap();
+    pub(crate) fn end(self) -> Ended {
+        self.end_within(BOUND)
+    }
+
+    /// As [`Self::end`], with another time limit.
+    pub(crate) fn end_within(mut self, bound: Duration) -> Ended {
+        let status = self.0.wait(bound).unwrap();
         let text = |tail: Option<Vec<u8>>| String::from_utf8(tail.unwrap()).unwrap();
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
         let status = status.unwrap_or_else(|| panic!("quell hangs; its output: {stdout}{stderr}"));

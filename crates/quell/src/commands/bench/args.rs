@@ -10,6 +10,7 @@ use quell_linux::cgroup::Cgroup;
 use quell_load::OfferedLoad;
 use quell_vm::KernelName;
 
+use super::on_published::LiveExperiment;
 use crate::commands::apply::duration;
 use crate::commands::vm::NicName;
 
@@ -32,6 +33,9 @@ pub(crate) struct BenchArgs {
     /// lab]
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) on: Option<Where>,
+    /// Play a published experiment in a private lab, and print the published figures beside those of this machine.
+    #[arg(long, value_enum, ignore_case = true, conflicts_with_all = OF_LAB_BUT_INSIST, conflicts_with_all = OF_SUBJECTS)]
+    pub(crate) experiment: Option<LiveExperiment>,
     /// With --on sim: host to model, either a name from `quell sim hosts` or the path of a .toml profile [epyc7662-cx5]
     #[arg(long, value_name = "NAME|FILE", requires = "on")]
     pub(crate) host: Option<String>,
@@ -131,12 +135,12 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print the table of an earlier result instead of measuring.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema", "experiment"])]
     pub(crate) show: Option<PathBuf>,
     /// With --show: draw an SVG image of latency and CPU time per request of each mode.
     #[arg(long, requires = "show", conflicts_with = "json")]
     pub(crate) svg: bool,
-    /// Print the JSON Schema of result files instead of measuring.
+    /// Print the JSON Schema of result files instead of measuring. With --experiment, that of published experiments.
     #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
     pub(crate) schema: bool,
     /// Print the result as JSON instead of a table.
@@ -225,6 +229,28 @@ impl BenchArgs {
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 }
+
+/// Options of subjects other than the lab of a published experiment.
+const OF_SUBJECTS: [&str; 14] = [
+    "pid",
+    "unit",
+    "cgroup",
+    "command",
+    "load",
+    "clients",
+    "latency",
+    "beside_latency",
+    "yes",
+    "modes",
+    "beside",
+    "server",
+    "no_interrupt_stand_in",
+    "details",
+];
+
+/// Options of labs that a published experiment fixes.
+const OF_LAB_BUT_INSIST: [&str; 9] =
+    ["on", "host", "kernel", "nic", "full", "loads", "queues", "generators", "connections"];
 
 /// Options of labs, which do not apply to programs of this host.
 const OF_LAB: [&str; 13] = [

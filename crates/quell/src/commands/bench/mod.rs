@@ -5,6 +5,7 @@ pub(super) mod args;
 mod helper_command;
 pub(super) mod on_command;
 pub(super) mod on_programs;
+pub(crate) mod on_published;
 mod on_sim;
 pub(super) mod on_veth;
 mod on_vm;
@@ -25,6 +26,7 @@ use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 
 use args::Where;
+use on_published::{INTERRUPTED, PublishedRun};
 use on_veth::NotRun;
 
 pub(crate) use args::BenchArgs;
@@ -33,7 +35,7 @@ use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::{bench_chart, experiment as render};
+use crate::render::{bench_chart, experiment as render, published};
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
@@ -48,7 +50,10 @@ const EARLIER: &str = "This file was written by an earlier version, which used a
 /// Fails with the exit code of the error.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&ExperimentResult::json_schema());
+        return match args.experiment {
+            Some(_) => output::json(&schemars::schema_for!(PublishedRun)),
+            None => output::json(&ExperimentResult::json_schema()),
+        };
     }
     if let Some(file) = &args.show {
         return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) }, args.details);
@@ -63,6 +68,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     let destination = results::destination(args.output.as_ref(), "bench")?;
     destination.check_writable()?;
+    if let Some(experiment) = args.experiment {
+        return finish_published(args, &on_published::run(args, experiment)?, &destination);
+    }
     if let Some(targets) = args.programs() {
         return finish(args, &on_programs::run(args, targets)?, &destination);
     }
@@ -118,6 +126,29 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far"))
         }
         None => Ok(()),
+    }
+}
+
+/// As [`finish`], for a published experiment.
+fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &Destination) -> Result<(), Failure> {
+    let written = destination.write_json(run);
+    show_published(run, Form::of(args.json))?;
+    written?;
+    say_where(destination);
+    match run.ended.as_deref() {
+        None => Ok(()),
+        Some(INTERRUPTED) => {
+            Err(Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far"))
+        }
+        Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; the lab was removed"))),
+    }
+}
+
+fn show_published(run: &PublishedRun, form: Form) -> Result<(), Failure> {
+    match form {
+        Form::Json => output::json(run),
+        Form::Svg => Err(no_latency()),
+        Form::Table => output::data(&published::render(run).map_err(Failure::usage)?),
     }
 }
 
@@ -247,6 +278,7 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let no_result = |error| Failure::usage(format!("{place} is not a result of quell bench: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
         Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
+        Some(on_published::SCHEMA) => show_published(&serde_json::from_str(&text).map_err(no_result)?, form),
         Some(earlier::SCHEMA) => {
             let matrix: Matrix = serde_json::from_str(&text).map_err(no_result)?;
             let result = matrix.try_into().map_err(|error| Failure::usage(format!("{place}: {error}")))?;
@@ -262,7 +294,8 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
         }
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let known = format!("{:?}, {:?} and {:?}", experiment::SCHEMA, earlier::SCHEMA, earlier_guest::SCHEMA);
+            let known = [experiment::SCHEMA, on_published::SCHEMA, earlier::SCHEMA, earlier_guest::SCHEMA];
+            let known = known.map(|schema| format!("{schema:?}")).join(", ");
             Err(Failure::usage(format!("{place} has {found}; this version reads {known}")))
         }
     }

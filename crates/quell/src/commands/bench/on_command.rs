@@ -50,7 +50,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let mut runner = Runner::new(&journal, &request.command, request.load.as_deref())?;
     let progress = Progress::new();
     let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
-    let result = run_command(&request, &mut runner, watch, &stopped);
+    let result = run_command(&request, None, &mut runner, watch, &stopped);
     progress.finish();
     result.map_err(|error| failure(&error))
 }
@@ -68,7 +68,8 @@ fn plan(request: &CommandRequest) -> String {
 
 /// Starts the command with `quell run`, which sets the mode and restores the queues when the command exits.
 pub(in crate::commands) struct Runner<'a> {
-    quell: String,
+    /// Words that start this program.
+    quell: Vec<String>,
     journal: &'a Journal,
     command: &'a [String],
     load: Option<&'a [String]>,
@@ -85,12 +86,21 @@ impl<'a> Runner<'a> {
         load: Option<&'a [String]>,
     ) -> Result<Self, Failure> {
         let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        let quell = quell.to_string_lossy().into_owned();
-        Ok(Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() })
+        Ok(Self::started_by(vec![quell.to_string_lossy().into_owned()], journal, command, load))
     }
 
-    fn run(&self, mode: &DeliveryMode) -> [String; 3] {
-        [self.quell.clone(), "run".to_owned(), mode.to_string()]
+    /// With `quell` as the words that start this program, for example in a network namespace.
+    pub(super) fn started_by(
+        quell: Vec<String>,
+        journal: &'a Journal,
+        command: &'a [String],
+        load: Option<&'a [String]>,
+    ) -> Self {
+        Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() }
+    }
+
+    fn run(&self, mode: &DeliveryMode) -> Vec<String> {
+        [&self.quell[..], &["run".to_owned(), mode.to_string()]].concat()
     }
 
     /// Checks with `quell run --dry-run` whether the command can be started under a mode. The exit code of the started

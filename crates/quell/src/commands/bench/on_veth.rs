@@ -102,9 +102,9 @@ pub(in crate::commands) fn failure(error: NotRun) -> Failure {
             Exit::VerifyFailed,
             format!("{error}; use --insist to measure anyway (the result is then marked)"),
         ),
-        BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
-            Failure::new(Exit::Interrupted, error)
-        }
+        BenchError::Interrupted
+        | BenchError::Server(ServerError::Interrupted)
+        | BenchError::Experiment(ComparisonError::Interrupted) => Failure::new(Exit::Interrupted, error),
         BenchError::Lab(_) | BenchError::Switch(_) | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
         _ => Failure::new(Exit::RolledBack, format!("{error}; the lab was removed")),
     }

@@ -48,6 +48,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         load: load.clone(),
         latency: judges.latency.as_ref().map(|judge| judge.words().to_vec()),
         beside: None,
+        client: None,
     });
     let text = format!(
         "searches on {}\n{}the connections of the command are closed after each slice\n",

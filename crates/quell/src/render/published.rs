@@ -1,0 +1,337 @@
+//! A published experiment played in a lab: its rows with the published ones beside them, and the published rows that the
+//! lab cannot play, with the reason.
+
+use comfy_table::CellAlignment;
+use quell_bench::experiment::{LoadExperiment, figures};
+use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
+use quell_linux::visible;
+use quell_load::{ServeShape, Transport};
+use quell_sim_study::published::{
+    CellTransport, EventLoopForm, EventLoopRow, LowLatencyRow, PublishedError, event_loop_rows, low_latency_rows,
+};
+use quell_stats::LatencyHistogram;
+
+use super::experiment::{arms_of, lines, median, new_table, treatments};
+use super::number::{ABSENT, short};
+use crate::commands::bench::on_published::{LiveExperiment, PublishedPart, PublishedRun, server_name};
+
+/// Line width of running text, in columns.
+const COLUMNS: usize = 100;
+/// Share of the server's CPU above which other programs disturb a part.
+const DISTURBED: f64 = 0.1;
+const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
+
+/// Renders a result.
+///
+/// # Errors
+/// When the published data is malformed.
+pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
+    let experiment = run.experiment.published();
+    let measured = run.parts.iter().find_map(|part| part.result.as_ref());
+    let mut out = match measured.and_then(|result| result.not_a_measurement.as_ref()) {
+        Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
+        None => String::new(),
+    };
+    out.push_str(&format!("({experiment}) {}\npublished: {}\n", experiment.title(), experiment.source()));
+    if let Some(host) = measured.map(|result| &result.host) {
+        let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
+        let kernel = visible::name(&host.kernel_release);
+        out.push_str(&format!("here: a veth lab on Linux {kernel}, {}\n\n", visible::name(cpu)));
+    }
+    out.push_str(&match run.experiment {
+        LiveExperiment::B => low_latency(&run.parts, &low_latency_rows()?),
+        LiveExperiment::D => event_loops(&run.parts, &event_loop_rows()?),
+    });
+    for part in &run.parts {
+        if let Some(share) = disturbed(part) {
+            out.push_str(&prose(&format!(
+                "{}, {} B: other programs used {:.0} % of the server's CPU, so these rows show them too",
+                name(part),
+                part.message_bytes,
+                share * 100.0
+            )));
+        }
+        for measured in modes(part) {
+            let (failed, slices) = measured.failed_slices();
+            if failed > 0 {
+                let mode = visible::name(measured.mode);
+                out.push_str(&prose(&format!(
+                    "{}, {} B, {mode}: requests failed in {failed} of {slices} slices",
+                    name(part),
+                    part.message_bytes
+                )));
+            }
+        }
+        if let Some(why) = &part.not_possible {
+            out.push_str(&prose(&format!("{}: not possible here: {}", name(part), visible::name(why))));
+        }
+    }
+    if let Some(why) = &run.ended {
+        out.push_str(&prose(&format!("ENDED EARLY: {}", visible::name(why))));
+    }
+    Ok(out)
+}
+
+/// Median share of the server's CPU that other programs used, if it is too high for a comparison.
+fn disturbed(part: &PublishedPart) -> Option<f64> {
+    let slices = &part.result.as_ref()?.experiments.first()?.record.slices;
+    let mut shares: Vec<f64> = slices.iter().filter_map(|slice| slice.observation.foreign_cpu).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.get(shares.len() / 2).copied().filter(|share| *share > DISTURBED)
+}
+
+fn prose(text: &str) -> String {
+    let indent = if text.starts_with("  ") { "    " } else { "" };
+    let options = textwrap::Options::new(COLUMNS).subsequent_indent(indent);
+    let options = options.word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(text, options) + "\n"
+}
+
+fn name(part: &PublishedPart) -> String {
+    server_name(part.transport, part.shape)
+}
+
+/// A mode of a part.
+struct Measured<'a> {
+    part: &'a PublishedPart,
+    experiment: &'a LoadExperiment,
+    mode: &'a str,
+    /// Throughput relative to the reference. Absent for the reference.
+    ratio: Option<RatioEstimate>,
+    is_reference: bool,
+}
+
+impl Measured<'_> {
+    fn metric(&self, name: &str) -> Option<f64> {
+        median(self.experiment, &arms_of(self.experiment, self.mode), name)
+    }
+
+    fn ratio(&self) -> String {
+        match (&self.ratio, self.is_reference) {
+            (Some(RatioEstimate { ratio, low, high, .. }), _) => {
+                let high = high.map_or(ABSENT.to_owned(), |high| format!("{high:.2}"));
+                format!("{ratio:.2} ({low:.2}–{high})")
+            }
+            (None, true) => "1".to_owned(),
+            (None, false) => ABSENT.to_owned(),
+        }
+    }
+
+    /// CPU time per round trip of the server and of its NAPI thread, in µs.
+    fn demand_us(&self) -> Option<f64> {
+        self.metric(&figures::Work::Request.name(figures::CPU))
+    }
+
+    /// Number of slices with failed requests, and of all slices.
+    fn failed_slices(&self) -> (usize, usize) {
+        let arms = arms_of(self.experiment, self.mode);
+        let slices = || arms.iter().flat_map(|arm| self.experiment.record.of_arm(*arm));
+        (slices().filter(|slice| slice.flags.contains(&SliceFlag::RequestsFailed)).count(), slices().count())
+    }
+
+    /// Number of CPUs that the server and its NAPI thread used.
+    fn cpus(&self) -> Option<f64> {
+        Some(self.demand_us()? * self.metric(figures::REQUESTS)? / 1e6)
+    }
+
+    /// Latency quantile over all slices, in µs.
+    fn latency_us(&self, quantile: f64) -> Option<f64> {
+        let mut all = LatencyHistogram::new();
+        for arm in arms_of(self.experiment, self.mode) {
+            let latencies = self.experiment.record.of_arm(arm).filter_map(|slice| slice.latency.as_ref());
+            latencies.for_each(|latency| latency.add_to(&mut all));
+        }
+        Some(all.quantile(quantile)?.as_secs_f64() * 1e6)
+    }
+}
+
+/// Modes of a part, the reference first. Modes that could not be set are left out.
+fn modes(part: &PublishedPart) -> Vec<Measured<'_>> {
+    let Some(experiment) = part.result.as_ref().and_then(|result| result.experiments.first()) else {
+        return Vec::new();
+    };
+    let analysis = experiment.analyse();
+    let reference = experiment.record.design.reference.name.as_str();
+    let measured = |mode| Measured {
+        part,
+        experiment,
+        mode,
+        ratio: throughput_ratio(&analysis, mode),
+        is_reference: mode == reference,
+    };
+    let has_slices =
+        |mode: &&str| arms_of(experiment, mode).into_iter().any(|arm| experiment.record.of_arm(arm).next().is_some());
+    treatments(experiment).filter(has_slices).map(measured).collect()
+}
+
+fn throughput_ratio(analysis: &SwitchbackAnalysis, mode: &str) -> Option<RatioEstimate> {
+    let is_throughput =
+        |criterion: &Criterion| matches!(criterion, Criterion::Metric { name, .. } if name == figures::REQUESTS);
+    let mut of_mode = analysis.contrasts.iter().filter(|one| one.treatment == mode && is_throughput(&one.criterion));
+    of_mode.next()?.estimate
+}
+
+fn figure(value: Option<f64>) -> String {
+    value.map_or(ABSENT.to_owned(), short)
+}
+
+/// Renders rows of text below a heading. The first two columns are names.
+fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
+    let mut table = new_table();
+    table.set_header(heading.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    rows.into_iter().for_each(|row| {
+        table.add_row(row);
+    });
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    lines(&table)
+}
+
+/// Configuration of the published rows to which a veth is closest: no coalescing.
+const RX_USECS: &str = "0";
+
+/// Why a published row has no counterpart in a lab.
+fn why_not_here(row: &LowLatencyRow) -> Option<&'static str> {
+    if row.rx_usecs != RX_USECS {
+        return Some("a veth has no interrupts that a NIC could coalesce (rx-usecs)");
+    }
+    if row.config != "optimized" {
+        return Some("this machine has one kernel configuration");
+    }
+    None
+}
+
+/// Published row of a mode.
+fn published_row<'a>(rows: &'a [LowLatencyRow], mode: &str) -> Option<&'a LowLatencyRow> {
+    let kernel = match mode {
+        "base" => "3.9",
+        "sockpoll50" => "patched",
+        _ => return None,
+    };
+    rows.iter().find(|row| row.kernel == kernel && why_not_here(row).is_none())
+}
+
+fn low_latency(parts: &[PublishedPart], rows: &[LowLatencyRow]) -> String {
+    let heading =
+        ["", "mode", "trips/s", "to base (95 %)", "CPUs", "µs/trip", "published", "to base", "CPUs", "µs/trip"];
+    let base = published_row(rows, "base");
+    let mut order = String::new();
+    let row = |measured: Measured<'_>| {
+        let transport = match measured.part.transport {
+            Transport::Tcp => CellTransport::Tcp,
+            Transport::Udp => CellTransport::Udp,
+        };
+        // The publication has one server, which receives without epoll.
+        let row = published_row(rows, measured.mode).filter(|_| measured.part.shape == ServeShape::Blocking);
+        let to_base =
+            row.zip(base).map(|(row, base)| row.round_trips_per_s(transport) / base.round_trips_per_s(transport));
+        if let (Some(published), Some(here), None) = (to_base, &measured.ratio, disturbed(measured.part)) {
+            order.push_str(&prose(&agreement(&name(measured.part), measured.mode, published, here)));
+        }
+        vec![
+            name(measured.part),
+            visible::name(measured.mode).into_owned(),
+            figure(measured.metric(figures::REQUESTS)),
+            measured.ratio(),
+            figure(measured.cpus()),
+            figure(measured.demand_us()),
+            figure(row.map(|row| row.round_trips_per_s(transport))),
+            to_base.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")),
+            figure(row.map(|row| row.busy_cpus(transport))),
+            figure(row.map(|row| row.service_demand_us(transport))),
+        ]
+    };
+    let table = grid(&heading, parts.iter().flat_map(modes).map(row).collect());
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in rows {
+        let Some(why) = why_not_here(row) else { continue };
+        match reasons.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, rows)) => rows.push(row.to_string()),
+            None => reasons.push((why, vec![row.to_string()])),
+        }
+    }
+    let not_here = reasons.iter().map(|(why, rows)| prose(&format!("  {why}: {}", rows.join("; "))));
+    format!(
+        "{table}\n{}\n{order}published rows that this lab cannot play:\n{}",
+        prose(LOW_LATENCY_LEGEND),
+        not_here.collect::<String>()
+    )
+}
+
+const LOW_LATENCY_LEGEND: &str = concat!(
+    "trips/s: round trips of one connection, 1 byte each way. CPUs and µs/trip: CPU time of the server and of its NAPI ",
+    "thread, per second and per round trip. base: published for kernel 3.9 without C-states; sockpoll50: published for ",
+    "the patched kernel; both with rx-usecs 0. Here, only the server's way of waiting changes; published, also the ",
+    "client's. Busy polling of epolls is younger than the publication.",
+);
+
+/// Whether a ratio that was measured here is on the same side of 1 as the published one.
+fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> String {
+    let is_above = here.low > 1.0;
+    let is_below = here.high.is_some_and(|high| high < 1.0);
+    let verdict = match (is_above, is_below) {
+        (false, false) => "here, the difference is not significant",
+        (above, _) if above == (published > 1.0) => "same order as published",
+        _ => "the order is the reverse of the published one",
+    };
+    format!("{part}, {mode}: {verdict} ({:.2} times base here, {published:.2} published)", here.ratio)
+}
+
+fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
+    let heading = ["bytes", "waits", "trips/s", "to base (95 %)", "p50 µs", "p90", "p99", "p99.9"];
+    let mut table = Vec::new();
+    for part in parts {
+        let bytes = part.message_bytes.to_string();
+        for measured in modes(part) {
+            let fixed = [bytes.clone(), visible::name(measured.mode).into_owned()];
+            let figures = [figure(measured.metric(figures::REQUESTS)), measured.ratio()];
+            let latencies = QUANTILES.map(|quantile| figure(measured.latency_us(quantile)));
+            table.push(fixed.into_iter().chain(figures).chain(latencies).collect());
+        }
+        for row in rows.iter().filter(|row| row.message_bytes == part.message_bytes) {
+            let form = match row.form {
+                EventLoopForm::User => "published, user",
+                EventLoopForm::Kernel => "published, kernel",
+            };
+            let fixed = [bytes.clone(), form.to_owned(), short(row.throughput_rps), ABSENT.to_owned()];
+            let latencies = [row.p50_us, row.p90_us, row.p99_us, row.p999_us].map(short);
+            table.push(fixed.into_iter().chain(latencies).collect());
+        }
+    }
+    let threads = parts.first().map_or(0, |part| part.threads);
+    format!(
+        "{}\n{}",
+        grid(&heading, table),
+        prose(&format!(
+            "Waits: base sleeps in epoll_wait; eventspin loops in the program (the published user form); the kernel form \
+             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {threads} server \
+             thread(s) here, 5 published."
+        ))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_published_rows_have_a_counterpart_and_the_others_a_reason() {
+        let rows = low_latency_rows().unwrap();
+        let here: Vec<String> =
+            rows.iter().filter(|row| why_not_here(row).is_none()).map(ToString::to_string).collect();
+        assert_eq!(here, ["patched optimized, C-states on, rx-usecs 0", "3.9 optimized, C-states off, rx-usecs 0"],);
+        assert_eq!(published_row(&rows, "base").map(|row| row.tcp_tps), Some(57_000.0));
+        assert_eq!(published_row(&rows, "sockpoll50").map(|row| row.tcp_tps), Some(71_000.0));
+        assert!(published_row(&rows, "napibusy").is_none());
+    }
+
+    #[test]
+    fn an_order_is_the_published_one_only_if_the_interval_shows_it() {
+        let here = |low, high| RatioEstimate { ratio: 1.1, low, high, blocks: 9 };
+        let verdict = |here: &RatioEstimate| agreement("TCP", "sockpoll50", 1.25, here);
+        assert!(verdict(&here(1.05, None)).contains("same order"));
+        assert!(verdict(&here(0.9, Some(1.2))).contains("not significant"));
+        assert!(verdict(&here(0.7, Some(0.9))).contains("the reverse"));
+    }
+}
