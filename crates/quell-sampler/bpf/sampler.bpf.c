@@ -57,19 +57,30 @@ struct queue {
 	__u64 tid;        /* thread that ran the last poll */
 	__u64 deferrals;  /* empty polls that the interrupt stays masked for, after the last poll */
 	__u64 budget;     /* of the last poll */
+	__u64 napi;       /* NAPI ID, set by user space */
 };
 
 #define ENABLED 1    /* the last poll enabled the interrupt */
 #define EXPOSED 2    /* the interrupt was enabled at some time since emptied_at */
 #define FULL 4       /* the last poll used its whole budget */
 
+/* Arrays, because the verifier inlines their lookups. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, struct queue);
 } queues SEC(".maps");
+
+#define SLOTS 65536
+
+/* Index in queues plus 1, by the low bits of a NAPI ID; 0: not selected. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} slots SEC(".maps");
 
 /* Set by the loader: bits of napi_struct.state, which are values of an anonymous enum. */
 const volatile __u64 SCHED;
@@ -79,6 +90,19 @@ const volatile __u64 IN_BUSY_POLL;
 __u64 napi_watchdog;
 
 #define add(counter, value) ((counter) += (value))
+
+static __always_inline struct queue *queue_of(__u32 id)
+{
+	__u32 slot = id & (SLOTS - 1), at, *index;
+	struct queue *queue;
+
+	index = bpf_map_lookup_elem(&slots, &slot);
+	if (!index || !*index)
+		return 0;
+	at = *index - 1;
+	queue = bpf_map_lookup_elem(&queues, &at);
+	return queue && queue->napi == id ? queue : 0;
+}
 
 struct deferral {
 	__u32 defer_hard_irqs;
@@ -148,8 +172,8 @@ static __always_inline int is_suspended(struct napi_struct *napi, struct deferra
 SEC("tp_btf/napi_poll")
 int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_given)
 {
-	__u32 id = napi->napi_id, work = work_done, budget = budget_given;
-	struct queue *queue = bpf_map_lookup_elem(&queues, &id);
+	__u32 work = work_done, budget = budget_given;
+	struct queue *queue = queue_of(napi->napi_id);
 	struct deferral deferral;
 	struct task_struct *task;
 	__u64 now, state, flags, timer_fired, poller, since, bucket;
@@ -261,13 +285,11 @@ int BPF_PROG(quell_timer, struct hrtimer *timer)
 {
 	struct napi_struct *napi;
 	struct queue *queue;
-	__u32 id;
 
 	if (!napi_watchdog || (__u64)timer->function != napi_watchdog)
 		return 0;
 	napi = (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
-	id = BPF_CORE_READ(napi, napi_id);
-	queue = bpf_map_lookup_elem(&queues, &id);
+	queue = queue_of(BPF_CORE_READ(napi, napi_id));
 	if (queue && !(BPF_CORE_READ(napi, state) & SCHED))
 		queue->timer_fired = 1;
 	return 0;

@@ -20,7 +20,9 @@ const WAITS: usize = POLLERS + 9;
 const POLLED_AT: usize = WAITS + BUCKETS + 1;
 const FLAGS: usize = WAITS + BUCKETS + 2;
 /// Size of `struct queue` in words of 64 bits.
-pub(crate) const WORDS: usize = WAITS + BUCKETS + 8;
+pub(crate) const WORDS: usize = NAPI + 1;
+/// NAPI ID of the instance.
+pub(crate) const NAPI: usize = WAITS + BUCKETS + 8;
 const ENABLED: u64 = 1;
 
 /// Counters of an instance since it was selected.

@@ -1,22 +1,24 @@
 //! The BPF programs in the kernel, and the selection of the instances that they sample.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::path::Path;
 
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{Array, MapData, MapError};
 use aya::programs::{BtfTracePoint, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
 use thiserror::Error;
 
-use crate::counters::{PollCounters, WORDS};
+use crate::counters::{NAPI, PollCounters, WORDS};
 
 /// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
-const MAP: &str = "queues";
+const QUEUES: &str = "queues";
+const SLOTS: &str = "slots";
 /// A program and its tracepoint.
 type Program = (&'static str, &'static str);
 const POLLS: Program = ("quell_poll", "napi_poll");
@@ -76,13 +78,23 @@ fn is_rejection(causes: &[&(dyn Error + 'static)]) -> bool {
 }
 
 /// Samples the selected instances until it is dropped.
-#[derive(Debug)]
 pub struct Sampler {
-    queues: HashMap<MapData, u32, [u64; WORDS]>,
-    selected: BTreeSet<NapiId>,
+    queues: Array<MapData, [u64; WORDS]>,
+    /// Index in `queues` plus 1, by the low bits of the NAPI ID.
+    slots: Array<MapData, u32>,
+    /// Selected instances, each with its index in `queues`.
+    selected: BTreeMap<NapiId, u32>,
+    /// Unused indices. The one that was used last comes last, because a program may still be writing to it.
+    free: VecDeque<u32>,
     sees_suspension: bool,
     /// Keeps the programs attached.
     _programs: Ebpf,
+}
+
+impl fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampler").field("selected", &self.selected).finish_non_exhaustive()
+    }
 }
 
 impl Sampler {
@@ -119,9 +131,13 @@ impl Sampler {
             });
             attached.map_err(|error| SamplerError::new("attaching the programs", &error))?;
         }
-        let map = programs.take_map(MAP).ok_or_else(|| missing(MAP))?;
-        let queues = HashMap::try_from(map).map_err(|error| SamplerError::new("opening the map", &error))?;
-        Ok(Self { queues, selected: BTreeSet::new(), sees_suspension, _programs: programs })
+        let opening = |error: MapError| SamplerError::new("opening the maps", &error);
+        let queues = programs.take_map(QUEUES).ok_or_else(|| missing(QUEUES))?;
+        let queues: Array<_, [u64; WORDS]> = Array::try_from(queues).map_err(opening)?;
+        let slots = programs.take_map(SLOTS).ok_or_else(|| missing(SLOTS))?;
+        let slots = Array::try_from(slots).map_err(opening)?;
+        let free = (0..queues.len()).collect();
+        Ok(Self { queues, slots, selected: BTreeMap::new(), free, sees_suspension, _programs: programs })
     }
 
     /// Samples these instances without the program that runs for every timer of the host. Polls of the deferral timer
@@ -139,17 +155,39 @@ impl Sampler {
     /// begin at zero.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses, when more than 4,096 instances are selected, or two whose IDs have equal low 16 bits.
     pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<(), SamplerError> {
-        let refused = |error: MapError| SamplerError::new("selecting a NAPI instance", &error);
-        for gone in self.selected.difference(&napis) {
-            self.queues.remove(&gone.get()).map_err(refused)?;
+        const ACTION: &str = "selecting a NAPI instance";
+        let refused = |error: MapError| SamplerError::new(ACTION, &error);
+        let gone: Vec<NapiId> = self.selected.keys().filter(|napi| !napis.contains(napi)).copied().collect();
+        for napi in gone {
+            self.slots.set(self.slot(napi), 0, 0).map_err(refused)?;
+            self.free.extend(self.selected.remove(&napi));
         }
-        for new in napis.difference(&self.selected) {
-            self.queues.insert(new.get(), [0; WORDS], 0).map_err(refused)?;
+        for napi in napis {
+            if self.selected.contains_key(&napi) {
+                continue;
+            }
+            let slot = self.slot(napi);
+            if self.slots.get(&slot, 0).map_err(refused)? != 0 {
+                let said = format!("the IDs of NAPI {napi} and of another selected instance have equal low 16 bits");
+                return Err(SamplerError::Refused { action: ACTION, said });
+            }
+            let at = self.free.pop_front().ok_or_else(|| SamplerError::Refused {
+                action: ACTION,
+                said: format!("{} are already selected", self.selected.len()),
+            })?;
+            let mut words = [0; WORDS];
+            words[NAPI] = napi.get().into();
+            self.queues.set(at, words, 0).map_err(refused)?;
+            self.slots.set(slot, at + 1, 0).map_err(refused)?;
+            self.selected.insert(napi, at);
         }
-        self.selected = napis;
         Ok(())
+    }
+
+    fn slot(&self, napi: NapiId) -> u32 {
+        napi.get() % self.slots.len()
     }
 
     /// Reads the counters of the selected instances, with one system call each.
@@ -157,8 +195,8 @@ impl Sampler {
     /// # Errors
     /// When the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<NapiId, PollCounters>, SamplerError> {
-        let read = |&napi: &NapiId| {
-            let words = self.queues.get(&napi.get(), 0);
+        let read = |(&napi, at): (&NapiId, &u32)| {
+            let words = self.queues.get(at, 0);
             let words = words.map_err(|error| SamplerError::new("reading the counters", &error))?;
             Ok((napi, PollCounters::at(words, self.sees_suspension, clock::monotonic_ns())))
         };
