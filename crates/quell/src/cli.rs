@@ -131,7 +131,7 @@ fn list_of_commands(command: &clap::Command) -> String {
 pub(crate) enum Command {
     /// Compare delivery modes on running programs, on a command, or in a private lab.
     Bench(Box<bench::BenchArgs>),
-    /// Search the mode that is best for a goal, on the model of a host; confirm it and write a profile.
+    /// Find the mode that meets a goal best, by experiment on running programs; confirm it, write a profile.
     Tune(Box<tune::TuneArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),

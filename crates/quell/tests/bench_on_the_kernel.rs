@@ -398,15 +398,3 @@ fn low_latency_sockets_are_measured_in_four_parts() {
 fn event_loops_are_measured_at_each_published_message_size() {
     plays("d", 8, &["eventspin1000000", "published, kernel", "16384", "server thread(s) here, 5 published"]);
 }
-
-#[test]
-fn the_schema_of_published_experiments_is_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/quell-published.schema.json");
-    let mut quell = std::process::Command::new(env!("CARGO_BIN_EXE_quell"));
-    let printed = quell.args(["bench", "--experiment=b", "--schema"]).output().unwrap().stdout;
-    let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
-    assert!(
-        json(&std::fs::read(path).unwrap()) == json(&printed),
-        "to publish the current one: quell bench --experiment b --schema > docs/schema/quell-published.schema.json"
-    );
-}

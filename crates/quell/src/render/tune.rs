@@ -251,9 +251,9 @@ fn preferred(result: &TuneResult) -> String {
 fn state(state: &ArmState) -> String {
     match state {
         ArmState::Alive => "in the race".to_owned(),
-        ArmState::Worse { than } => format!("dropped: worse than {than}"),
-        ArmState::MissesLimit { limit } => format!("dropped: misses {}", visible::name(limit)),
-        ArmState::Outpaced => "dropped: others were ahead".to_owned(),
+        ArmState::Worse { than } => format!("worse than {than}"),
+        ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
+        ArmState::Outpaced => "outpaced by others".to_owned(),
         ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
         ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
     }
