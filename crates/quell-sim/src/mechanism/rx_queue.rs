@@ -37,6 +37,15 @@ pub(crate) struct Held {
     pub(crate) since_ns: Ns,
 }
 
+/// What is known of the waits of packets in the ring, as by `quell-sampler` in the kernel, and the true waits.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RingWaits {
+    /// End of the last poll that emptied the ring, in ns, unless the interrupt was enabled since then.
+    pub(crate) masked_since_ns: Option<Ns>,
+    /// Sum of the true waits of the packets that the current poll took, in ns.
+    pub(crate) taken_ns: Ns,
+}
+
 /// One RX queue with its NAPI instance.
 #[derive(Debug, Clone)]
 pub(crate) struct RxQueue {
@@ -48,8 +57,10 @@ pub(crate) struct RxQueue {
     pub(crate) polled_on: usize,
     /// NAPI thread of the queue, if NAPI is threaded.
     pub(crate) thread: Option<usize>,
-    pub(crate) ring: VecDeque<Packet>,
+    /// Packets in the ring, with the time of their arrival in ns.
+    pub(crate) ring: VecDeque<(Packet, Ns)>,
     ring_size: usize,
+    pub(crate) waits: RingWaits,
     /// Number of transmit completions that were not processed yet.
     pub(crate) tx_completions: u32,
     /// Packets that the current poll took from the ring and has not delivered yet.
@@ -73,6 +84,7 @@ impl RxQueue {
             thread: None,
             ring: VecDeque::with_capacity(ring_size),
             ring_size,
+            waits: RingWaits::default(),
             tx_completions: 0,
             taken: Vec::with_capacity(usize::from(u8::MAX)),
             held: Vec::new(),
@@ -82,19 +94,22 @@ impl RxQueue {
         }
     }
 
-    /// Adds a packet to the ring; returns false if the ring is full.
-    pub(crate) fn receive(&mut self, packet: Packet) -> bool {
+    /// Adds a packet that arrives now to the ring; returns false if the ring is full.
+    pub(crate) fn receive(&mut self, packet: Packet, now_ns: Ns) -> bool {
         if self.ring.len() == self.ring_size {
             return false;
         }
-        self.ring.push_back(packet);
+        self.ring.push_back((packet, now_ns));
         true
     }
 
     /// Moves up to `budget` packets from the ring to `taken`; returns their number.
-    pub(crate) fn take(&mut self, budget: u32) -> u32 {
+    pub(crate) fn take(&mut self, budget: u32, now_ns: Ns) -> u32 {
         let count = self.ring.len().min(budget as usize);
-        self.taken.extend(self.ring.drain(..count));
+        for (packet, arrived_ns) in self.ring.drain(..count) {
+            self.waits.taken_ns += now_ns - arrived_ns;
+            self.taken.push(packet);
+        }
         count as u32
     }
 }
@@ -108,16 +123,16 @@ mod tests {
     #[test]
     fn a_full_ring_drops_packets() {
         let mut queue = RxQueue::new(NapiSettings::default(), &SimCoalescing::NONE, 2, 0);
-        assert!(queue.receive(PACKET) && queue.receive(PACKET));
-        assert!(!queue.receive(PACKET));
+        assert!(queue.receive(PACKET, 0) && queue.receive(PACKET, 0));
+        assert!(!queue.receive(PACKET, 0));
     }
 
     #[test]
     fn a_poll_takes_at_most_its_budget() {
         let mut queue = RxQueue::new(NapiSettings::default(), &SimCoalescing::NONE, 8, 0);
         for _ in 0..5 {
-            queue.receive(PACKET);
+            queue.receive(PACKET, 0);
         }
-        assert_eq!((queue.take(3), queue.take(3)), (3, 2));
+        assert_eq!((queue.take(3, 0), queue.take(3, 0)), (3, 2));
     }
 }

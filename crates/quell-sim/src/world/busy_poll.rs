@@ -94,8 +94,10 @@ impl World {
             return;
         }
         let state = &self.threads[thread];
-        let into_round_ns = (now_ns - state.spin_began_ns) % state.spin_round_ns;
-        let left_ns = if into_round_ns == 0 { 0 } else { state.spin_round_ns - into_round_ns };
+        let left_ns = match now_ns.checked_sub(state.spin_began_ns) {
+            Some(spent_ns) => spent_ns.next_multiple_of(state.spin_round_ns) - spent_ns,
+            None => state.spin_began_ns - now_ns,
+        };
         if self.cpus[cpu].segment_ends_ns > now_ns + left_ns {
             self.book_segment(cpu);
             self.cpus[cpu].interrupt(now_ns);
@@ -116,6 +118,9 @@ impl World {
             counters.polls += rounds;
             counters.busy_polls += rounds;
             counters.empty_polls += rounds;
+            if rounds > 0 {
+                self.queues[queue].waits.masked_since_ns = Some(state.spin_began_ns);
+            }
         }
     }
 
@@ -155,7 +160,7 @@ impl World {
             self.threads[thread].busy = Some(busy);
             return Next::Run(cost_ns);
         }
-        self.count_poll(busy.queue, busy.work);
+        self.count_poll(busy.queue, busy.work, busy.budget);
         self.counters[busy.queue].busy_polls += 1;
         self.counters[busy.queue].busy_poll_packets += u64::from(busy.work);
         self.busy_check(thread)
@@ -227,7 +232,7 @@ impl World {
             self.threads[thread].busy = Some(busy);
             return Next::Run(cost_ns);
         }
-        self.count_poll(busy.queue, busy.work);
+        self.count_poll(busy.queue, busy.work, busy.budget);
         self.counters[busy.queue].busy_polls += 1;
         self.counters[busy.queue].final_polls += 1;
         if busy.work == busy.budget {

@@ -35,6 +35,12 @@ pub struct Counters {
     pub suspensions: u64,
     /// Number of responses that were sent.
     pub responses: u64,
+    /// Number of packets that polls took while the interrupt was masked since the ring was last empty.
+    pub bounded_packets: u64,
+    /// Sum of the waits of these packets in the ring, in ns.
+    pub wait_ns: u64,
+    /// Sum of the bounds of these waits that `quell-sampler` would compute, in ns.
+    pub wait_bound_ns: u64,
 }
 
 impl Counters {
@@ -56,6 +62,9 @@ impl Counters {
             (&mut self.epoll_events, other.epoll_events),
             (&mut self.suspensions, other.suspensions),
             (&mut self.responses, other.responses),
+            (&mut self.bounded_packets, other.bounded_packets),
+            (&mut self.wait_ns, other.wait_ns),
+            (&mut self.wait_bound_ns, other.wait_bound_ns),
         ];
         for (mine, others) in pairs {
             *mine += others;

@@ -75,6 +75,11 @@ impl World {
         self.book_spin(thread);
         let state = &mut self.threads[thread];
         state.left_ns = left_ns;
+        if state.spinning() {
+            let switching = state.spin_began_ns >= self.now_ns;
+            let iteration_ns = if switching { 0 } else { state.spin_round_ns };
+            state.spin_rest_ns = state.spin_began_ns + iteration_ns - self.now_ns;
+        }
         if state.stage == Stage::Program && matches!(irq, HardIrq::Device(_) | HardIrq::NapiTimer(_)) {
             state.left_ns += self.costs.interference_ns;
         }

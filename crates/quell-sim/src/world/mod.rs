@@ -188,7 +188,7 @@ impl World {
         self.digest.add(u64::from(packet.socket));
         let now_ns = self.now_ns;
         let rx = &mut self.queues[queue];
-        if !rx.receive(packet) {
+        if !rx.receive(packet, now_ns) {
             self.counters[queue].drops += 1;
             self.packet_lost(queue, packet);
             return;

@@ -15,11 +15,11 @@ impl World {
     /// Takes up to `budget` packets and all transmit completions. Returns the number of packets and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
         let batch = self.cpus[cpu].current.map_or(0, |thread| self.threads[thread].batch);
-        let costs = &self.costs;
+        let (costs, now_ns) = (&self.costs, self.now_ns);
         let rx = &mut self.queues[queue];
         let transmitted = std::mem::take(&mut rx.tx_completions);
         let before = rx.taken.len();
-        let work = rx.take(budget);
+        let work = rx.take(budget, now_ns);
         rx.vector.polled(work, transmitted);
         let packets: Ns = rx.taken[before..].iter().map(|packet| costs.receive_ns(packet.kind)).sum();
         let moved_ns = if rx.polled_on == cpu { 0 } else { costs.poll_migration_ns };
@@ -28,17 +28,29 @@ impl World {
         (work, moved_ns + packets + displaced_ns + u64::from(transmitted) * costs.tx_completion_ns)
     }
 
-    /// Counts a poll that took `work` packets.
-    pub(crate) fn count_poll(&mut self, queue: usize, work: u32) {
-        let counters = &mut self.counters[queue];
+    /// Counts a poll that ends after `work` packets, and bounds their waits as `quell-sampler` does in the kernel.
+    pub(crate) fn count_poll(&mut self, queue: usize, work: u32, budget: u32) {
+        let now_ns = self.now_ns;
+        let (counters, waits) = (&mut self.counters[queue], &mut self.queues[queue].waits);
         counters.polls += 1;
         counters.empty_polls += u64::from(work == 0);
         counters.polled_packets += u64::from(work);
+        let taken_ns = std::mem::take(&mut waits.taken_ns);
+        if let Some(since_ns) = waits.masked_since_ns {
+            counters.bounded_packets += u64::from(work);
+            counters.wait_ns += taken_ns;
+            let bound_ns = u64::from(work) * (now_ns - since_ns);
+            debug_assert!(taken_ns <= bound_ns, "packets waited {taken_ns} ns, the bound is {bound_ns} ns");
+            counters.wait_bound_ns += bound_ns;
+        }
+        if work < budget {
+            waits.masked_since_ns = Some(now_ns);
+        }
     }
 
     /// Ends a poll in the softirq or in a NAPI thread. Returns whether the same poller polls again.
     pub(crate) fn finish_poll(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
-        self.count_poll(queue, work);
+        self.count_poll(queue, work, NAPI_POLL_WEIGHT);
         if work < NAPI_POLL_WEIGHT {
             return self.complete(queue, work, cpu);
         }
@@ -86,6 +98,7 @@ impl World {
     fn enable_interrupt(&mut self, queue: usize) {
         let now_ns = self.now_ns;
         let rx = &mut self.queues[queue];
+        rx.waits.masked_since_ns = None;
         let (received, transmitted) = (rx.ring.len() as u32, rx.tx_completions);
         rx.vector.arm(now_ns, received, transmitted);
         self.mark(queue, "interrupt enabled");

@@ -76,7 +76,7 @@ impl World {
     pub(crate) fn thread_turn(&mut self, cpu: usize) {
         if let Some(current) = self.cpus[cpu].current {
             if !self.cpus[cpu].need_resched || self.threads[current].bottom_halves_disabled() {
-                return self.resume_thread(cpu, current);
+                return self.resume_thread(cpu, current, 0);
             }
             self.threads[current].state = RunState::Runnable;
             self.cpus[cpu].runnable.push(current);
@@ -90,14 +90,13 @@ impl World {
         let thread = self.cpus[cpu].runnable.swap_remove(index);
         self.cpus[cpu].current = Some(thread);
         self.threads[thread].state = RunState::Running;
-        if self.cpus[cpu].last != Some(thread) || self.slept(thread) {
-            self.threads[thread].left_ns = self.threads[thread].left_ns.saturating_add(self.costs.wake_ns);
-        }
+        let switched = self.cpus[cpu].last != Some(thread) || self.slept(thread);
+        let switch_ns = if switched { self.costs.wake_ns } else { 0 };
         self.cpus[cpu].last = Some(thread);
         if !self.cpus[cpu].runnable.is_empty() {
             self.start_ticking(cpu);
         }
-        self.resume_thread(cpu, thread);
+        self.resume_thread(cpu, thread, switch_ns);
     }
 
     /// Lets an idle CPU pull a waiting floating thread from another CPU (`sched_balance_newidle`).
@@ -134,15 +133,16 @@ impl World {
         self.cpus[cpu].runnable.iter().enumerate().min_by_key(order).map(|(index, _)| index)
     }
 
-    fn resume_thread(&mut self, cpu: usize, thread: usize) {
+    fn resume_thread(&mut self, cpu: usize, thread: usize, switch_ns: Ns) {
         let mut left_ns = std::mem::take(&mut self.threads[thread].left_ns);
         if self.threads[thread].stage == Stage::ClockSpin {
             left_ns = self.threads[thread].call.deadline_ns.saturating_sub(self.now_ns);
         }
-        if self.threads[thread].spinning() {
-            self.threads[thread].spin_began_ns = self.now_ns;
+        let state = &mut self.threads[thread];
+        if state.spinning() {
+            state.spin_began_ns = self.now_ns + switch_ns + std::mem::take(&mut state.spin_rest_ns);
         }
-        self.run_segment(cpu, Context::Thread, left_ns);
+        self.run_segment(cpu, Context::Thread, left_ns.saturating_add(switch_ns));
     }
 
     /// Accounts the current segment, including virtual run time. A softirq is charged to the thread that it

@@ -116,6 +116,8 @@ pub(crate) struct Thread {
     pub(crate) busy: Option<BusyLoop>,
     /// Start and duration of the fast-forwarded rounds.
     pub(crate) spin_began_ns: Ns,
+    /// Time from an interrupt to the end of the iteration, or of the context switch before it, that was interrupted.
+    pub(crate) spin_rest_ns: Ns,
     pub(crate) spin_round_ns: Ns,
     /// End of a loop for events.
     pub(crate) spin_until_ns: Ns,
@@ -143,6 +145,7 @@ impl Thread {
             call: EpollCall { epoll: 0, deadline_ns: 0, max_events: 0 },
             busy: None,
             spin_began_ns: 0,
+            spin_rest_ns: 0,
             spin_round_ns: 1,
             spin_until_ns: 0,
             sleep: 0,
