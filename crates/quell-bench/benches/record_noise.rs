@@ -9,36 +9,23 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 
+mod common;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quell_bench::counters::CpuUse;
-use quell_bench::counters::{CounterReading, Watched};
-use quell_bench::cpus::CpuLayout;
-use quell_bench::experiment::Preview;
-use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use quell_bench::server::{PORT, Server, ServerCommand};
-use quell_host::attach::{Selection, Targets};
-use quell_host::journal::Journal;
-use quell_host::switching::Switching;
+use common::{CPUS, MemcachedLab, cpu_ns_per_request};
+use quell_bench::counters::{CpuUse, TrialCounters};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
-use quell_load::{
-    Distribution, Generator, LoadReport, LoadSpec, Memcached, RunObserver, RunSpec, Schedule, Transport, Workload,
-};
-use quell_mode::{DeliveryMode, NapiSettings, Threaded};
-use quell_test_support::LabTurn;
+use quell_load::{Distribution, LoadReport, Schedule};
+use quell_mode::DeliveryMode;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
-
-const SLICE_MS: u32 = 200;
-const SETTLE_MS: u32 = 20;
-/// CPU of the server, and CPU of the generator.
-const CPUS: [u32; 2] = [0, 1];
 
 /// Recordings: name, mode, requests per second, and the other programs on the lab's CPUs.
 const RECORDINGS: [(&str, &str, f64, Company); 7] = [
@@ -82,44 +69,23 @@ fn write(directory: &Path, name: &str, text: &str) {
 /// Measures one recording as CSV, one line per slice: CPU time of the server per request in ns, CPU share of other
 /// programs in thousandths, number of requests, and latency quantiles in tenths of a µs.
 fn record(mode: &DeliveryMode, rate_per_s: f64, company: Company, time: Duration) -> String {
-    let _turn = LabTurn::wait();
-    let directory = tempfile::tempdir().unwrap();
-    let mut lab = VethLab::raise(&Journal::in_dir(directory.path()), unique_name(), plan()).unwrap();
-    let memcached = ServerCommand::Memcached { program: "memcached".into() };
-    let server = Server::start(&mut lab, &memcached, PORT, &|| false).unwrap();
-    let memcached = Memcached { get_share: 0.97, ..Memcached::facebook() };
-    let spec = LoadSpec {
-        connections: 16,
-        threads: 1,
-        cpus: vec![CPUS[1]],
-        ..LoadSpec::new(server.address(), Transport::Tcp, Workload::Memcached(memcached))
-    };
-    let mut generator = Generator::connect(spec, Some(Arc::clone(&lab.client.namespace))).unwrap();
-    generator.preload(Generator::PRELOAD_LIMIT, &mut ()).unwrap();
-    let mut workers = server.workers().unwrap();
-    Server::pin(&mut workers, lab.server.queues.ids(), &lab.plan.cpus.server).unwrap();
+    let mut lab = MemcachedLab::raise(mode);
     if company != Company::Builds {
-        let of_server = server.processes().unwrap().into_iter();
+        let of_server = lab.server.processes().unwrap().into_iter();
         let threads = of_server.flat_map(|pid| ProcRoot::default().process(pid).tids().unwrap());
-        threads.chain(lab.server.napi_threads.iter().copied()).for_each(prioritise);
+        threads.chain(lab.lab.server.napi_threads.iter().copied()).for_each(prioritise);
         // The generator gets no real-time priority: it spins, so the kernel would throttle it for 50 ms per second.
         std::fs::write("/proc/self/autogroup", "-20").unwrap();
     }
-    let targets = Targets::find(Selection::Processes(server.processes().unwrap())).unwrap();
-    let plan = Preview::of(&targets, &[*mode]).unwrap().plan;
-    let mut switching = Switching::begin(&Journal::in_dir(directory.path()), targets, &plan, None).unwrap();
-    switching.switch_to(0).unwrap();
     let other = (company == Company::OtherProgram).then(OtherProgram::start);
     let mut text = String::from("cpu_ns,foreign,requests,p25,p50,p90,p99,p99_9,max\n");
     let began = Instant::now();
     while began.elapsed() < time {
-        let (load, watched) = slice(&lab, &server, &mut generator, rate_per_s);
-        writeln!(text, "{}", line(&load, &watched)).unwrap();
+        let (load, counters) = lab.slice(Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS });
+        writeln!(text, "{}", line(&load, &counters)).unwrap();
     }
-    drop((other, generator));
-    assert!(switching.end().unwrap().failed.is_empty());
-    server.stop().unwrap();
-    assert!(lab.take_down().unwrap().failed.is_empty());
+    drop(other);
+    lab.take_down();
     text
 }
 
@@ -128,63 +94,14 @@ fn prioritise(tid: Pid) {
     sched::set_scheduling(tid, scheduling).unwrap();
 }
 
-fn plan() -> VethPlan {
-    let client_napi = NapiSettings {
-        threaded: Threaded::Thread,
-        defer_hard_irqs: 100,
-        gro_flush_timeout_ns: 1_000_000,
-        ..NapiSettings::default()
-    };
-    let cpus = CpuLayout::plan(&CPUS, 1, 1, false).unwrap();
-    VethPlan { queues: 1, cpus, interrupt_stand_in: true, client_napi }
-}
-
-fn slice(lab: &VethLab, server: &Server, generator: &mut Generator, rate_per_s: f64) -> (LoadReport, Slice) {
-    let watched = Watched {
-        server: server.processes().unwrap(),
-        server_napi: lab.server.napi_threads.clone(),
-        generator: generator.tids(),
-        client_napi: lab.client.napi_threads.clone(),
-        server_cpus: [CPUS[0]].into_iter().collect(),
-        client_cpus: [CPUS[1]].into_iter().collect(),
-        server_devices: vec![SERVER_DEVICE.to_owned()],
-        client_devices: vec![CLIENT_DEVICE.to_owned()],
-        irqs: Vec::new(),
-    };
-    let mut slice = Slice { watched, proc: ProcRoot::default(), from: None, to: None };
-    let schedule = Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS };
-    let run = RunSpec { schedule, warm_up_ms: SETTLE_MS, measure_ms: SLICE_MS };
-    (generator.run(&run, &mut slice).unwrap(), slice)
-}
-
-fn line(load: &LoadReport, slice: &Slice) -> String {
-    let counters = slice.watched.between(slice.from.as_ref().unwrap(), slice.to.as_ref().unwrap());
-    let run_ns = counters.server_run_ns.unwrap() + counters.napi_run_ns.unwrap();
+fn line(load: &LoadReport, counters: &TrialCounters) -> String {
     let foreign = counters.server_cpus.as_ref().and_then(CpuUse::foreign_share).unwrap();
     let latency = [0.25, 0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| {
         let ns = load.latency.quantile(quantile).unwrap_or_default().as_nanos();
         (ns / 100).to_string()
     });
-    let cpu_ns = run_ns / load.answered_in_window.max(1);
+    let cpu_ns = cpu_ns_per_request(load, counters);
     format!("{cpu_ns},{:.0},{},{}", foreign * 1e3, load.latency.count(), latency.join(","))
-}
-
-/// Reads the counters at the start and at the end of the measured time.
-struct Slice {
-    watched: Watched,
-    proc: ProcRoot,
-    from: Option<CounterReading>,
-    to: Option<CounterReading>,
-}
-
-impl RunObserver for Slice {
-    fn window_started(&mut self) {
-        self.from = Some(self.watched.snapshot(&self.proc, None));
-    }
-
-    fn window_ended(&mut self) {
-        self.to = Some(self.watched.snapshot(&self.proc, None));
-    }
 }
 
 /// A program that uses 20 % of each CPU at random times.
