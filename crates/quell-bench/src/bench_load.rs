@@ -11,7 +11,7 @@ const GET_SHARE: f64 = 0.97;
 
 /// Returns the generator configuration for `connections` connections to the server at `address`.
 #[must_use]
-pub(crate) fn spec(address: SocketAddr, connections: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
+pub fn spec(address: SocketAddr, connections: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
     let memcached = Memcached { get_share: GET_SHARE, ..Memcached::facebook() };
     let threads = u32::try_from(cpus.client.len()).unwrap_or(u32::MAX);
     LoadSpec {

@@ -1,11 +1,11 @@
 //! Reads the kernel counters of a trial at the start and at the end of the measured time, and returns the differences.
 //! If a counter could not be read both times, its difference is absent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quell_linux::clock;
+use quell_linux::perf_event::{HardwareCounters, HardwareReading};
 use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
-use quell_linux::{CpuList, NapiId, Pid};
+use quell_linux::{CpuList, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
@@ -48,6 +48,26 @@ pub struct TrialCounters {
     pub stalls: Option<u64>,
     /// Number of packets that the devices of server and generator dropped, in both directions.
     pub drops: Option<u64>,
+    /// Number of cycles of the server's CPUs. Absent if they have no hardware counter.
+    pub cycles: Option<u64>,
+    /// Number of instructions of the server's CPUs. Absent if they have no hardware counter.
+    pub instructions: Option<u64>,
+}
+
+/// Counters that exist only on some machines. Metrics of a missing counter are absent.
+#[derive(Default)]
+pub struct Instruments {
+    /// Counts polls. Absent if the kernel does not permit it.
+    pub sampler: Option<Sampler>,
+    hardware: Option<HardwareCounters>,
+}
+
+impl Instruments {
+    /// Starts to count the polls of `napis` and the cycles of `cpus`, if this machine permits it.
+    #[must_use]
+    pub fn new(napis: BTreeSet<NapiId>, cpus: &CpuList) -> Self {
+        Self { sampler: Sampler::of(kernel::sysfs(), napis).ok(), hardware: HardwareCounters::open(cpus).ok() }
+    }
 }
 
 /// Time accounting of a set of CPUs over the measured time.
@@ -122,12 +142,13 @@ pub struct CounterReading {
     cpus: Option<Stat>,
     polls: Option<BTreeMap<NapiId, PollCounters>>,
     drops: Option<u64>,
+    hardware: Option<HardwareReading>,
 }
 
 impl Watched {
     /// Reads all counters.
     #[must_use]
-    pub fn snapshot(&self, proc: &ProcRoot, sampler: Option<&Sampler>) -> CounterReading {
+    pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
         let client_side = self.generator.first().map(|&tid| proc.process(tid));
         let interrupts = proc.interrupts().ok();
@@ -144,7 +165,7 @@ impl Watched {
                 .and_then(|softirqs| self.server_cpus.iter().map(|cpu| softirqs.count("NET_RX", cpu)).sum()),
             timer_irqs: interrupts.as_ref().and_then(|interrupts| self.timer_irqs(interrupts)),
             cpus: proc.stat().ok(),
-            polls: sampler.and_then(|sampler| sampler.read().ok()),
+            polls: instruments.sampler.as_ref().and_then(|sampler| sampler.read().ok()),
             drops: drops(server_side.as_ref(), &self.server_devices)
                 .zip(if self.client_devices.is_empty() {
                     Some(0)
@@ -152,6 +173,7 @@ impl Watched {
                     drops(client_side.as_ref(), &self.client_devices)
                 })
                 .map(|(server, client)| server + client),
+            hardware: instruments.hardware.as_mut().and_then(|hardware| hardware.read().ok()),
         }
     }
 
@@ -192,6 +214,7 @@ impl Watched {
             .map(|(from, to)| to.iter().map(|(napi, counters)| counters.since(from.get(napi))).collect());
         // Without queues, polls are not counted.
         let samples = samples.filter(|samples| !samples.is_empty());
+        let hardware = from.hardware.as_ref().zip(to.hardware.as_ref());
         let polls = |count: fn(&QueueSample) -> u64| Some(samples.as_ref()?.iter().map(count).sum());
         TrialCounters {
             server_run_ns,
@@ -209,6 +232,8 @@ impl Watched {
             wait_p99_ns: samples.as_ref().and_then(|samples| samples.iter().filter_map(|one| one.wait.p99_ns).max()),
             stalls: polls(|sample| u64::from(sample.wait.max_ns >= Some(STALLED_NS))),
             drops: increase(from.drops, to.drops),
+            cycles: hardware.and_then(|(from, to)| to.cycles_since(from)),
+            instructions: hardware.and_then(|(from, to)| to.instructions_since(from)),
         }
     }
 }
@@ -321,12 +346,13 @@ mod tests {
             irqs: vec![],
         };
         let proc = ProcRoot::default();
-        let counted = watched.between(&watched.snapshot(&proc, None), &watched.snapshot(&proc, None));
+        let mut none = Instruments::default();
+        let counted = watched.between(&watched.snapshot(&proc, &mut none), &watched.snapshot(&proc, &mut none));
         assert_eq!((counted.napi_run_ns, counted.polls), (None, None));
         assert!(counted.server_run_ns.is_some() && counted.server_cpus.is_some());
         assert_eq!(counted.drops, Some(0));
         let elsewhere = Watched { server_devices: vec!["gone0".to_owned()], ..watched };
-        assert_eq!(elsewhere.snapshot(&proc, None).drops, None);
+        assert_eq!(elsewhere.snapshot(&proc, &mut none).drops, None);
     }
 
     #[test]

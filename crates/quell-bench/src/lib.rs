@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench_load;
+pub mod beside;
 pub mod checks;
 pub mod counters;
 pub mod cpus;
@@ -16,6 +18,3 @@ pub mod requirements;
 pub mod run;
 pub mod server;
 pub mod vm;
-
-mod bench_load;
-pub mod beside;

@@ -471,8 +471,8 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
     }
 }
 
-/// Stops the generator when the user interrupts.
-struct UntilStopped<'a>(&'a dyn Fn() -> bool);
+/// Stops the generator when the function returns true.
+pub(crate) struct UntilStopped<'a>(pub(crate) &'a dyn Fn() -> bool);
 
 impl RunObserver for UntilStopped<'_> {
     fn progress(&mut self, _: &Progress) -> ControlFlow<()> {

@@ -110,7 +110,8 @@ pub enum ServerError {
 
 impl ServerCommand {
     /// Returns the command line with its placeholders replaced.
-    fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
+    #[must_use]
+    pub fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let workers = workers.to_string();
         match self {

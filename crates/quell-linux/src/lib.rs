@@ -30,6 +30,7 @@ pub mod netdev;
 pub mod netlink;
 pub mod netns;
 pub mod own_file;
+pub mod perf_event;
 mod pid;
 pub mod pidfd;
 pub mod proc;

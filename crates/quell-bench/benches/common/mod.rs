@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quell_bench::counters::{CounterReading, TrialCounters, Watched};
+use quell_bench::counters::{CounterReading, Instruments, TrialCounters, Watched};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::experiment::Preview;
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab, VethPlan, unique_name};
@@ -109,10 +109,10 @@ struct Window {
 
 impl RunObserver for Window {
     fn window_started(&mut self) {
-        self.from = Some(self.watched.snapshot(&self.proc, None));
+        self.from = Some(self.watched.snapshot(&self.proc, &mut Instruments::default()));
     }
 
     fn window_ended(&mut self) {
-        self.to = Some(self.watched.snapshot(&self.proc, None));
+        self.to = Some(self.watched.snapshot(&self.proc, &mut Instruments::default()));
     }
 }

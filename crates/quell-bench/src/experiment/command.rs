@@ -8,16 +8,16 @@ use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
 use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, take};
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid, kernel};
-use quell_load::{Generator, LoadError, LoadSpec, RunningLoad, Schedule};
+use quell_linux::{NapiId, Pid};
+use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
 use quell_mode::DeliveryMode;
-use quell_sampler::Sampler;
 
 use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::program::{Observer, observation};
 use super::{ComparisonError, Timing, server_side};
-use crate::counters::Watched;
+use crate::counters::{Instruments, Watched};
 use crate::lab::veth::{CLIENT_DEVICE, VethLab};
+use crate::run::{UntilStopped, schedule};
 
 /// Time limit for the command to open a listening socket.
 const LISTENS_WITHIN: Duration = Duration::from_secs(30);
@@ -100,19 +100,20 @@ pub enum CommandSubjectError {
     NotEnded(CommandFailure),
 }
 
-/// Quell's generator as the client of a command that runs in the server's namespace of a lab. It connects when the
-/// command listens, and sends in a closed loop.
+/// Quell's generator as the client of a command that runs in the server's namespace of a lab. When the command listens,
+/// it connects, stores the keys of its workload, and sends.
 pub struct LabClient<'a> {
     lab: &'a VethLab,
     spec: LoadSpec,
+    rate_per_s: Option<f64>,
     running: Option<RunningLoad>,
 }
 
 impl<'a> LabClient<'a> {
-    /// Creates a client that does not send yet.
+    /// Creates a client that does not send yet. Without a rate, it sends in a closed loop.
     #[must_use]
-    pub fn new(lab: &'a VethLab, spec: LoadSpec) -> Self {
-        Self { lab, spec, running: None }
+    pub fn new(lab: &'a VethLab, spec: LoadSpec, rate_per_s: Option<f64>) -> Self {
+        Self { lab, spec, rate_per_s, running: None }
     }
 
     /// Configuration of the generator.
@@ -121,9 +122,19 @@ impl<'a> LabClient<'a> {
         &self.spec
     }
 
-    fn start(&mut self) -> Result<(), LoadError> {
-        let generator = Generator::connect(self.spec.clone(), Some(self.lab.client.namespace.clone()))?;
-        self.running = Some(generator.keep_running(Schedule::Closed)?);
+    /// Offered load.
+    #[must_use]
+    pub fn load(&self) -> OfferedLoad {
+        self.rate_per_s.map_or(OfferedLoad::Max, OfferedLoad::Rate)
+    }
+
+    fn start(&mut self, stopped: &dyn Fn() -> bool) -> Result<(), LoadError> {
+        let mut generator = Generator::connect(self.spec.clone(), Some(self.lab.client.namespace.clone()))?;
+        match generator.preload(Generator::PRELOAD_LIMIT, &mut UntilStopped(stopped)) {
+            Ok(_) => self.running = Some(generator.keep_running(schedule(self.rate_per_s))?),
+            Err(LoadError::Cancelled) => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -131,7 +142,7 @@ impl<'a> LabClient<'a> {
     fn observe(
         &mut self,
         server: Watched,
-        sampler: Option<&Sampler>,
+        napis: BTreeSet<NapiId>,
         slice_ms: u32,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Option<SliceObservation>, LoadError> {
@@ -147,7 +158,8 @@ impl<'a> LabClient<'a> {
             ..server
         };
         let proc = ProcRoot::default();
-        let mut observer = Observer::new(&watched, &proc, sampler, stopped);
+        let mut instruments = Instruments::new(napis, &watched.server_cpus);
+        let mut observer = Observer::new(&watched, &proc, &mut instruments, stopped);
         match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => Ok(Some(observation(&watched, slice_ms, &report, &observer.readings))),
             Err(LoadError::Cancelled) => Ok(None),
@@ -249,7 +261,7 @@ impl<'a> StartedCommand<'a> {
             if listens(&take(&scope)?.0) {
                 self.runner.listens()?;
                 if let Some(client) = &mut self.client {
-                    client.start()?;
+                    client.start(self.stopped)?;
                 }
                 self.running = Some(Running { mode: *mode, launcher: pid, targets });
                 return Ok(());
@@ -314,17 +326,21 @@ impl ExperimentSubject for StartedCommand<'_> {
         let snapshot = observe()?;
         let napis = napis(&snapshot, &pids);
         let watched = server_side::watched(&snapshot, &pids, &napis);
-        // If the kernel does not allow counting polls, the metrics of polls are absent.
-        let sampler = Sampler::of(kernel::sysfs(), napis).ok();
         let observed = match &mut self.client {
             Some(client) => {
                 // The launcher only supervises the command.
                 let server = watched.server.iter().copied().filter(|pid| *pid != running.launcher).collect();
                 let watched = Watched { server, ..watched };
-                let observed = client.observe(watched, sampler.as_ref(), slice_ms, self.stopped)?;
+                let observed = client.observe(watched, napis, slice_ms, self.stopped)?;
                 observed.map(|observed| (observed, PrintedFigures::new()))
             }
-            None => server_side::observe(&watched, sampler.as_ref(), &self.judges, slice_ms, self.stopped)?,
+            None => server_side::observe(
+                &watched,
+                &mut Instruments::new(napis, &watched.server_cpus),
+                &self.judges,
+                slice_ms,
+                self.stopped,
+            )?,
         };
         self.runner.check_running()?;
         if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {

@@ -34,6 +34,10 @@ pub const NET_RX: &str = "net-rx-softirqs-per";
 pub const TIMER_IRQS: &str = "timer-irqs-per";
 /// Number of times that a thread of the server went to sleep, per request or packet.
 pub const SLEEPS: &str = "sleeps-per";
+/// Number of cycles of the server's CPUs per request or packet.
+pub const CYCLES: &str = "cycles-per";
+/// Number of instructions of the server's CPUs per request or packet.
+pub const INSTRUCTIONS: &str = "instructions-per";
 /// Share of the polls that found no packet, 0 to 1.
 pub const EMPTY_POLLS: &str = "empty-poll-share";
 /// Share of time in which the server's CPUs were not idle, 0 to 1.
@@ -104,6 +108,8 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         (work.name(NET_RX), per_work(counters.net_rx_softirqs)),
         (work.name(TIMER_IRQS), per_work(counters.timer_irqs)),
         (work.name(SLEEPS), per_work(counters.server_sleeps)),
+        (work.name(CYCLES), per_work(counters.cycles)),
+        (work.name(INSTRUCTIONS), per_work(counters.instructions)),
         (EMPTY_POLLS.to_owned(), empty.map(|(empty, polls)| empty as f64 / polls as f64)),
         (BUSY.to_owned(), counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),
         (REQUESTS.to_owned(), per_second(requests)),

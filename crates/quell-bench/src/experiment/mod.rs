@@ -187,6 +187,27 @@ impl LoadExperiment {
     pub fn analyse(&self) -> SwitchbackAnalysis {
         quell_experiment::analyse(&self.record)
     }
+
+    /// Returns the arms of a treatment. The reference has two arms, all others have one.
+    #[must_use]
+    pub fn arms_of(&self, treatment: &str) -> Vec<usize> {
+        let design = &self.record.design;
+        (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
+    }
+
+    /// Returns the median of a metric over the slices of a treatment. `None` if no slice has the metric.
+    #[must_use]
+    pub fn median(&self, treatment: &str, metric: &str) -> Option<f64> {
+        let arms = self.arms_of(treatment);
+        let mut values: Vec<f64> = arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            count if count % 2 == 1 => Some(values[middle]),
+            _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        }
+    }
 }
 
 impl ExperimentResult {
@@ -401,10 +422,11 @@ pub fn run_command(
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
     let generator = client.as_ref().map(|client| Box::new(client.spec().clone()));
+    let load = client.as_ref().map(LabClient::load);
     let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
     let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
-    let criteria = if generator.is_some() { criteria(OfferedLoad::Max) } else { criteria_of_judge(&printed) };
+    let criteria = load.map_or_else(|| criteria_of_judge(&printed), criteria);
     let design = design(&request.modes, criteria, request.timing, 1);
     // The budget must suffice for enough slices, including the time to start and stop the command. A published
     // experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
@@ -421,7 +443,8 @@ pub fn run_command(
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
     let finished = drive(&mut subject, design, watch, stopped)?;
-    result.experiments.push(finished_experiment(finished, None, None)?);
+    let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
+    result.experiments.push(finished_experiment(finished, load, rate_per_s)?);
     Ok(result)
 }
 

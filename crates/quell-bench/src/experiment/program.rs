@@ -10,18 +10,17 @@ use quell_host::attach::plan::AttachObstacle;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_linux::{Pid, kernel};
 use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad, Schedule};
 use quell_mode::DeliveryMode;
-use quell_sampler::Sampler;
 use quell_stats::LatencyHistogram;
 
 use super::clients::{ClientsError, RemoteClients, RemoteWindow};
 use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
-use crate::counters::{CounterReading, TrialCounters, Watched};
+use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
 
 /// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
@@ -41,7 +40,7 @@ pub struct Programs<'a> {
     /// Reason why a mode cannot be set, for each mode in `modes`.
     impossible: Vec<Option<String>>,
     watched: Watched,
-    sampler: Option<Sampler>,
+    instruments: Instruments,
     /// Source of the requests.
     pub traffic: Traffic,
     stopped: &'a dyn Fn() -> bool,
@@ -110,9 +109,8 @@ impl<'a> Programs<'a> {
             switching: switching.into(),
             modes: modes.to_vec(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
+            instruments: Instruments::new(plan.napis(), &watched.server_cpus),
             watched,
-            // If the kernel does not allow counting polls, the metrics of polls are absent.
-            sampler: Sampler::of(kernel::sysfs(), plan.napis()).ok(),
             traffic,
             stopped,
             proc: ProcRoot::default(),
@@ -163,7 +161,7 @@ impl<'a> Programs<'a> {
         let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
         let mut observer = Observer {
             beside: beside.as_deref(),
-            ..Observer::new(&self.watched, &self.proc, self.sampler.as_ref(), self.stopped)
+            ..Observer::new(&self.watched, &self.proc, &mut self.instruments, self.stopped)
         };
         let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => report,
@@ -182,7 +180,7 @@ impl<'a> Programs<'a> {
     fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let Traffic::Clients(clients) = &mut self.traffic else { return Ok(None) };
         loop {
-            let mut observer = Observer::new(&self.watched, &self.proc, self.sampler.as_ref(), self.stopped);
+            let mut observer = Observer::new(&self.watched, &self.proc, &mut self.instruments, self.stopped);
             match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, self.stopped)? {
                 RemoteWindow::Measured(report) => {
                     let readings = observer.readings;
@@ -204,7 +202,7 @@ impl<'a> Programs<'a> {
             Traffic::Live(judges) => judges,
             Traffic::Generator(..) | Traffic::Clients(_) => &none,
         };
-        let observed = server_side::observe(&self.watched, self.sampler.as_ref(), judges, slice_ms, self.stopped)?;
+        let observed = server_side::observe(&self.watched, &mut self.instruments, judges, slice_ms, self.stopped)?;
         Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
     }
 
@@ -284,7 +282,7 @@ pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
 pub(super) struct Observer<'a> {
     watched: &'a Watched,
     proc: &'a ProcRoot,
-    sampler: Option<&'a Sampler>,
+    instruments: &'a mut Instruments,
     stopped: &'a dyn Fn() -> bool,
     /// Counters at the start and at the end.
     pub(super) readings: Vec<CounterReading>,
@@ -297,11 +295,11 @@ impl<'a> Observer<'a> {
     pub(super) fn new(
         watched: &'a Watched,
         proc: &'a ProcRoot,
-        sampler: Option<&'a Sampler>,
+        instruments: &'a mut Instruments,
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
         let (readings, of_beside) = (Vec::with_capacity(2), Ok(LatencyHistogram::new()));
-        Self { watched, proc, sampler, stopped, readings, beside: None, of_beside }
+        Self { watched, proc, instruments, stopped, readings, beside: None, of_beside }
     }
 
     /// Stores the latencies that the second server's client recorded since the last call.
@@ -315,12 +313,12 @@ impl<'a> Observer<'a> {
 impl RunObserver for Observer<'_> {
     fn window_started(&mut self) {
         self.take_beside();
-        self.readings.push(self.watched.snapshot(self.proc, self.sampler));
+        self.readings.push(self.watched.snapshot(self.proc, self.instruments));
     }
 
     fn window_ended(&mut self) {
         self.take_beside();
-        self.readings.push(self.watched.snapshot(self.proc, self.sampler));
+        self.readings.push(self.watched.snapshot(self.proc, self.instruments));
     }
 
     fn progress(&mut self, _: &Progress) -> std::ops::ControlFlow<()> {

@@ -7,11 +7,10 @@ use quell_experiment::SliceObservation;
 use quell_host::snapshot::{Snapshot, SnapshotNapi};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
-use quell_sampler::Sampler;
 
 use super::figures;
 use super::judge::{JudgeError, Judges, PrintedFigures};
-use crate::counters::{CpuUse, TrialCounters, Watched};
+use crate::counters::{CpuUse, Instruments, TrialCounters, Watched};
 
 /// Interval at which the code checks whether the experiment was stopped.
 const TICK: Duration = Duration::from_millis(20);
@@ -24,13 +23,13 @@ const TICK: Duration = Duration::from_millis(20);
 /// Fails if a judge fails or prints no figures.
 pub fn observe(
     watched: &Watched,
-    sampler: Option<&Sampler>,
+    instruments: &mut Instruments,
     judges: &Judges,
     slice_ms: u32,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Option<(SliceObservation, PrintedFigures)>, JudgeError> {
     let proc = ProcRoot::default();
-    let first = watched.snapshot(&proc, sampler);
+    let first = watched.snapshot(&proc, instruments);
     let began = Instant::now();
     let printed = match judges.is_empty() {
         true => PrintedFigures::new(),
@@ -43,7 +42,7 @@ pub fn observe(
     if !sleep(left, stopped) {
         return Ok(None);
     }
-    let counters = watched.between(&first, &watched.snapshot(&proc, sampler));
+    let counters = watched.between(&first, &watched.snapshot(&proc, instruments));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
     let requests = printed.get(figures::PRINTED_REQUESTS).map(|requests| *requests as u64);
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());

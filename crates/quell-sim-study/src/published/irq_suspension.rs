@@ -52,6 +52,8 @@ pub struct PublishedCell {
     pub figures: Figures,
     /// Coefficient of variation of the mean latency across the published runs, in percent.
     pub mean_cov_pct: f64,
+    /// Instructions per request. The model does not count them.
+    pub instructions_per_query: f64,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +67,7 @@ struct Row {
     lat_p99_us: f64,
     cpu_pct: f64,
     cycles_per_query: f64,
+    instructions_per_query: f64,
     irqs_per_s: f64,
     napi_poll_work_mean: f64,
     epoll_events_mean: f64,
@@ -201,6 +204,7 @@ fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
             epoll_events: row.epoll_events_mean,
         },
         mean_cov_pct: more.lat_avg_cov_pct,
+        instructions_per_query: row.instructions_per_query,
     })
 }
 

@@ -1,16 +1,15 @@
 //! One trial: a fresh server, its real client, the mode applied in one of the possible ways, the kernel's counters, and
 //! a check that everything is as before afterwards.
 
-use quell_bench::counters::{TrialCounters, Watched};
+use quell_bench::counters::{Instruments, TrialCounters, Watched};
 use quell_bench::disturbance::{Disturbance, disturbances};
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
-use quell_linux::kernel;
 use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, Pid};
 use quell_load::LoadReport;
 use quell_mode::{DeliveryMode, PartialNapiSettings};
-use quell_sampler::{QueueSample, Sampler};
+use quell_sampler::QueueSample;
 
 use crate::client::{Effort, Found};
 use crate::lab::{Launch, SeenEpoll, Server, ServersLab};
@@ -131,11 +130,12 @@ pub(crate) fn reach(lab: &ServersLab, program: Program) -> Result<f64, String> {
 }
 
 fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, effort: Effort) -> Result<Trial, String> {
-    let sampler = Sampler::of(kernel::sysfs(), lab.queues().iter().map(|napi| napi.id)).ok();
+    let napis = lab.queues().iter().map(|napi| napi.id).collect();
+    let mut instruments = Instruments::new(napis, &watched(lab, server)(Pid::of_this_thread()).server_cpus);
     let (watched, proc) = (watched(lab, server), ProcRoot::default());
     // Read in the client's namespace, so that /proc/net of the reading thread belongs to the client.
-    let snapshot = || {
-        let look = || watched(Pid::of_this_thread()).snapshot(&proc, sampler.as_ref());
+    let mut snapshot = || {
+        let look = || watched(Pid::of_this_thread()).snapshot(&proc, &mut instruments);
         lab.veth.client.namespace.run(look).map_err(|error| error.to_string())
     };
     let first = snapshot()?;
@@ -144,7 +144,7 @@ fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, eff
     let seen = Seen::of(lab, server, mode);
     let found = client.end()?;
     let counters = watched(Pid::of_this_thread()).between(&first, &snapshot()?);
-    let read = sampler.and_then(|sampler| sampler.read().ok());
+    let read = instruments.sampler.and_then(|sampler| sampler.read().ok());
     let samples: Vec<QueueSample> = read.iter().flatten().map(|(_, counters)| counters.since(None)).collect();
     let by_program = samples.iter().map(|sample| sample.polls.program).sum();
     let polled_by_the_server = share(by_program, samples.iter().map(|sample| sample.polls.total()).sum());

@@ -7,7 +7,7 @@ use quell_load::OfferedLoad;
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 
-use super::experiment::{arms_of, latency_us, median, treatments};
+use super::experiment::{latency_us, treatments};
 use super::number;
 
 const WIDTH: f64 = 860.0;
@@ -53,7 +53,7 @@ pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
             label: label.to_owned(),
             is_reference: label == reference,
             latency: latency_us(&analysis, label, 0.5).zip(latency_us(&analysis, label, 0.99)),
-            cpu: median(experiment, &arms_of(experiment, label), &Work::Request.name(figures::CPU)),
+            cpu: experiment.median(label, &Work::Request.name(figures::CPU)),
         };
         Panel { heading: heading(load, experiment.offered_per_s), rows: treatments(experiment).map(row).collect() }
     };

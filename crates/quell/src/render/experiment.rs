@@ -20,12 +20,14 @@ use quell_load::OfferedLoad;
 use super::number::{self, ABSENT};
 
 /// Columns of the details, with their headings.
-const DETAILS: [(&str, &str); 7] = [
+const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
     (figures::PROCESS_CPU, "process µs"),
     (figures::POLLS, "polls"),
     (figures::IRQS, "interrupts"),
     (figures::SLEEPS, "sleeps"),
+    (figures::CYCLES, "cycles"),
+    (figures::INSTRUCTIONS, "instructions"),
     (figures::EMPTY_POLLS, "empty polls"),
     (figures::BUSY, "CPUs busy"),
 ];
@@ -344,7 +346,7 @@ fn absolute_of_reference(experiment: &LoadExperiment, analysis: &SwitchbackAnaly
         Criterion::Latency { quantile } => pooled(analysis, &experiment.record.design.reference.name, *quantile)
             .map_or(ABSENT.to_owned(), |us| format!("{us} µs")),
         Criterion::Metric { name, .. } => {
-            let value = median(experiment, &[0, 1], name);
+            let value = experiment.median(&experiment.record.design.reference.name, name);
             let is_us = name.starts_with(figures::CPU) || [figures::BESIDE_P50, figures::BESIDE_P99].contains(&&**name);
             let unit = if is_us { " µs" } else { "" };
             value.map_or(ABSENT.to_owned(), |value| format!("{}{unit}", number::short(value)))
@@ -361,25 +363,6 @@ pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantil
     let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
     Some(found.ns as f64 / 1e3)
-}
-
-/// Returns the median of a metric over the slices of the given arms.
-pub(super) fn median(experiment: &LoadExperiment, arms: &[usize], name: &str) -> Option<f64> {
-    let values = arms.iter().flat_map(|arm| experiment.record.values(*arm, name)).flatten();
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
-    }
-}
-
-/// Returns the arms of a treatment. The reference has two arms, all others have one.
-pub(super) fn arms_of(experiment: &LoadExperiment, treatment: &str) -> Vec<usize> {
-    let design = &experiment.record.design;
-    (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
 }
 
 pub(super) fn treatments(experiment: &LoadExperiment) -> impl Iterator<Item = &str> {
@@ -426,7 +409,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
         (SliceFlag::LoadWasLate, "the generator sent requests late"),
     ] {
         let flagged = |treatment: &&str| {
-            let arms = arms_of(experiment, treatment);
+            let arms = experiment.arms_of(treatment);
             let slices = experiment.record.slices.iter().filter(|slice| arms.contains(&slice.arm));
             let (all, flagged) = slices.fold((0_u32, 0_u32), |(all, flagged), slice| {
                 (all + 1, flagged + u32::from(slice.observation.flags.contains(&flag)))
@@ -463,8 +446,7 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
     let headings = columns.iter().map(|(_, heading)| *heading).chain(latencies.iter().map(|(_, heading)| *heading));
     table.set_header(std::iter::once("").chain(headings).map(str::to_owned));
     for treatment in treatments(experiment) {
-        let arms = arms_of(experiment, treatment);
-        let of_metric = |name: &String| median(experiment, &arms, name).map_or(ABSENT.to_owned(), number::short);
+        let of_metric = |name: &String| experiment.median(treatment, name).map_or(ABSENT.to_owned(), number::short);
         let of_latency = |quantile: f64| pooled(analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
         let values = columns.iter().map(|(name, _)| of_metric(name));
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));

@@ -8,7 +8,7 @@ use quell_bench::vm::{GuestFacts, checks};
 use quell_linux::visible;
 use quell_stats::Spread;
 
-use super::experiment::{arms_of, lines, new_table, treatments};
+use super::experiment::{lines, new_table, treatments};
 use super::number::{self, ABSENT};
 
 /// Counts, with their headings.
@@ -51,7 +51,7 @@ fn counts(experiment: &LoadExperiment) -> String {
     let mut table = new_table();
     table.set_header(std::iter::once("").chain(COUNTS.iter().map(|(_, heading)| *heading)).chain(["req/s"]));
     for treatment in treatments(experiment) {
-        let arms = arms_of(experiment, treatment);
+        let arms = experiment.arms_of(treatment);
         let spread = |metric: &str| {
             let slices = checks::sound_slices(experiment).filter(|slice| arms.contains(&slice.arm));
             Spread::of(slices.map(|slice| slice.observation.metric(metric)))

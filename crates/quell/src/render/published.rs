@@ -5,15 +5,18 @@ use comfy_table::CellAlignment;
 use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible;
-use quell_load::{ServeShape, Transport};
+use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_sim_study::published::{
-    CellTransport, EventLoopForm, EventLoopRow, LowLatencyRow, PublishedError, event_loop_rows, low_latency_rows,
+    CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,
+    event_loop_rows, low_latency_rows,
 };
 use quell_stats::LatencyHistogram;
 
-use super::experiment::{arms_of, lines, median, new_table, treatments};
+use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
-use crate::commands::bench::on_published::{LiveExperiment, PublishedPart, PublishedRun, server_name};
+use crate::commands::bench::on_published::{
+    LiveExperiment, PublishedPart, PublishedRun, offered, part_name, server_name,
+};
 
 /// Line width of running text, in columns.
 const COLUMNS: usize = 100;
@@ -39,15 +42,15 @@ pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
         out.push_str(&format!("here: a veth lab on Linux {kernel}, {}\n\n", visible::name(cpu)));
     }
     out.push_str(&match run.experiment {
+        LiveExperiment::A => suspension(&run.parts, &IrqSuspension::published()?.cells),
         LiveExperiment::B => low_latency(&run.parts, &low_latency_rows()?),
         LiveExperiment::D => event_loops(&run.parts, &event_loop_rows()?),
     });
     for part in &run.parts {
         if let Some(share) = disturbed(part) {
             out.push_str(&prose(&format!(
-                "{}, {} B: other programs used {:.0} % of the server's CPU, so these rows show them too",
-                name(part),
-                part.message_bytes,
+                "{}: other programs used {:.0} % of the server's CPU, so these rows show them too",
+                full_name(part),
                 share * 100.0
             )));
         }
@@ -56,15 +59,17 @@ pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
             if failed > 0 {
                 let mode = visible::name(measured.mode);
                 out.push_str(&prose(&format!(
-                    "{}, {} B, {mode}: requests failed in {failed} of {slices} slices",
-                    name(part),
-                    part.message_bytes
+                    "{}, {mode}: requests failed in {failed} of {slices} slices",
+                    full_name(part)
                 )));
             }
         }
         if let Some(why) = &part.not_possible {
-            out.push_str(&prose(&format!("{}: not possible here: {}", name(part), visible::name(why))));
+            out.push_str(&prose(&format!("{}: not possible here: {}", full_name(part), visible::name(why))));
         }
+    }
+    if let Some(why) = &run.no_hardware_counters {
+        out.push_str(&prose(&format!("no cycles and no instructions: {}", visible::name(why))));
     }
     if let Some(why) = &run.ended {
         out.push_str(&prose(&format!("ENDED EARLY: {}", visible::name(why))));
@@ -87,8 +92,13 @@ fn prose(text: &str) -> String {
     textwrap::fill(text, options) + "\n"
 }
 
+/// Name of a part's responder.
 fn name(part: &PublishedPart) -> String {
     server_name(part.transport, part.shape)
+}
+
+fn full_name(part: &PublishedPart) -> String {
+    part_name(part.transport, part.shape, part.message_bytes, part.load)
 }
 
 /// A mode of a part.
@@ -103,7 +113,7 @@ struct Measured<'a> {
 
 impl Measured<'_> {
     fn metric(&self, name: &str) -> Option<f64> {
-        median(self.experiment, &arms_of(self.experiment, self.mode), name)
+        self.experiment.median(self.mode, name)
     }
 
     fn ratio(&self) -> String {
@@ -124,7 +134,7 @@ impl Measured<'_> {
 
     /// Number of slices with failed requests, and of all slices.
     fn failed_slices(&self) -> (usize, usize) {
-        let arms = arms_of(self.experiment, self.mode);
+        let arms = self.experiment.arms_of(self.mode);
         let slices = || arms.iter().flat_map(|arm| self.experiment.record.of_arm(*arm));
         (slices().filter(|slice| slice.flags.contains(&SliceFlag::RequestsFailed)).count(), slices().count())
     }
@@ -136,12 +146,22 @@ impl Measured<'_> {
 
     /// Latency quantile over all slices, in µs.
     fn latency_us(&self, quantile: f64) -> Option<f64> {
+        Some(self.latency().quantile(quantile)?.as_secs_f64() * 1e6)
+    }
+
+    /// Mean latency over all slices, in µs.
+    fn mean_us(&self) -> Option<f64> {
+        Some(self.latency().mean()?.as_secs_f64() * 1e6)
+    }
+
+    /// Latencies of all slices.
+    fn latency(&self) -> LatencyHistogram {
         let mut all = LatencyHistogram::new();
-        for arm in arms_of(self.experiment, self.mode) {
+        for arm in self.experiment.arms_of(self.mode) {
             let latencies = self.experiment.record.of_arm(arm).filter_map(|slice| slice.latency.as_ref());
             latencies.for_each(|latency| latency.add_to(&mut all));
         }
-        Some(all.quantile(quantile)?.as_secs_f64() * 1e6)
+        all
     }
 }
 
@@ -160,7 +180,7 @@ fn modes(part: &PublishedPart) -> Vec<Measured<'_>> {
         is_reference: mode == reference,
     };
     let has_slices =
-        |mode: &&str| arms_of(experiment, mode).into_iter().any(|arm| experiment.record.of_arm(arm).next().is_some());
+        |mode: &&str| experiment.arms_of(mode).into_iter().any(|arm| experiment.record.of_arm(arm).next().is_some());
     treatments(experiment).filter(has_slices).map(measured).collect()
 }
 
@@ -278,18 +298,129 @@ fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> St
     format!("{part}, {mode}: {verdict} ({:.2} times base here, {published:.2} published)", here.ratio)
 }
 
+/// Metrics in which the order of the modes is compared: heading, criterion here, and published value.
+type OrderedMetric = (&'static str, fn(&Measured<'_>) -> Option<f64>, fn(&PublishedCell) -> f64);
+
+const ORDERED_OPEN: [OrderedMetric; 3] = [
+    ("mean latency", |here| here.mean_us(), |cell| cell.figures.mean_us),
+    ("p99", |here| here.latency_us(0.99), |cell| cell.figures.p99_us),
+    ("CPU", |here| here.cpus(), |cell| cell.figures.cpu_pct),
+];
+const ORDERED_CLOSED: [OrderedMetric; 1] =
+    [("requests/s", |here| here.metric(figures::REQUESTS), |cell| cell.figures.qps)];
+
+/// IRQ suspension: a table of each load, with the published figures beside those of this machine.
+fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
+    let mut out = String::new();
+    for part in parts {
+        let Some(load) = part.load else { continue };
+        let of_load = |mode: &str| {
+            let is_row = |cell: &&PublishedCell| offered(cell.load) == load && cell.mode.to_string() == mode;
+            cells.iter().find(is_row)
+        };
+        let measured = modes(part);
+        let row = |measured: &Measured<'_>| {
+            let cell = of_load(measured.mode);
+            let cpu_pct = measured.cpus().map(|cpus| cpus / f64::from(part.threads) * 100.0);
+            let per_request = |cost: &str| measured.metric(&figures::Work::Request.name(cost)).map(|count| count / 1e3);
+            let here = [
+                measured.metric(figures::REQUESTS),
+                measured.mean_us(),
+                measured.latency_us(0.95),
+                measured.latency_us(0.99),
+                cpu_pct,
+                per_request(figures::CYCLES),
+                per_request(figures::INSTRUCTIONS),
+            ];
+            let published = [
+                cell.map(|cell| cell.figures.qps),
+                cell.map(|cell| cell.figures.mean_us),
+                cell.map(|cell| cell.figures.p95_us),
+                cell.map(|cell| cell.figures.p99_us),
+                cell.map(|cell| cell.figures.cpu_pct),
+                cell.map(|cell| cell.figures.cycles_per_query / 1e3),
+                cell.map(|cell| cell.instructions_per_query / 1e3),
+            ];
+            let name = visible::name(measured.mode).into_owned();
+            std::iter::once(name).chain(here.into_iter().chain(published).map(figure)).collect()
+        };
+        out.push_str(&format!("{}\n", full_name(part)));
+        out.push_str(&grid(&SUSPENSION_HEADING, measured.iter().map(row).collect()));
+        let metrics = if load == OfferedLoad::Max { &ORDERED_CLOSED[..] } else { &ORDERED_OPEN };
+        let agreement = |(name, here, published): &OrderedMetric| {
+            let pairs = measured.iter().filter_map(|one| Some((here(one)?, published(of_load(one.mode)?))));
+            Some(format!("{name} {:.2}", rank_correlation(&pairs.collect::<Vec<_>>())?))
+        };
+        let agreements: Vec<String> = metrics.iter().filter_map(agreement).collect();
+        if disturbed(part).is_none() && !agreements.is_empty() {
+            let text =
+                format!("order of the modes, rank correlation with the published order: {}", agreements.join(", "));
+            out.push_str(&prose(&text));
+        }
+        out.push('\n');
+    }
+    out.push_str(&prose(SUSPENSION_LEGEND));
+    out
+}
+
+const SUSPENSION_HEADING: [&str; 15] = [
+    "",
+    "req/s",
+    "mean µs",
+    "p95",
+    "p99",
+    "CPU %",
+    "kcycles",
+    "kinstr",
+    "published",
+    "mean µs",
+    "p95",
+    "p99",
+    "CPU %",
+    "kcycles",
+    "kinstr",
+];
+
+const SUSPENSION_LEGEND: &str = concat!(
+    "memcached with the published load is offered the same share of the maximum of base, here and there. CPU %: of the ",
+    "server's CPUs, used by memcached and its NAPI threads; published, not idle. kcycles, kinstr: thousands of cycles and ",
+    "instructions per request. Latencies are over all requests of a mode; published, medians over runs.",
+);
+
+/// Spearman's rank correlation of pairs: 1 if both values have the same order, -1 if one is the reverse of the other.
+/// `None` for fewer than three pairs, or if all values of a side are equal.
+fn rank_correlation(pairs: &[(f64, f64)]) -> Option<f64> {
+    if pairs.len() < 3 {
+        return None;
+    }
+    let ranks = |values: Vec<f64>| -> Vec<f64> {
+        let rank = |value: f64| {
+            let below = values.iter().filter(|other| **other < value).count();
+            let equal = values.iter().filter(|other| **other == value).count();
+            below as f64 + (equal as f64 + 1.0) / 2.0
+        };
+        values.iter().map(|value| rank(*value)).collect()
+    };
+    let (here, published) =
+        (ranks(pairs.iter().map(|(here, _)| *here).collect()), ranks(pairs.iter().map(|(_, there)| *there).collect()));
+    let mean = (pairs.len() as f64 + 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum::<f64>();
+    let scale = (product(&here, &here) * product(&published, &published)).sqrt();
+    (scale > 0.0).then(|| product(&here, &published) / scale)
+}
+
 fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
     let heading = ["bytes", "waits", "trips/s", "to base (95 %)", "p50 µs", "p90", "p99", "p99.9"];
     let mut table = Vec::new();
     for part in parts {
-        let bytes = part.message_bytes.to_string();
+        let bytes = part.message_bytes.map_or(ABSENT.to_owned(), |bytes| bytes.to_string());
         for measured in modes(part) {
             let fixed = [bytes.clone(), visible::name(measured.mode).into_owned()];
             let figures = [figure(measured.metric(figures::REQUESTS)), measured.ratio()];
             let latencies = QUANTILES.map(|quantile| figure(measured.latency_us(quantile)));
             table.push(fixed.into_iter().chain(figures).chain(latencies).collect());
         }
-        for row in rows.iter().filter(|row| row.message_bytes == part.message_bytes) {
+        for row in rows.iter().filter(|row| Some(row.message_bytes) == part.message_bytes) {
             let form = match row.form {
                 EventLoopForm::User => "published, user",
                 EventLoopForm::Kernel => "published, kernel",
@@ -324,6 +455,18 @@ mod tests {
         assert_eq!(published_row(&rows, "base").map(|row| row.tcp_tps), Some(57_000.0));
         assert_eq!(published_row(&rows, "sockpoll50").map(|row| row.tcp_tps), Some(71_000.0));
         assert!(published_row(&rows, "napibusy").is_none());
+    }
+
+    #[test]
+    fn the_rank_correlation_depends_on_the_order_only() {
+        let correlation = |pairs: &[(f64, f64)]| rank_correlation(pairs);
+        assert_eq!(correlation(&[(1.0, 10.0), (2.0, 11.0), (9.0, 500.0)]), Some(1.0));
+        assert_eq!(correlation(&[(1.0, 3.0), (2.0, 2.0), (3.0, -9.0)]), Some(-1.0));
+        // Spearman's formula for ranks without ties: 1 - 6 * 2 / (4 * 15).
+        let swapped = correlation(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0)]).unwrap();
+        assert!((swapped - 0.8).abs() < 1e-12, "{swapped}");
+        assert_eq!(correlation(&[(1.0, 1.0), (2.0, 2.0)]), None);
+        assert_eq!(correlation(&[(1.0, 7.0), (2.0, 7.0), (3.0, 7.0)]), None);
     }
 
     #[test]

@@ -1,23 +1,26 @@
-//! Plays published experiments in a private lab, with the responder as server. The responder is started for each slice,
+//! Plays published experiments in a private lab. The server is memcached or the responder. It is started for each slice,
 //! because some of the modes need the preload library.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use quell_bench::bench_load;
 use quell_bench::experiment::command::LabClient;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{CommandRequest, ComparisonError, ExperimentResult, Timing, run_command};
+use quell_bench::experiment::{CommandRequest, ComparisonError, ExperimentResult, Timing, figures, run_command};
 use quell_bench::facts::HostFacts;
 use quell_bench::lab::veth::VethLab;
 use quell_bench::run::{LabRequest, in_empty_lab};
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
+use quell_linux::CpuList;
+use quell_linux::perf_event::HardwareCounters;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
-use quell_sim_study::published::{EventLoopForm, Experiment, event_loop_rows};
+use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, event_loop_rows};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +44,10 @@ const RESPONSE_TIMEOUT_MS: u32 = 100;
 const SLICE_MS: u32 = 500;
 const SETTLE_MS: u32 = 200;
 const MARGIN: f64 = 0.05;
+/// Mode to whose maximum the published loads refer.
+const BASE: &str = "base";
+/// Threads of the published memcached.
+const SUSPENSION_WORKERS: u32 = 8;
 /// Threads and flows of the published message-size sweep.
 const EVENT_LOOP_THREADS: u32 = 5;
 const EVENT_LOOP_FLOWS: u32 = 30;
@@ -52,6 +59,8 @@ pub(super) const INTERRUPTED: &str = "interrupted";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LiveExperiment {
+    /// IRQ suspension, 2024: memcached under 11 modes at 6 loads.
+    A,
     /// Low-latency sockets, 2013: TCP_RR and UDP_RR with 1 byte; base, busy polling of sockets and of epolls.
     B,
     /// Busy loop for events, 2024: messages of 1 byte to 16 KiB; the loop in the program against plain waits.
@@ -62,6 +71,7 @@ impl LiveExperiment {
     /// The publication.
     pub(crate) fn published(self) -> Experiment {
         match self {
+            Self::A => Experiment::A,
             Self::B => Experiment::B,
             Self::D => Experiment::D,
         }
@@ -69,20 +79,37 @@ impl LiveExperiment {
 
     /// Number of server threads: those of the publication, or as many as there are CPUs beside the client's.
     fn workers(self, cpus: usize) -> u32 {
-        let published = if self == Self::B { 1 } else { EVENT_LOOP_THREADS };
+        let published = match self {
+            Self::A => SUSPENSION_WORKERS,
+            Self::B => 1,
+            Self::D => EVENT_LOOP_THREADS,
+        };
         u32::try_from(cpus.saturating_sub(1)).unwrap_or(published).clamp(1, published)
     }
 
     fn connections(self) -> u32 {
-        if self == Self::B { 1 } else { EVENT_LOOP_FLOWS }
+        match self {
+            Self::A => on_veth::CONNECTIONS,
+            Self::B => 1,
+            Self::D => EVENT_LOOP_FLOWS,
+        }
+    }
+
+    /// Server of all parts, as far as this machine must have it installed.
+    fn server(self, quell: &str) -> ServerCommand {
+        match self {
+            Self::A => memcached(),
+            Self::B | Self::D => ServerCommand::Other(vec![quell.to_owned()]),
+        }
     }
 
     fn parts(self) -> Result<Vec<PartPlan>, Failure> {
         let part = |transport, shape, message_bytes, modes: [&str; 2]| {
             let modes = DeliveryMode::parse_list(&modes.join(",")).map_err(Failure::usage)?;
-            Ok(PartPlan { transport, shape, message_bytes, modes })
+            Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, modes })
         };
         match self {
+            Self::A => suspension_parts(),
             Self::B => {
                 let of_transport = |transport| {
                     [
@@ -103,23 +130,67 @@ impl LiveExperiment {
     }
 }
 
+fn memcached() -> ServerCommand {
+    ServerCommand::Memcached { program: "memcached".into() }
+}
+
+/// One part for each published load, the closed loop first, because the others offer a share of its throughput.
+fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
+    let cells = IrqSuspension::published().map_err(Failure::usage)?.cells;
+    let mut parts: Vec<PartPlan> = Vec::new();
+    for cell in &cells {
+        let load = offered(cell.load);
+        match parts.iter_mut().find(|part| part.load == Some(load)) {
+            Some(part) => part.modes.push(cell.mode),
+            None => parts.push(PartPlan {
+                transport: Transport::Tcp,
+                shape: ServeShape::Epoll,
+                message_bytes: None,
+                load: Some(load),
+                modes: vec![cell.mode],
+            }),
+        }
+    }
+    parts.sort_by_key(|part| part.load != Some(OfferedLoad::Max));
+    for part in &mut parts {
+        part.modes.sort_by_key(|mode| *mode != DeliveryMode::default());
+    }
+    Ok(parts)
+}
+
+/// A published load as a load of the generator.
+pub(crate) fn offered(load: quell_sim::Load) -> OfferedLoad {
+    match load {
+        quell_sim::Load::Qps(per_s) => OfferedLoad::Rate(per_s),
+        quell_sim::Load::Max => OfferedLoad::Max,
+    }
+}
+
+/// Throughput of the published server under `base` in a closed loop, in requests per second.
+fn published_max_per_s() -> Option<f64> {
+    let cells = IrqSuspension::published().ok()?.cells;
+    let base = cells.iter().find(|cell| cell.mode == DeliveryMode::default() && offered(cell.load) == OfferedLoad::Max);
+    base.map(|cell| cell.figures.qps)
+}
+
 /// A server and the modes under which it is compared.
 struct PartPlan {
     transport: Transport,
     shape: ServeShape,
-    message_bytes: u32,
+    /// Size of requests and responses. `None` for memcached.
+    message_bytes: Option<u32>,
+    /// Published load. `None` for the responder, which is loaded in a closed loop.
+    load: Option<OfferedLoad>,
     modes: Vec<DeliveryMode>,
 }
 
 impl PartPlan {
-    fn sizes(&self) -> RequestResponse {
-        let Self { message_bytes, .. } = *self;
-        RequestResponse { request_bytes: message_bytes, response_bytes: message_bytes, check_content: false }
-    }
-
     /// Command line of the server.
     fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
-        let bytes = self.message_bytes.to_string();
+        let Some(bytes) = self.message_bytes else {
+            return memcached().words(address, u32::try_from(cpus.len()).unwrap_or(u32::MAX));
+        };
+        let bytes = bytes.to_string();
         let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
         let shape = if self.shape == ServeShape::Blocking { "blocking" } else { "epoll" };
         let (address, workers, cpus) = (address.to_string(), cpus.len().to_string(), cpus.join(","));
@@ -130,7 +201,25 @@ impl PartPlan {
     }
 
     fn name(&self) -> String {
-        format!("{}, {} B", server_name(self.transport, self.shape), self.message_bytes)
+        part_name(self.transport, self.shape, self.message_bytes, self.load)
+    }
+
+    /// Configuration of the generator.
+    fn load_spec(&self, lab: &VethLab, request: &LabRequest, address: SocketAddr) -> LoadSpec {
+        let Some(bytes) = self.message_bytes else {
+            return bench_load::spec(address, request.connections, &lab.plan.cpus, request.timing.seed);
+        };
+        let sizes = RequestResponse { request_bytes: bytes, response_bytes: bytes, check_content: false };
+        // The generator of a lab with deferral must poll: a UDP socket has no NAPI ID from which it could see that.
+        let is_deferred = lab.plan.client_napi.defer_hard_irqs > 0;
+        LoadSpec {
+            connections: request.connections,
+            polling: if is_deferred { Polling::BusyPoll } else { Polling::Epoll },
+            cpus: lab.plan.cpus.client.clone(),
+            seed: request.timing.seed,
+            response_timeout_ms: RESPONSE_TIMEOUT_MS,
+            ..LoadSpec::new(address, self.transport, Workload::RequestResponse(sizes))
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
@@ -139,6 +228,7 @@ impl PartPlan {
         quell: &str,
         lab: &VethLab,
         request: &LabRequest,
+        max_per_s: Option<f64>,
         journal: &Journal,
         progress: &Progress,
         under: &str,
@@ -146,21 +236,17 @@ impl PartPlan {
     ) -> Result<ExperimentResult, ComparisonError> {
         let address = SocketAddr::new(lab.server.address, PORT);
         let command = self.command(quell, address, &lab.plan.cpus.server);
-        // The generator of a lab with deferral must poll: a UDP socket has no NAPI ID from which it could see that.
-        let is_deferred = lab.plan.client_napi.defer_hard_irqs > 0;
-        let spec = LoadSpec {
-            connections: request.connections,
-            polling: if is_deferred { Polling::BusyPoll } else { Polling::Epoll },
-            cpus: lab.plan.cpus.client.clone(),
-            seed: request.timing.seed,
-            response_timeout_ms: RESPONSE_TIMEOUT_MS,
-            ..LoadSpec::new(address, self.transport, Workload::RequestResponse(self.sizes()))
-        };
+        let spec = self.load_spec(lab, request, address);
+        // A published load is offered as the same share of what `base` reaches.
+        let share = self.load.and_then(|load| load.rate_per_s(f64::NAN)).zip(published_max_per_s());
+        let rate_per_s = share.zip(max_per_s).map(|((load, of), reached)| load / of * reached);
         let (modes, timing) = (self.modes.clone(), request.timing);
         let request = CommandRequest { modes, timing, command, load: None, judges: Judges::default() };
-        let within = vec!["nsenter".to_owned(), format!("--net=/run/netns/{}-server", lab.name), quell.to_owned()];
+        let cpus: CpuList = lab.plan.cpus.server_cpus().into_iter().collect();
+        let namespace = format!("--net=/run/netns/{}-server", lab.name);
+        let within = ["taskset", "-c", &cpus.to_string(), "nsenter", &namespace, quell].map(str::to_owned).to_vec();
         let mut runner = Runner::started_by(within, journal, &request.command, None);
-        let client = LabClient::new(lab, spec);
+        let client = LabClient::new(lab, spec, rate_per_s);
         let mut watch = |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(progress, under, event);
         let mut result = run_command(&request, Some(client), &mut runner, &mut watch, stopped)?;
         result.not_a_measurement = lab.plan.cpus.overcommitted.clone();
@@ -168,7 +254,21 @@ impl PartPlan {
     }
 }
 
-/// Name of a part's server: its transport and how it waits.
+/// Name of a part: its server, and its load or message size.
+pub(crate) fn part_name(
+    transport: Transport,
+    shape: ServeShape,
+    message_bytes: Option<u32>,
+    load: Option<OfferedLoad>,
+) -> String {
+    match (message_bytes, load) {
+        (Some(bytes), _) => format!("{}, {bytes} B", server_name(transport, shape)),
+        (None, Some(load)) => format!("memcached, {load}"),
+        (None, None) => "memcached".to_owned(),
+    }
+}
+
+/// Name of a responder: its transport and how it waits.
 pub(crate) fn server_name(transport: Transport, shape: ServeShape) -> String {
     let transport = if transport == Transport::Tcp { "TCP" } else { "UDP" };
     let shape = if shape == ServeShape::Blocking { "recv" } else { "epoll" };
@@ -185,6 +285,10 @@ pub(crate) struct PublishedRun {
     pub(crate) experiment: LiveExperiment,
     /// Parts, in the order in which they were measured.
     pub(crate) parts: Vec<PublishedPart>,
+    /// Reason why cycles and instructions are absent. Absent if this machine counts them, or if the experiment does not
+    /// use them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) no_hardware_counters: Option<String>,
     /// Reason why the experiment ended before its last part. Absent if it is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<String>,
@@ -198,8 +302,12 @@ pub(crate) struct PublishedPart {
     pub(crate) transport: Transport,
     /// How the server waits for requests.
     pub(crate) shape: ServeShape,
-    /// Size of requests and responses, in bytes.
-    pub(crate) message_bytes: u32,
+    /// Size of requests and responses, in bytes. Absent for memcached, which has the published distributions of sizes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) message_bytes: Option<u32>,
+    /// Published load of memcached. Here, the same share of the throughput of `base` in a closed loop is offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load: Option<OfferedLoad>,
     /// Number of server threads.
     pub(crate) threads: u32,
     /// The measurement. Absent if the part is not possible here.
@@ -207,6 +315,11 @@ pub(crate) struct PublishedPart {
     /// Reason why the part is not possible here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) not_possible: Option<String>,
+}
+
+/// Reason why this machine cannot count cycles and instructions.
+fn why_not_counted(cpus: &[u32]) -> Option<String> {
+    HardwareCounters::open(&cpus.iter().copied().collect()).err().map(|error| error.to_string())
 }
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
@@ -228,7 +341,7 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
         modes: Vec::new(),
         loads: vec![OfferedLoad::Max],
         timing,
-        server: ServerCommand::Other(vec![quell.clone()]),
+        server: experiment.server(&quell),
         beside: None,
         queues: experiment.workers(host.cpus.len()),
         generators: 1,
@@ -243,6 +356,7 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
         parts.len(),
         budget.as_secs(),
     ));
+    let no_hardware_counters = if experiment == LiveExperiment::A { why_not_counted(&host.cpus) } else { None };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
@@ -250,10 +364,10 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
     progress.doing("setting up the lab");
     let mut report = |event: quell_bench::run::LabEvent<'_>| on_veth::show(&progress, &mut String::new(), event);
     let played = in_empty_lab(&lab, &journal, &mut report, |_, veth, _| {
-        let (mut played, mut ended) = (Vec::new(), None);
+        let (mut played, mut ended, mut max_per_s) = (Vec::new(), None, None);
         for (index, part) in parts.iter().enumerate() {
             let under = format!(", part {} of {} ({})", index + 1, parts.len(), part.name());
-            let measured = part.measure(&quell, veth, &lab, &journal, &progress, &under, &stopped);
+            let measured = part.measure(&quell, veth, &lab, max_per_s, &journal, &progress, &under, &stopped);
             let (result, not_possible) = match measured {
                 Ok(result) => (Some(result), None),
                 Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
@@ -273,8 +387,13 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
                 let interrupted = result.was_interrupted().then_some(INTERRUPTED);
                 result.failure().or(interrupted).map(str::to_owned)
             });
-            let PartPlan { transport, shape, message_bytes, .. } = *part;
-            played.push(PublishedPart { transport, shape, message_bytes, threads: lab.queues, result, not_possible });
+            if part.load == Some(OfferedLoad::Max) {
+                let experiment = result.as_ref().and_then(|result| result.experiments.first());
+                max_per_s = experiment.and_then(|experiment| experiment.median(BASE, figures::REQUESTS));
+            }
+            let PartPlan { transport, shape, message_bytes, load, .. } = *part;
+            let threads = lab.queues;
+            played.push(PublishedPart { transport, shape, message_bytes, load, threads, result, not_possible });
             if ended.is_some() {
                 break;
             }
@@ -283,5 +402,5 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
     });
     progress.finish();
     let (parts, ended) = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
-    Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, ended })
+    Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
 }
