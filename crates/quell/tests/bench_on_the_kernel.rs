@@ -330,8 +330,8 @@ fn start_published(stage: &Stage, options: &[&str]) -> Running {
     stage.start(&[&fixed[..], options].concat())
 }
 
-/// Waits until the responder of a slice was started.
-fn wait_for_a_responder(stage: &Stage, running: &Running) {
+/// Waits until the server of a slice was started.
+fn wait_for_a_server(stage: &Stage, running: &Running) {
     wait_until(|| {
         let is_started = stage.journals().iter().any(|name| name.starts_with("server-"));
         if is_started { Ok(()) } else { Err(running.stderr()) }
@@ -340,10 +340,10 @@ fn wait_for_a_responder(stage: &Stage, running: &Running) {
 
 #[test]
 fn an_interrupted_published_experiment_leaves_nothing() {
-    for experiment in ["b", "d"] {
+    for experiment in ["a", "b", "d"] {
         let Some(stage) = Stage::enter() else { return };
         let running = start_published(&stage, &["--experiment", experiment]);
-        wait_for_a_responder(&stage, &running);
+        wait_for_a_server(&stage, &running);
         running.signal(Signal::INT);
         let ended = running.end();
         assert_eq!(ended.code, Some(130), "{ended:?}");
@@ -355,7 +355,7 @@ fn an_interrupted_published_experiment_leaves_nothing() {
 fn a_killed_published_experiment_leaves_nothing_after_the_next_command() {
     let Some(stage) = Stage::enter() else { return };
     let running = start_published(&stage, &["--experiment=b"]);
-    wait_for_a_responder(&stage, &running);
+    wait_for_a_server(&stage, &running);
     running.signal(Signal::KILL);
     let _ = running.end();
     let cleaned = stage.run(&["lab", "clean"]);
@@ -385,6 +385,12 @@ fn plays(experiment: &str, parts: usize, said: &[&str]) {
         assert!(slices.iter().all(|slice| answered(slice) > 0.0));
     }
     stage.assert_as_before();
+}
+
+#[test]
+#[ignore = "takes 6 minutes; part of make nightly"]
+fn irq_suspension_is_measured_at_each_published_load() {
+    plays("a", 6, &["memcached, max", "memcached, 1000K", "suspend200", "1,236,608"]);
 }
 
 #[test]
