@@ -123,11 +123,39 @@ pub enum TuneDirection {
 pub struct TuneLimit {
     /// Limited quantity.
     pub metric: TuneMetric,
-    /// Largest permitted value, in the metric's unit. Above 0.
+    /// Largest permitted value, above 0: in the metric's unit, or if `relative`, as a multiple of the value under the
+    /// present setting.
     pub at_most: f64,
+    /// Whether the limit is a multiple of the value under the present setting. Changes of the machine that affect both
+    /// settings then cancel.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relative: bool,
 }
 
-/// What to optimize, and within which limits. Its text form is `p99<=300us, least cpu`.
+impl TuneLimit {
+    /// Largest permitted value in the metric's unit, if the present setting has the value `present`.
+    #[must_use]
+    pub fn bound(&self, present: f64) -> f64 {
+        if self.relative { self.at_most * present } else { self.at_most }
+    }
+
+    /// Statistic of the present setting against a relative limit, which is certain without a slice: below 0 if the limit
+    /// holds. `None` for an absolute limit.
+    pub(crate) fn z_of_present(&self) -> Option<f64> {
+        self.relative.then_some(if self.at_most >= 1.0 { f64::NEG_INFINITY } else { f64::INFINITY })
+    }
+}
+
+impl fmt::Display for TuneLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.relative {
+            true => write!(f, "{}<={}x", self.metric, self.at_most),
+            false => write!(f, "{}<={}", self.metric, ValueText(&self.metric, self.at_most)),
+        }
+    }
+}
+
+/// What to optimize, and within which limits. Its text form is `p99<=300us, cpu<=1.1x, least cpu`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneGoal {
@@ -175,8 +203,8 @@ impl fmt::Display for TuneGuard {
 
 impl fmt::Display for TuneGoal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for TuneLimit { metric, at_most } in &self.limits {
-            write!(f, "{metric}<={}, ", ValueText(metric, *at_most))?;
+        for limit in &self.limits {
+            write!(f, "{limit}, ")?;
         }
         match self.direction {
             TuneDirection::Lowest => write!(f, "least {}", self.objective),
@@ -210,10 +238,12 @@ pub struct TuneTextError {
 
 const EMPTY: &str = "nothing to optimize: name one objective, such as `least cpu`, `lowest p99` or `most requests`";
 const TWICE: &str = "a second objective: name one, and limit the others as in `p99<=300us`";
-const UNKNOWN: &str = "expected a limit such as `p99<=300us`, or an objective such as `least cpu`";
+const UNKNOWN: &str = "expected a limit such as `p99<=300us` or `cpu<=1.1x`, or an objective such as `least cpu`";
 const METRIC: &str = "expected cpu, busy, requests, p50, p99, p99.9, or the name of a recorded metric";
 const LATENCY: &str = "expected a latency above 0 with its unit, such as 300us or 1ms";
 const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share or a percentage)";
+
+const MULTIPLE: &str = "expected a multiple of the value under the present setting, such as 1.1x";
 
 /// Parts of a list, without surrounding spaces, each with its place in the text.
 fn parts(text: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
@@ -275,6 +305,14 @@ fn comparison(part: &str, operator: &str) -> Option<Result<(TuneMetric, f64), Mi
     Some(value(&metric, text).map(|value| (metric, value)).map_err(|why| (part.len() - text.len()..part.len(), why)))
 }
 
+/// Parses the name and the number of a limit relative to the present setting. The error has the place within the part.
+fn relative_limit((name, number): (&str, &str)) -> Result<(TuneMetric, f64), Misplaced> {
+    let from = name.len() + "<=".len();
+    let metric = metric(name.trim()).ok_or((0..name.len(), METRIC))?;
+    let times = number.trim().parse().ok().filter(|times: &f64| times.is_finite() && *times >= 0.0);
+    Ok((metric, times.ok_or((from..from + number.len(), MULTIPLE))?))
+}
+
 impl FromStr for TuneGoal {
     type Err = TuneTextError;
 
@@ -283,12 +321,13 @@ impl FromStr for TuneGoal {
         let (mut objective, mut limits) = (None, Vec::new());
         for (place, part) in parts(text) {
             let of_part = |range: Range<usize>| place.start + range.start..place.start + range.end;
-            if let Some(limit) = comparison(part, "<=") {
+            let multiple = part.strip_suffix('x').and_then(|part| part.split_once("<="));
+            if let Some(limit) = multiple.map(relative_limit).or_else(|| comparison(part, "<=")) {
                 let (metric, at_most) = limit.map_err(|(range, why)| error(of_part(range), why))?;
                 if at_most == 0.0 {
                     return Err(error(place, "a limit must be above 0; to forbid a value, use a guard"));
                 }
-                limits.push(TuneLimit { metric, at_most });
+                limits.push(TuneLimit { metric, at_most, relative: multiple.is_some() });
                 continue;
             }
             let (word, name) = part.split_once(' ').unwrap_or((part, ""));
@@ -333,9 +372,13 @@ mod tests {
 
     #[test]
     fn goals_are_parsed_and_printed() {
-        for text in
-            ["p99<=300us, least cpu", "cpu<=2, least p99", "most requests", "p99.9<=1000us, busy<=0.5, least p50"]
-        {
+        for text in [
+            "p99<=300us, least cpu",
+            "p99<=1.1x, least cpu",
+            "cpu<=2, least p99",
+            "most requests",
+            "p99.9<=1000us, busy<=0.5, least p50",
+        ] {
             assert_eq!(text.parse::<TuneGoal>().unwrap_or_else(|why| panic!("{why}")).to_string(), text);
         }
         assert_eq!("p99<=1ms,lowest cpu".parse::<TuneGoal>().map(|goal| goal.limits[0].at_most), Ok(1000.0));
@@ -348,6 +391,8 @@ mod tests {
             Ok(goal) => panic!("{goal} was accepted"),
         };
         assert_eq!(place("p99<=300, least cpu"), "300");
+        assert_eq!(place("p99<=twox, least cpu"), "two");
+        assert_eq!(place("p101<=2x, least cpu"), "p101");
         assert_eq!(place("p99<=300us, least cpu, most requests"), "most requests");
         assert_eq!(place("p99<=300us"), "p99<=300us");
         assert_eq!(place("p101<=300us, least cpu"), "p101");

@@ -37,6 +37,8 @@ pub struct ModelPrior {
     pub setup: Setup,
     /// Loads, in the order of the plan.
     pub loads: Vec<Load>,
+    /// Setting that the server has now. Relative limits refer to it.
+    pub present: DeliveryMode,
     /// Seed of the simulated runs.
     pub seed: u64,
     /// How far to trust the result.
@@ -70,13 +72,17 @@ impl ModelPrior {
     /// Modes that the model cannot run are left out. The result does not depend on the number of threads.
     ///
     /// # Errors
-    /// When the model cannot run `base`.
+    /// When the model cannot run `base` or the present setting.
     pub fn rank(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize) -> Result<Vec<RankedMode>, RunError> {
         let loads = self.loads.len();
         let point = |mode, load: usize| Point { mode, load: self.loads[load], seed: self.seed };
-        let base: Vec<SliceObservation> = (0..loads)
-            .map(|load| observe_model(&self.setup, &point(DeliveryMode::default(), load)))
-            .collect::<Result<_, _>>()?;
+        let at_each_load = |mode: DeliveryMode| {
+            (0..loads)
+                .map(|load| observe_model(&self.setup, &point(mode, load)))
+                .collect::<Result<Vec<SliceObservation>, _>>()
+        };
+        let base = at_each_load(DeliveryMode::default())?;
+        let present = if self.present == DeliveryMode::default() { base.clone() } else { at_each_load(self.present)? };
         let run = |index: usize| observe_model(&self.setup, &point(modes[index / loads], index % loads));
         let slices = in_parallel(modes.len() * loads, threads, run, |_| ());
         let mut ranked: Vec<RankedMode> = modes
@@ -85,7 +91,7 @@ impl ModelPrior {
             .filter_map(|(mode, slices)| {
                 let slices: Vec<&SliceObservation> =
                     slices.iter().map(|slice| slice.as_ref().ok()).collect::<Option<_>>()?;
-                Some(ranked_mode(goal, *mode, &slices, &base))
+                Some(ranked_mode(goal, *mode, &slices, &base, &present))
             })
             .collect();
         let key = |mode: &RankedMode| (mode.of_limit.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
@@ -102,6 +108,7 @@ fn ranked_mode(
     mode: DeliveryMode,
     slices: &[&SliceObservation],
     base: &[SliceObservation],
+    present: &[SliceObservation],
 ) -> RankedMode {
     let objective: Vec<Option<f64>> = slices.iter().map(|slice| goal.objective.value(slice)).collect();
     let ratio = |(value, base): (&Option<f64>, &SliceObservation)| {
@@ -109,9 +116,11 @@ fn ranked_mode(
         value.zip(base).map_or(f64::INFINITY, |(value, base)| ((value / base).ln() * goal.sign()).exp())
     };
     let of_limit = |limit: &crate::goal::TuneLimit| {
-        let ratio =
-            |slice: &&SliceObservation| limit.metric.value(slice).map_or(f64::INFINITY, |value| value / limit.at_most);
-        slices.iter().map(ratio).fold(0.0, f64::max)
+        let ratio = |(slice, present): (&&SliceObservation, &SliceObservation)| {
+            let values = limit.metric.value(slice).zip(limit.metric.value(present));
+            values.map_or(f64::INFINITY, |(value, present)| value / limit.bound(present))
+        };
+        slices.iter().zip(present).map(ratio).fold(0.0, f64::max)
     };
     RankedMode {
         mode,

@@ -38,6 +38,8 @@ pub(crate) struct Standing {
     pub(crate) cost: Vec<Option<f64>>,
     /// Largest mean log ratio of a limited quantity to its limit.
     pub(crate) of_limit: Option<f64>,
+    /// The same, increased by its standard error. Arms far from a limit are more likely to be confirmed.
+    of_limit_above: Option<f64>,
 }
 
 impl Standing {
@@ -48,7 +50,7 @@ impl Standing {
 
     /// Sorts the best arm first: by the excess over a limit, then by the cost.
     fn key(&self) -> (f64, f64) {
-        (self.of_limit.map_or(0.0, |excess| excess.max(0.0)), self.worst())
+        (self.of_limit_above.map_or(0.0, |excess| excess.max(0.0)), self.worst())
     }
 }
 
@@ -133,6 +135,20 @@ impl Race {
         first.into_iter().filter_map(|(block, value)| Some((value, other(block)?))).collect()
     }
 
+    /// Values of a limited quantity, each with its bound.
+    fn beside_limit(&self, plan: &TunePlan, arm: usize, at: usize, load: usize) -> Vec<(f64, f64)> {
+        let limit = &plan.goal.limits[at];
+        match limit.relative {
+            true => {
+                let pairs = self.pairs(of_limit(at), [arm, PRESENT], load).into_iter();
+                pairs.map(|(value, present)| (value, limit.bound(present))).collect()
+            }
+            false => {
+                self.values(of_limit(at), arm, load).into_iter().map(|(_, value)| (value, limit.at_most)).collect()
+            }
+        }
+    }
+
     /// Whether the first of two values tends to be larger (above 0) or smaller, as a standardized statistic.
     fn z(pairs: Vec<(f64, f64)>) -> f64 {
         paired_z(pairs).unwrap_or(0.0)
@@ -148,13 +164,18 @@ impl Race {
             };
             mean(fixed.iter().filter_map(logs))
         };
-        let excess = |(at, load): (usize, usize)| {
-            let limit = &goal.limits[at];
-            mean(self.values(of_limit(at), arm, load).iter().map(|(_, value)| (value.max(1e-12) / limit.at_most).ln()))
+        let logs = |(at, load): (usize, usize)| {
+            let pairs = self.beside_limit(plan, arm, at, load);
+            pairs.into_iter().map(|(value, bound)| (value.max(1e-12) / bound.max(1e-12)).ln()).collect::<Vec<f64>>()
         };
+        let logs: Vec<Vec<f64>> = limits_and_loads(plan).map(logs).filter(|logs| !logs.is_empty()).collect();
         Standing {
             cost: (0..plan.loads.len()).map(cost).collect(),
-            of_limit: limits_and_loads(plan).filter_map(excess).reduce(f64::max),
+            of_limit: logs.iter().filter_map(|logs| mean(logs.iter().copied())).reduce(f64::max),
+            of_limit_above: logs
+                .iter()
+                .filter_map(|logs| Some(mean(logs.iter().copied())? + standard_error(logs)?))
+                .reduce(f64::max),
         }
     }
 
@@ -172,9 +193,8 @@ impl Race {
     /// to miss the limit.
     fn limit_z(&self, plan: &TunePlan, arm: usize) -> impl Iterator<Item = (usize, f64)> {
         limits_and_loads(plan).map(move |(at, load)| {
-            let limit = &plan.goal.limits[at];
-            let pairs = self.values(of_limit(at), arm, load).iter().map(|(_, value)| (*value, limit.at_most)).collect();
-            (at, Self::z(pairs))
+            let of_present = plan.goal.limits[at].z_of_present().filter(|_| arm == PRESENT);
+            (at, of_present.unwrap_or_else(|| Self::z(self.beside_limit(plan, arm, at, load))))
         })
     }
 
@@ -184,7 +204,7 @@ impl Race {
             let missed = self.limit_z(plan, arm).find(|(_, z)| *z > DROP_Z);
             if let Some((limit, _)) = missed {
                 let limit = &plan.goal.limits[limit];
-                self.arms[arm].1 = ArmState::MissesLimit { limit: format!("{}<={}", limit.metric, limit.at_most) };
+                self.arms[arm].1 = ArmState::MissesLimit { limit: limit.to_string() };
             }
         }
         let Some(leader) = self.ranked(plan).first().copied() else { return };
@@ -293,4 +313,12 @@ fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + u
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))
+}
+
+/// Standard error of a mean. `None` for fewer than two values.
+fn standard_error(values: &[f64]) -> Option<f64> {
+    let mean = mean(values.iter().copied())?;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let count = values.len() as f64;
+    (values.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
 }

@@ -3,7 +3,7 @@
 
 use quell_experiment::{
     ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, InvalidObservation, RatioEstimate,
-    SliceObservation, Switchback, SwitchbackAnalysis, Treatment, analyse, paired_z,
+    SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, paired_z,
 };
 use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
@@ -440,16 +440,14 @@ impl Tuner {
         let (experiments, analyses): (Vec<_>, Vec<_>) =
             confirming.experiments.into_iter().map(Switchback::finish).unzip();
         let z = |arms: &'static [usize], limit: &TuneLimit| {
-            let of_load = |record: &ExperimentRecord<DeliveryMode>| {
-                let slices = arms.iter().flat_map(|arm| record.of_arm(*arm));
-                let values = slices.filter_map(|slice| limit.metric.value(slice)).map(|value| (value, limit.at_most));
-                paired_z(values.collect::<Vec<_>>()).unwrap_or(0.0)
-            };
+            let of_load =
+                |record: &ExperimentRecord<DeliveryMode>| paired_z(beside_limit(record, arms, limit)).unwrap_or(0.0);
             experiments.iter().map(of_load).fold(f64::NEG_INFINITY, f64::max)
         };
         let limits = &self.plan.goal.limits;
-        let holds_limits = is_complete && limits.iter().all(|limit| z(&[2], limit) < -LIMIT_Z);
-        let present_misses_limit = limits.iter().any(|limit| z(&[0, 1], limit) > LIMIT_Z);
+        let holds_limits = is_complete && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
+        let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
+        let present_misses_limit = limits.iter().any(|limit| of_present(limit) > LIMIT_Z);
         let verdicts = |of: fn(&ContrastVerdict) -> bool| {
             analyses.iter().filter_map(|analysis| analysis.contrasts.first()).any(|one| of(&one.verdict))
         };
@@ -466,6 +464,24 @@ impl Tuner {
             (false, ..) => self.confirm_next(),
         }
     }
+}
+
+/// Arms of the present setting in a confirmation.
+const PRESENT_ARMS: [usize; 2] = [0, 1];
+/// Arm of the candidate in a confirmation.
+const CANDIDATE: usize = 2;
+
+/// Values of a limited quantity under `arms`, each with its bound. The bound of a relative limit is that of the same block.
+fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, f64)> {
+    let value = |slice: &SliceRecord| limit.metric.value(&slice.observation);
+    let present = |block: u32| {
+        let slices = record.slices.iter().filter(|slice| slice.block == block && PRESENT_ARMS.contains(&slice.arm));
+        let logs: Vec<f64> = slices.filter_map(|slice| Some(value(slice)?.max(1e-12).ln())).collect();
+        (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    };
+    let bound = |block: u32| if limit.relative { Some(limit.bound(present(block)?)) } else { Some(limit.at_most) };
+    let of_arms = record.slices.iter().filter(|slice| arms.contains(&slice.arm));
+    of_arms.filter_map(|slice| Some((value(slice)?, bound(slice.block)?))).collect()
 }
 
 /// Ratio of the candidate, the first treatment, to `against` by load.

@@ -14,7 +14,8 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
-use crate::world::{Noisy, SLICE_MS, Truth, cost, reach, setup};
+use crate::GOALS;
+use crate::world::{Noisy, SLICE_MS, Truth, bounds, cost, reach, setup};
 
 /// Slices of each mode in the exhaustive grid.
 pub(crate) const GRID_SLICES: usize = 30;
@@ -34,10 +35,11 @@ pub(crate) struct Answer {
 pub(crate) struct Prior(Vec<DeliveryMode>);
 
 impl Prior {
-    pub(crate) fn of(truth: &Truth, goals: &[TuneGoal; 3]) -> [Self; 3] {
+    pub(crate) fn of(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Self; GOALS] {
         let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
         let loads = vec![Load::Qps(reach(&setup) * truth.load)];
-        let prior = ModelPrior { setup, loads, seed: 77, trust: PriorTrust::OtherHost };
+        let prior =
+            ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77, trust: PriorTrust::OtherHost };
         let modes = TuneSpace::default().all();
         goals.each_ref().map(|goal| {
             let ranked = prior.rank(goal, &modes, 1).unwrap();
@@ -76,10 +78,21 @@ fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, arms: &[DeliveryMode], seed: u
     Answer { mode: finished.result.answer.mode(), slices: subject.slices }
 }
 
+/// Bounds of the limits for searches that do not compare in blocks: relative ones refer to slices of `base` at the start.
+fn measured_bounds(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Vec<f64> {
+    if goal.limits.iter().all(|limit| !limit.relative) {
+        return goal.limits.iter().map(|limit| limit.at_most).collect();
+    }
+    let slices = (0..TRIAL_SLICES).map_while(|_| subject.slice(&DeliveryMode::default()));
+    let of_slices: Vec<Vec<f64>> = slices.map(|slice| bounds(goal, &slice)).collect();
+    let mean = |at: usize| of_slices.iter().map(|bounds| bounds[at]).sum::<f64>() / of_slices.len() as f64;
+    (0..goal.limits.len()).map(mean).collect()
+}
+
 /// Mean cost of a mode, with a penalty beyond a limit. Infinite if it cannot be set.
-fn measured(subject: &mut Noisy<'_>, goal: &TuneGoal, mode: &DeliveryMode, slices: usize) -> f64 {
+fn measured(subject: &mut Noisy<'_>, (goal, bounds): (&TuneGoal, &[f64]), mode: &DeliveryMode, slices: usize) -> f64 {
     let costs: Vec<(f64, f64)> =
-        (0..slices).map_while(|_| subject.slice(mode)).filter_map(|slice| cost(goal, &slice)).collect();
+        (0..slices).map_while(|_| subject.slice(mode)).filter_map(|slice| cost(goal, bounds, &slice)).collect();
     if costs.is_empty() {
         return f64::INFINITY;
     }
@@ -94,7 +107,9 @@ fn best(measured: &[(DeliveryMode, f64)]) -> Option<DeliveryMode> {
 
 fn grid(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
     let modes = TuneSpace::default().all();
-    let costs: Vec<_> = modes.iter().map(|mode| (*mode, measured(subject, goal, mode, GRID_SLICES))).collect();
+    let bounds = measured_bounds(subject, goal);
+    let costs: Vec<_> =
+        modes.iter().map(|mode| (*mode, measured(subject, (goal, &bounds), mode, GRID_SLICES))).collect();
     Answer { mode: best(&costs), slices: subject.slices }
 }
 
@@ -102,7 +117,8 @@ fn random(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
     let mut modes = TuneSpace::default().all();
     modes.shuffle(&mut Pcg64::seed_from_u64(seed));
     let tried = modes.iter().take(BUDGET_SLICES / TRIAL_SLICES);
-    let costs: Vec<_> = tried.map(|mode| (*mode, measured(subject, goal, mode, TRIAL_SLICES))).collect();
+    let bounds = measured_bounds(subject, goal);
+    let costs: Vec<_> = tried.map(|mode| (*mode, measured(subject, (goal, &bounds), mode, TRIAL_SLICES))).collect();
     Answer { mode: best(&costs), slices: subject.slices }
 }
 
@@ -112,8 +128,9 @@ fn climb(subject: &mut Noisy<'_>, goal: &TuneGoal) -> Answer {
     let ladder =
         [5, 10, 20, 40, 80, 160, 320, 640, 1280].map(|us| format!("suspend{us}").parse::<DeliveryMode>().unwrap());
     let (mut at, mut direction, mut previous) = (4_usize, 1_isize, f64::INFINITY);
+    let bounds = measured_bounds(subject, goal);
     for _ in 0..BUDGET_SLICES / TRIAL_SLICES {
-        let now = measured(subject, goal, &ladder[at], TRIAL_SLICES);
+        let now = measured(subject, (goal, &bounds), &ladder[at], TRIAL_SLICES);
         if now > previous + 0.1 {
             direction = -direction;
         } else if now > previous - 0.1 {
@@ -140,12 +157,13 @@ fn tpe(subject: &mut Noisy<'_>, goal: &TuneGoal, seed: u64) -> Answer {
     };
     let values: Vec<_> = words.iter().map(|word| value(word)).collect();
     let mut costs: Vec<(DeliveryMode, f64)> = Vec::new();
+    let bounds = measured_bounds(subject, goal);
     for _ in 0..BUDGET_SLICES / TRIAL_SLICES {
         let mut trial = study.ask();
         let word = kind.suggest(&mut trial).unwrap();
         let (param, of_kind) = &values[words.iter().position(|other| *other == word).unwrap()];
         let mode = of_kind[param.suggest(&mut trial).unwrap() as usize];
-        let cost = measured(subject, goal, &mode, TRIAL_SLICES);
+        let cost = measured(subject, (goal, &bounds), &mode, TRIAL_SLICES);
         costs.push((mode, cost));
         study.tell(trial, Ok::<_, String>(cost.min(100.0)));
     }

@@ -115,18 +115,24 @@ impl Truth {
 }
 
 fn regrets(modes: &BTreeMap<DeliveryMode, SliceObservation>, goal: &TuneGoal) -> Regrets {
+    let bounds = bounds(goal, &modes[&DeliveryMode::default()]);
     let of_mode = |(mode, slice): (&DeliveryMode, &SliceObservation)| {
-        cost(goal, slice).filter(|(excess, _)| *excess <= 0.0).map(|(_, cost)| (*mode, cost))
+        cost(goal, &bounds, slice).filter(|(excess, _)| *excess <= 0.0).map(|(_, cost)| (*mode, cost))
     };
     let costs: Vec<(DeliveryMode, f64)> = modes.iter().filter_map(of_mode).collect();
     let best = costs.iter().map(|(_, cost)| *cost).fold(f64::INFINITY, f64::min);
     costs.into_iter().map(|(mode, cost)| (mode, (cost - best).exp_m1())).collect()
 }
 
+/// Bound of each limit, if `base` is the present setting.
+pub(crate) fn bounds(goal: &TuneGoal, base: &SliceObservation) -> Vec<f64> {
+    goal.limits.iter().map(|limit| limit.bound(limit.metric.value(base).unwrap())).collect()
+}
+
 /// Log excess over the worst limit, and log cost.
-pub(crate) fn cost(goal: &TuneGoal, slice: &SliceObservation) -> Option<(f64, f64)> {
+pub(crate) fn cost(goal: &TuneGoal, bounds: &[f64], slice: &SliceObservation) -> Option<(f64, f64)> {
     let sign = if goal.direction == quell_tune::TuneDirection::Lowest { 1.0 } else { -1.0 };
-    let excess = goal.limits.iter().map(|limit| Some((limit.metric.value(slice)? / limit.at_most).ln()));
+    let excess = goal.limits.iter().zip(bounds).map(|(limit, bound)| Some((limit.metric.value(slice)? / bound).ln()));
     let excess = excess.collect::<Option<Vec<f64>>>()?.into_iter().fold(f64::NEG_INFINITY, f64::max);
     Some((excess, goal.objective.value(slice)?.ln() * sign))
 }

@@ -104,7 +104,8 @@ impl Request {
     /// Ranks all modes by the model.
     fn advise(self, json: bool) -> Result<(), Failure> {
         let (host, trust) = (self.setup.host.name.clone(), PriorTrust::OtherHost);
-        let prior = ModelPrior { setup: self.setup, loads: self.loads, seed: self.plan.seed, trust };
+        let (seed, present) = (self.plan.seed, self.plan.present);
+        let prior = ModelPrior { setup: self.setup, loads: self.loads, present, seed, trust };
         let modes = TuneSpace::default().all();
         let ranked = prior.rank(&self.plan.goal, &modes, sim::threads());
         let ranked = ranked.map_err(|error| Failure::new(Exit::NotSupported, error))?;
