@@ -22,7 +22,7 @@ mod tuner;
 
 pub use driver::{FinishedTune, OfferLoad, TuneEvent, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
-pub use prior::{ModelPrior, PriorTrust, RankedMode, observe_model};
+pub use prior::{ModelPrior, RankedMode, observe_model};
 pub use result::{
     ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord,
 };

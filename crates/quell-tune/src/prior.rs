@@ -9,27 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::goal::TuneGoal;
 
-/// How far the ranking of the model may be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum PriorTrust {
-    /// The constants are those of another machine. The ranking decides only what is tried first.
-    OtherHost,
-    /// The constants were fitted to measurements of this machine.
-    Fitted,
-}
-
-impl PriorTrust {
-    /// Number of modes that a search begins with, besides `base` and the present setting.
-    #[must_use]
-    pub fn arms(self) -> usize {
-        match self {
-            Self::OtherHost => 12,
-            Self::Fitted => 8,
-        }
-    }
-}
-
 /// A model of the host, and the loads under which it is asked.
 #[derive(Debug, Clone)]
 pub struct ModelPrior {
@@ -41,8 +20,6 @@ pub struct ModelPrior {
     pub present: DeliveryMode,
     /// Seed of the simulated runs.
     pub seed: u64,
-    /// How far to trust the result.
-    pub trust: PriorTrust,
 }
 
 /// A mode with the values that the model expects.

@@ -10,8 +10,9 @@ use crate::result::{ArmReport, ArmState, TuneSliceRecord};
 use crate::space::TuneSpace;
 use crate::tuner::TunePlan;
 
-/// One-sided critical value for dropping an arm, for an error probability of 2 % per decision.
-const DROP_Z: f64 = 2.054;
+/// One-sided critical value for dropping an arm. Each arm is tested after every round, so that the error probability of
+/// one decision (0.13 %) adds up.
+const DROP_Z: f64 = 3.0;
 /// Index of the present setting.
 pub(crate) const PRESENT: usize = 0;
 
@@ -38,7 +39,7 @@ pub(crate) struct Standing {
     pub(crate) cost: Vec<Option<f64>>,
     /// Largest mean log ratio of a limited quantity to its limit.
     pub(crate) of_limit: Option<f64>,
-    /// The same, increased by its standard error. Arms far from a limit are more likely to be confirmed.
+    /// The same, increased by two standard errors. Arms far from a limit are more likely to be confirmed.
     of_limit_above: Option<f64>,
 }
 
@@ -174,17 +175,27 @@ impl Race {
             of_limit: logs.iter().filter_map(|logs| mean(logs.iter().copied())).reduce(f64::max),
             of_limit_above: logs
                 .iter()
-                .filter_map(|logs| Some(mean(logs.iter().copied())? + standard_error(logs)?))
+                .filter_map(|logs| Some(mean(logs.iter().copied())? + 2.0 * standard_error(logs)?))
                 .reduce(f64::max),
         }
     }
 
     /// Alive candidates, and the present setting, with the best first.
     pub(crate) fn ranked(&self, plan: &TunePlan) -> Vec<usize> {
-        let mut ranked: Vec<(usize, (f64, f64))> = (0..self.arms.len())
-            .filter(|arm| self.is_alive(*arm))
-            .map(|arm| (arm, self.standing(plan, arm).key()))
-            .collect();
+        self.sorted(plan, (0..self.arms.len()).filter(|arm| self.is_alive(*arm)))
+    }
+
+    /// Arms that may be confirmed, the best first: also those that left the race only because others were better.
+    pub(crate) fn finalists(&self, plan: &TunePlan) -> Vec<usize> {
+        self.sorted(plan, (0..self.arms.len()).filter(|arm| self.is_finalist(*arm)))
+    }
+
+    pub(crate) fn is_finalist(&self, arm: usize) -> bool {
+        matches!(self.arms[arm].1, ArmState::Alive | ArmState::Outpaced)
+    }
+
+    fn sorted(&self, plan: &TunePlan, arms: impl Iterator<Item = usize>) -> Vec<usize> {
+        let mut ranked: Vec<(usize, (f64, f64))> = arms.map(|arm| (arm, self.standing(plan, arm).key())).collect();
         ranked.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         ranked.into_iter().map(|(arm, _)| arm).collect()
     }

@@ -16,9 +16,9 @@ use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, 
 use crate::space::TuneSpace;
 
 /// Share of the budget for the search; the rest is for the confirmation.
-const SEARCH_SHARE: f64 = 0.6;
+const SEARCH_SHARE: f64 = 0.5;
 /// Maximum number of candidates that are confirmed one after another.
-const CONFIRMATIONS_MAX: usize = 2;
+const CONFIRMATIONS_MAX: usize = 4;
 /// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 2 %.
 const LIMIT_Z: f64 = 2.054;
 /// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
@@ -350,7 +350,7 @@ impl Tuner {
         let arms = self.race.candidates().len() + 1;
         let round_ms = (arms * loads) as f64 * self.plan.slice_and_settle_ms() as f64;
         if self.race.is_decided() || self.spent_ms + round_ms > budget_ms {
-            self.finalists = self.race.ranked(&self.plan);
+            self.finalists = self.race.finalists(&self.plan);
             self.confirm_next();
         }
     }
@@ -362,7 +362,7 @@ impl Tuner {
             if arm == PRESENT || self.confirmations.len() == CONFIRMATIONS_MAX {
                 break;
             }
-            if self.race.is_alive(arm) {
+            if self.race.is_finalist(arm) {
                 self.confirming = Some(Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
                 if self.next_experiment() {
                     return;
@@ -391,16 +391,18 @@ impl Tuner {
         }
         let load = confirming.experiments.len();
         let left_ms = (self.plan.budget_ms as f64 - self.spent_ms).max(0.0);
-        // Half of the time is left for a second candidate, which is needed only if the first one misses a limit.
+        // Time is left for other candidates, which are needed if this one does not certainly hold a limit. An early look
+        // would decide the gain, but not the limits.
         let has_limits = !self.plan.goal.limits.is_empty();
-        let share = if has_limits && self.confirmations.is_empty() { 0.6 } else { 1.0 };
+        let is_last = self.confirmations.len() + 1 == CONFIRMATIONS_MAX;
+        let share = if has_limits && !is_last { 0.45 } else { 1.0 };
         let loads_left = (self.plan.loads.len() - load) as f64;
         let design = ExperimentDesign {
             slice_ms: self.plan.slice_ms,
             settle_ms: self.plan.settle_ms,
             budget_ms: (left_ms * share / loads_left) as u64,
             error_rate: self.plan.error_rate / (self.plan.loads.len() * CONFIRMATIONS_MAX) as f64,
-            looks: 5,
+            looks: if has_limits { 1 } else { 5 },
             ..ExperimentDesign::new(
                 treatment(self.plan.present),
                 treatments,

@@ -52,8 +52,8 @@ pub struct PublishedCell {
     pub figures: Figures,
     /// Coefficient of variation of the mean latency across the published runs, in percent.
     pub mean_cov_pct: f64,
-    /// Instructions per request. The model does not count them.
-    pub instructions_per_query: f64,
+    /// Instructions per request, which the model does not count. Absent if the table has no such column.
+    pub instructions_per_query: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -67,7 +67,8 @@ struct Row {
     lat_p99_us: f64,
     cpu_pct: f64,
     cycles_per_query: f64,
-    instructions_per_query: f64,
+    #[serde(default)]
+    instructions_per_query: Option<f64>,
     irqs_per_s: f64,
     napi_poll_work_mean: f64,
     epoll_events_mean: f64,

@@ -9,7 +9,7 @@ use optimizer::sampler::tpe::TpeSampler;
 use optimizer::{Direction, Study};
 use quell_mode::DeliveryMode;
 use quell_sim::{HostProfile, Load};
-use quell_tune::{ModelPrior, PriorTrust, TuneGoal, TunePlan, TuneSpace, tune};
+use quell_tune::{ModelPrior, TuneGoal, TunePlan, TuneSpace, tune};
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
@@ -31,19 +31,37 @@ pub(crate) struct Answer {
     pub(crate) slices: u32,
 }
 
-/// Modes with which racing begins, from the model of the unperturbed host.
-pub(crate) struct Prior(Vec<DeliveryMode>);
+/// Modes that the model of a host ranks first.
+pub(crate) struct Ranking(Vec<DeliveryMode>);
+
+/// Host whose model ranks the modes if nothing is known of the searched host.
+const OTHER_HOST: &str = "epyc7662-cx5";
+/// Number of best modes of a ranking with which racing begins, besides the coarse grid.
+const OF_RANKING: usize = 4;
+
+/// Rankings for one goal: of the unperturbed host, and of another one.
+pub(crate) struct Prior {
+    own: Ranking,
+    other: Ranking,
+}
 
 impl Prior {
     pub(crate) fn of(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Self; GOALS] {
-        let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
+        let [own, other] = [&*truth.shipped, OTHER_HOST].map(|host| Ranking::of(host, truth, goals));
+        let mut rankings = own.into_iter().zip(other);
+        std::array::from_fn(|_| rankings.next().map(|(own, other)| Self { own, other }).unwrap())
+    }
+}
+
+impl Ranking {
+    fn of(host: &str, truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Self; GOALS] {
+        let setup = setup(HostProfile::shipped(host).unwrap());
         let loads = vec![Load::Qps(reach(&setup) * truth.load)];
-        let prior =
-            ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77, trust: PriorTrust::OtherHost };
+        let prior = ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77 };
         let modes = TuneSpace::default().all();
         goals.each_ref().map(|goal| {
             let ranked = prior.rank(goal, &modes, 1).unwrap();
-            Self(ranked.iter().take(prior.trust.arms()).map(|one| one.mode).collect())
+            Self(ranked.iter().map(|one| one.mode).collect())
         })
     }
 }
@@ -51,10 +69,11 @@ impl Prior {
 type Search = fn(&mut Noisy<'_>, &TuneGoal, &Prior, u64) -> Answer;
 
 /// Names and searches.
-pub(crate) const METHODS: [(&str, Search); 9] = [
-    ("quell tune", |subject, goal, prior, seed| race(subject, goal, &prior.0, seed)),
-    ("racing, no model", |subject, goal, _, seed| race(subject, goal, &TuneSpace::default().coarse(), seed)),
-    ("model alone", |_, _, prior, _| Answer { mode: prior.0.first().copied(), slices: 0 }),
+pub(crate) const METHODS: [(&str, Search); 10] = [
+    ("quell tune", |subject, goal, _, seed| race(subject, goal, &TuneSpace::default().coarse(), seed)),
+    ("and own model", |subject, goal, prior, seed| race(subject, goal, &with_best(&prior.own), seed)),
+    ("and other model", |subject, goal, prior, seed| race(subject, goal, &with_best(&prior.other), seed)),
+    ("own model alone", |_, _, prior, _| Answer { mode: prior.own.0.first().copied(), slices: 0 }),
     ("suspend20", |_, _, _, _| Answer { mode: "suspend20".parse().ok(), slices: 0 }),
     ("busy_poll 50", |_, _, _, _| Answer { mode: Some(tuned()), slices: 0 }),
     ("hill climber", |subject, goal, _, _| climb(subject, goal)),
@@ -62,6 +81,13 @@ pub(crate) const METHODS: [(&str, Search); 9] = [
     ("optimizer (TPE)", |subject, goal, _, seed| tpe(subject, goal, seed)),
     ("grid", |subject, goal, _, _| grid(subject, goal)),
 ];
+
+/// The coarse grid, and the best modes of a ranking.
+fn with_best(ranking: &Ranking) -> Vec<DeliveryMode> {
+    let coarse = TuneSpace::default().coarse();
+    let best = ranking.0.iter().filter(|mode| !coarse.contains(mode)).take(OF_RANKING);
+    best.chain(&coarse).copied().collect()
+}
 
 /// What `net.core.busy_poll=50` does to an epoll: it busy polls for 50 µs, and interrupts stay as they are.
 pub(crate) fn tuned() -> DeliveryMode {

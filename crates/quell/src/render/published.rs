@@ -339,7 +339,7 @@ fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
                 cell.map(|cell| cell.figures.p99_us),
                 cell.map(|cell| cell.figures.cpu_pct),
                 cell.map(|cell| cell.figures.cycles_per_query / 1e3),
-                cell.map(|cell| cell.instructions_per_query / 1e3),
+                cell.and_then(|cell| Some(cell.instructions_per_query? / 1e3)),
             ];
             let name = visible::name(measured.mode).into_owned();
             std::iter::once(name).chain(here.into_iter().chain(published).map(figure)).collect()

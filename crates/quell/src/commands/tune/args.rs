@@ -151,7 +151,8 @@ impl TuneArgs {
 }
 
 const GOALS_HELP: &str = concat!(
-    "A goal has one objective (least, lowest, most or highest, and a metric) and any number of limits (METRIC<=VALUE). ",
+    "A goal has one objective (least, lowest, most or highest, and a metric) and any number of limits (METRIC<=VALUE, or ",
+    "METRIC<=Nx for N times the value under the present setting). ",
     "Metrics: p50, p99, p99.9 (us, ms), cpu (us per request), busy (share of CPU time), requests (per second). ",
     "Guards also know errors, saturated and drops.",
 );

@@ -12,7 +12,7 @@ use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
-use quell_tune::{ModelPrior, PriorTrust, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
+use quell_tune::{ModelPrior, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
 use super::{Searched, show_progress};
@@ -103,9 +103,9 @@ impl Request {
 
     /// Ranks all modes by the model.
     fn advise(self, json: bool) -> Result<(), Failure> {
-        let (host, trust) = (self.setup.host.name.clone(), PriorTrust::OtherHost);
+        let host = self.setup.host.name.clone();
         let (seed, present) = (self.plan.seed, self.plan.present);
-        let prior = ModelPrior { setup: self.setup, loads: self.loads, present, seed, trust };
+        let prior = ModelPrior { setup: self.setup, loads: self.loads, present, seed };
         let modes = TuneSpace::default().all();
         let ranked = prior.rank(&self.plan.goal, &modes, sim::threads());
         let ranked = ranked.map_err(|error| Failure::new(Exit::NotSupported, error))?;
