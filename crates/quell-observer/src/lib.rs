@@ -7,4 +7,4 @@ mod observer;
 mod report;
 
 pub use observer::Observer;
-pub use report::{IntervalReport, ObservedProgram, ObservedQueue};
+pub use report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};

@@ -11,12 +11,13 @@ use quell_host::drift::condition;
 use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
 use quell_linux::proc::ProcRoot;
+use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, clock, kernel};
 use quell_mode::DeliveryMode;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::info;
 
-use crate::report::{IntervalReport, ObservedProgram, ObservedQueue};
+use crate::report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
@@ -26,6 +27,10 @@ const PAUSE_PER_CPU_TIME: u32 = 200;
 struct Readings {
     counters: BTreeMap<NapiId, PollCounters>,
     interrupts: BTreeMap<NapiId, u64>,
+    /// Run time of NAPI threads.
+    threads_ns: BTreeMap<NapiId, u64>,
+    /// Entries of each idle state, by the name of the state. All CPUs together.
+    idle: Vec<(String, u64)>,
 }
 
 /// Observes the queues and programs of a scope, from one report to the next.
@@ -90,6 +95,7 @@ impl Observer {
             polls_unknown: self.sampler.as_ref().err().map(ToString::to_string),
             queues,
             programs,
+            idle_states: self.idle_states(&earlier),
             hidden_processes: self.snapshot.hidden_processes.len(),
         })
     }
@@ -116,20 +122,37 @@ impl Observer {
         let interrupts = ProcRoot::default().interrupts().ok();
         let count = |napi: &SnapshotNapi| Some((napi.id, interrupts.as_ref()?.irq(napi.irq_number()?)?.total));
         let interrupts = napis(&self.snapshot).filter_map(|(_, napi)| count(napi)).collect();
-        Readings { counters, interrupts }
+        let ran = |napi: &SnapshotNapi| {
+            let thread = napi.thread.known()?.as_ref()?;
+            Some((napi.id, ProcRoot::default().process(thread.tid).schedstat().ok()?.run_ns))
+        };
+        let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
+        Readings { counters, interrupts, threads_ns, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
+        let increase = |of: fn(&Readings) -> &BTreeMap<NapiId, u64>, napi: NapiId| {
+            let (now, before) = (of(&self.read).get(&napi)?, of(earlier).get(&napi)?);
+            Some(now.saturating_sub(*before))
+        };
         let queue = |(device, napi): (&Device, &SnapshotNapi)| ObservedQueue {
             namespace: device.namespace,
             device: device.name.clone(),
             rx_queues: rx_queues(device, napi.id),
             napi: napi.id,
-            interrupts: (self.read.interrupts.get(&napi.id).zip(earlier.interrupts.get(&napi.id)))
-                .map(|(now, before)| now.saturating_sub(*before)),
+            interrupts: increase(|readings| &readings.interrupts, napi.id),
+            thread_ns: increase(|readings| &readings.threads_ns, napi.id),
             sample: self.sample(earlier, napi.id),
         };
         napis(&self.snapshot).map(queue).collect()
+    }
+
+    fn idle_states(&self, earlier: &Readings) -> Vec<ObservedIdleState> {
+        let pairs = self.read.idle.iter().zip(&earlier.idle).filter(|(now, before)| now.0 == before.0);
+        let entered = |now: u64, before: u64| now.saturating_sub(before);
+        pairs
+            .map(|(now, before)| ObservedIdleState { name: now.0.clone(), entered: entered(now.1, before.1) })
+            .collect()
     }
 
     /// Polls since the earlier reading, or since the selection of an instance that is new.
@@ -171,6 +194,21 @@ fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), TakeError> {
     let (snapshot, _) = snapshot::take(scope)?;
     let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(before_ns));
     Ok((snapshot, used * PAUSE_PER_CPU_TIME))
+}
+
+/// Entries of each idle state on all CPUs. Names are those of the first CPU that has idle states.
+fn idle(snapshot: &Snapshot) -> Vec<(String, u64)> {
+    let mut sums: Vec<(String, u64)> = Vec::new();
+    let sysfs = Sysfs::default();
+    for cpu in &snapshot.cpus.each {
+        let Some(states) = cpu.idle_states.known() else { continue };
+        let Ok(entries) = sysfs.cpu_idle_entries(cpu.number) else { continue };
+        if sums.is_empty() {
+            sums = states.iter().map(|state| (state.name.clone(), 0)).collect();
+        }
+        sums.iter_mut().zip(entries).for_each(|((_, sum), entries)| *sum += entries);
+    }
+    sums
 }
 
 fn napis(snapshot: &Snapshot) -> impl Iterator<Item = (&Device, &SnapshotNapi)> {

@@ -22,8 +22,20 @@ pub struct IntervalReport {
     pub queues: Vec<ObservedQueue>,
     /// Programs with sockets on these instances, in ascending order of process ID.
     pub programs: Vec<ObservedProgram>,
+    /// Idle states that the CPUs entered, from the lightest to the deepest. Empty without a cpuidle driver.
+    pub idle_states: Vec<ObservedIdleState>,
     /// Number of processes whose files the reader may not access, so that it is unknown whether they have sockets.
     pub hidden_processes: usize,
+}
+
+/// An idle state, over all CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ObservedIdleState {
+    /// Name from the cpuidle driver.
+    pub name: String,
+    /// Number of times that CPUs entered it during the interval.
+    pub entered: u64,
 }
 
 /// One NAPI instance.
@@ -40,8 +52,19 @@ pub struct ObservedQueue {
     pub napi: NapiId,
     /// Interrupts during the interval; null if the instance has none, or it cannot be counted.
     pub interrupts: Option<u64>,
+    /// CPU time of its NAPI thread during the interval, in nanoseconds; null without such a thread.
+    pub thread_ns: Option<u64>,
     /// Its polls during the interval; null if polls cannot be sampled.
     pub sample: Option<QueueSample>,
+}
+
+impl ObservedQueue {
+    /// CPU time of the polls by softirqs and by the NAPI thread, in nanoseconds. Polls of programs are in the CPU time of
+    /// the programs. Absent if a part is unknown.
+    #[must_use]
+    pub fn cpu_ns(&self) -> Option<u64> {
+        Some(self.sample?.softirq_ns? + self.thread_ns.unwrap_or(0))
+    }
 }
 
 /// One program.

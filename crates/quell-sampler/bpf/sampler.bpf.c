@@ -46,6 +46,8 @@ struct queue {
 	__u64 interrupt_packets;
 	/* Sum of the waits of the others. */
 	__u64 wait_ns;
+	/* Time of polls in softirqs; counted only if quell_softirq is attached. */
+	__u64 softirq_ns;
 	__u64 waits[WAITS];
 
 	/* State, not counters. */
@@ -82,9 +84,20 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* Set by the loader: bits of napi_struct.state, which are values of an anonymous enum. */
+/* When this CPU began its current NET_RX softirq, or ended its last poll. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} poll_began SEC(".maps");
+
+/* Set by the loader: bits of napi_struct.state, and the number of the softirq, which are values of anonymous enums. */
 const volatile __u64 SCHED;
 const volatile __u64 IN_BUSY_POLL;
+const volatile __u64 NET_RX_SOFTIRQ;
+/* Set by the loader: whether quell_softirq is attached. */
+const volatile __u64 TIMES_SOFTIRQS;
 
 /* Address of the function of deferral timers; 0 until the first poll of a selected instance. */
 __u64 napi_watchdog;
@@ -169,6 +182,28 @@ static __always_inline int is_suspended(struct napi_struct *napi, struct deferra
 	       (__u64)napi->timer._softexpires >= now + deferral.gro_flush_timeout;
 }
 
+/* Time since the softirq of this CPU began or since its last poll ended. A poll of any instance ends the previous one. */
+static __always_inline __u64 end_poll(__u64 now)
+{
+	__u64 *began, took;
+	__u32 zero = 0;
+
+	began = bpf_map_lookup_elem(&poll_began, &zero);
+	if (!began)
+		return 0;
+	took = now - *began;
+	*began = now;
+	return took;
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(quell_softirq, unsigned int vec_nr)
+{
+	if (vec_nr == NET_RX_SOFTIRQ)
+		end_poll(bpf_ktime_get_ns());
+	return 0;
+}
+
 SEC("tp_btf/napi_poll")
 int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_given)
 {
@@ -176,15 +211,20 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	struct queue *queue = queue_of(napi->napi_id);
 	struct deferral deferral;
 	struct task_struct *task;
-	__u64 now, state, flags, timer_fired, poller, since, bucket;
+	__u64 now = 0, took = 0, state, flags, timer_fired, poller, since, bucket;
 	int busy, masked;
 
+	if (TIMES_SOFTIRQS) {
+		now = bpf_ktime_get_ns();
+		took = end_poll(now);
+	}
 	/* A budget of 0 is netpoll's, which receives nothing. */
 	if (!queue || !budget)
 		return 0;
 	if (!napi_watchdog)
 		napi_watchdog = (__u64)napi->timer.function;
-	now = bpf_ktime_get_ns();
+	if (!TIMES_SOFTIRQS)
+		now = bpf_ktime_get_ns();
 	task = bpf_get_current_task_btf();
 	state = napi->state;
 	flags = queue->flags;
@@ -234,6 +274,8 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 			add(queue->masked_ns, since);
 		}
 	}
+	if (poller <= KSOFTIRQD)
+		add(queue->softirq_ns, took);
 	barrier_var(poller);
 	if (poller < POLLERS)
 		add(queue->polls[poller], 1);

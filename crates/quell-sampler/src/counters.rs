@@ -16,7 +16,8 @@ const MASKED_NS: usize = POLLERS + 5;
 const SUSPENDED_NS: usize = POLLERS + 6;
 const INTERRUPT_PACKETS: usize = POLLERS + 7;
 const WAIT_NS: usize = POLLERS + 8;
-const WAITS: usize = POLLERS + 9;
+const SOFTIRQ_NS: usize = POLLERS + 9;
+const WAITS: usize = POLLERS + 10;
 const POLLED_AT: usize = WAITS + BUCKETS + 1;
 const FLAGS: usize = WAITS + BUCKETS + 2;
 /// Size of `struct queue` in words of 64 bits.
@@ -29,8 +30,16 @@ const ENABLED: u64 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollCounters {
     words: [u64; WORDS],
-    /// Whether the kernel can suspend interrupts.
-    sees_suspension: bool,
+    can: Abilities,
+}
+
+/// What the kernel and the attached programs can count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// The kernel can suspend interrupts.
+    pub(crate) sees_suspension: bool,
+    /// The program at the start of softirqs is attached.
+    pub(crate) times_softirqs: bool,
 }
 
 /// Polls of an instance by who polled.
@@ -79,6 +88,9 @@ pub struct QueueSample {
     /// interrupts (before Linux 6.13). 0 if the suspension timeout does not exceed the deferral timeout, because the two
     /// are then indistinguishable.
     pub program_found_suspended: Option<u64>,
+    /// Nanoseconds of CPU time of polls in softirqs, with the processing of their packets in the network stack, and
+    /// interrupts meanwhile. Null if they are not measured.
+    pub softirq_ns: Option<u64>,
     /// Nanoseconds with the interrupt enabled.
     pub enabled_ns: u64,
     /// Nanoseconds with the interrupt masked but not suspended: deferred, or polled again and again.
@@ -92,12 +104,12 @@ pub struct QueueSample {
 impl PollCounters {
     /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
     /// with the interrupt enabled or masked.
-    pub(crate) fn at(mut words: [u64; WORDS], sees_suspension: bool, now_ns: u64) -> Self {
+    pub(crate) fn at(mut words: [u64; WORDS], can: Abilities, now_ns: u64) -> Self {
         if words[POLLED_AT] > 0 {
             let since_poll = now_ns.saturating_sub(words[POLLED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }
-        Self { words, sees_suspension }
+        Self { words, can }
     }
 
     /// What happened since an earlier reading; since the selection, if there is none.
@@ -111,7 +123,8 @@ impl PollCounters {
             packets: between(PACKETS),
             empty: between(EMPTY),
             budget_exhausted: between(BUDGET_EXHAUSTED),
-            program_found_suspended: self.sees_suspension.then(|| between(FOUND_SUSPENDED)),
+            program_found_suspended: self.can.sees_suspension.then(|| between(FOUND_SUSPENDED)),
+            softirq_ns: self.can.times_softirqs.then(|| between(SOFTIRQ_NS)),
             enabled_ns: between(ENABLED_NS),
             masked_ns: between(MASKED_NS),
             suspended_ns: between(SUSPENDED_NS),
@@ -124,11 +137,13 @@ impl PollCounters {
 mod tests {
     use super::*;
 
+    const ALL: Abilities = Abilities { sees_suspension: true, times_softirqs: true };
+
     /// Counters with these words, read at `now_ns`.
     fn counters(words: &[(usize, u64)], now_ns: u64) -> PollCounters {
         let mut all = [0; WORDS];
         words.iter().for_each(|&(word, value)| all[word] = value);
-        PollCounters::at(all, true, now_ns)
+        PollCounters::at(all, ALL, now_ns)
     }
 
     #[test]
@@ -146,13 +161,14 @@ mod tests {
         let idle = |flags| counters(&[(POLLED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
         assert_eq!((idle(ENABLED).enabled_ns, idle(ENABLED).masked_ns), (4_000, 0));
         assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
-        let unpolled = QueueSample { program_found_suspended: Some(0), ..QueueSample::default() };
+        let unpolled = QueueSample { program_found_suspended: Some(0), softirq_ns: Some(0), ..QueueSample::default() };
         assert_eq!(counters(&[], 5_000).since(None), unpolled);
     }
 
     #[test]
-    fn a_kernel_without_suspension_has_no_count_of_suspended_polls() {
-        let polled = PollCounters::at([9; WORDS], false, 0).since(None);
-        assert_eq!((polled.program_found_suspended, polled.polls.program), (None, 9));
+    fn what_cannot_be_counted_is_absent() {
+        let none = Abilities { sees_suspension: false, times_softirqs: false };
+        let polled = PollCounters::at([9; WORDS], none, 0).since(None);
+        assert_eq!((polled.program_found_suspended, polled.softirq_ns, polled.polls.program), (None, None, 9));
     }
 }

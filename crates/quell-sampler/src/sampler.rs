@@ -13,7 +13,7 @@ use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
 use thiserror::Error;
 
-use crate::counters::{NAPI, PollCounters, WORDS};
+use crate::counters::{Abilities, NAPI, PollCounters, WORDS};
 
 /// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
@@ -24,6 +24,9 @@ type Program = (&'static str, &'static str);
 const POLLS: Program = ("quell_poll", "napi_poll");
 /// Runs for every timer of the host.
 const TIMERS: Program = ("quell_timer", "hrtimer_expire_entry");
+
+/// Runs for every softirq of the host.
+const SOFTIRQS: Program = ("quell_softirq", "softirq_entry");
 
 /// Why polls cannot be sampled.
 #[derive(Debug, Error)]
@@ -86,7 +89,7 @@ pub struct Sampler {
     selected: BTreeMap<NapiId, u32>,
     /// Unused indices. The one that was used last comes last, because a program may still be writing to it.
     free: VecDeque<u32>,
-    sees_suspension: bool,
+    can: Abilities,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
@@ -104,22 +107,27 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path) -> Result<Self, SamplerError> {
-        Self::attach_programs(sys, &[POLLS, TIMERS])
+        Self::attach_programs(sys, &[POLLS, TIMERS, SOFTIRQS])
     }
 
     fn attach_programs(sys: &Path, attached: &[Program]) -> Result<Self, SamplerError> {
         let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
-        let bit = |name: &str| -> Result<u64, SamplerError> {
-            kernel.enumerator(name).map(|bit| 1 << (bit & 63)).map_err(SamplerError::Unsupported)
+        let enumerator = |name: &str| kernel.enumerator(name).map_err(SamplerError::Unsupported);
+        let bit = |name: &str| enumerator(name).map(|bit| 1 << (bit & 63));
+        let (sched, in_busy_poll): (u64, u64) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
+        let net_rx = u64::from(enumerator("NET_RX_SOFTIRQ")?);
+        let can = Abilities {
+            sees_suspension: kernel.member_offset("napi_struct", "irq_suspend_timeout").is_ok(),
+            times_softirqs: attached.contains(&SOFTIRQS),
         };
-        let (sched, in_busy_poll) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
-        let sees_suspension = kernel.member_offset("napi_struct", "irq_suspend_timeout").is_ok();
         let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
             .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
         let mut programs = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("SCHED", &sched, true)
             .override_global("IN_BUSY_POLL", &in_busy_poll, true)
+            .override_global("NET_RX_SOFTIRQ", &net_rx, true)
+            .override_global("TIMES_SOFTIRQS", &u64::from(can.times_softirqs), true)
             .load(OBJECT)
             .map_err(|error| SamplerError::new("loading the maps", &error))?;
         for &(name, tracepoint) in attached {
@@ -137,11 +145,12 @@ impl Sampler {
         let slots = programs.take_map(SLOTS).ok_or_else(|| missing(SLOTS))?;
         let slots = Array::try_from(slots).map_err(opening)?;
         let free = (0..queues.len()).collect();
-        Ok(Self { queues, slots, selected: BTreeMap::new(), free, sees_suspension, _programs: programs })
+        Ok(Self { queues, slots, selected: BTreeMap::new(), free, can, _programs: programs })
     }
 
-    /// Samples these instances without the program that runs for every timer of the host. Polls of the deferral timer
-    /// then count as `rescheduled`, and [`timer`](crate::PollsByPoller::timer) stays 0.
+    /// Samples these instances without the programs that run for every timer and every softirq of the host. Polls of the
+    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, and
+    /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
     ///
     /// # Errors
     /// As [`attach`](Self::attach) and [`select`](Self::select).
@@ -198,7 +207,7 @@ impl Sampler {
         let read = |(&napi, at): (&NapiId, &u32)| {
             let words = self.queues.get(at, 0);
             let words = words.map_err(|error| SamplerError::new("reading the counters", &error))?;
-            Ok((napi, PollCounters::at(words, self.sees_suspension, clock::monotonic_ns())))
+            Ok((napi, PollCounters::at(words, self.can, clock::monotonic_ns())))
         };
         self.selected.iter().map(read).collect()
     }

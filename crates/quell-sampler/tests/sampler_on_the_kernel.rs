@@ -102,6 +102,24 @@ fn polls_by_the_napi_thread_are_its_own() {
     exchange(&program, DATAGRAMS);
     let seen = sample(&sampler, lab.napis[0]);
     assert!(seen.packets >= DATAGRAMS.into() && seen.polls.thread == seen.polls.total(), "{seen:?}");
+    assert_eq!(seen.softirq_ns, Some(0));
+}
+
+#[test]
+fn the_cpu_time_of_softirqs_is_that_of_their_polls() {
+    let Some(lab) = TestLab::raise("smp-softirq", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    let began = std::time::Instant::now();
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    exchange(&program, DATAGRAMS);
+    let spent_ns = sample(&sampler, lab.napis[0]).softirq_ns.unwrap();
+    // A poll takes no less than a read of the clock, and one CPU polls a queue at a time.
+    assert!(spent_ns > u64::from(DATAGRAMS) * 20, "{spent_ns} ns");
+    assert!(u128::from(spent_ns) < began.elapsed().as_nanos(), "{spent_ns} ns");
+    let without = Sampler::of(Path::new("/sys"), lab.napis.clone()).unwrap();
+    exchange(&program, 1);
+    let seen = sample(&without, lab.napis[0]);
+    assert_eq!((seen.packets > 0, seen.softirq_ns), (true, None));
 }
 
 /// Polls of a queue whose program waits with preferred busy polling. Each datagram arrives before the program waits.

@@ -292,3 +292,26 @@ fn the_series_of_a_device_that_vanishes_end() {
     quell_linux::link::Links::open_in(&lab.server).unwrap().delete(second).unwrap();
     devices(1);
 }
+
+/// Duration of a scrape of 64 queues: `cargo test --release -p quell --test export_on_the_kernel -- --ignored --nocapture
+/// figures`.
+#[test]
+#[ignore = "measures"]
+fn figures_of_a_scrape_of_64_queues() {
+    let Some(lab) = TestLab::raise("export-cost", 64) else { return };
+    let (_exporter, address) = started(&["--netns", &lab.server_name]);
+    let queues = |text: &str| text.lines().filter(|line| line.starts_with("quell_queue_info{")).count();
+    wait_until(|| {
+        let text = get(address, "/metrics");
+        if queues(&text) == 64 && text.contains("quell_queue_packets_total{") { Ok(()) } else { Err(text) }
+    });
+    let scrape = || {
+        let began = std::time::Instant::now();
+        let bytes = get(address, "/metrics").len();
+        (began.elapsed(), bytes)
+    };
+    let mut scrapes: Vec<(Duration, usize)> = (0..201).map(|_| scrape()).collect();
+    scrapes.sort();
+    let (median, bytes) = scrapes[100];
+    println!("median {median:?}, longest {:?}, {bytes} bytes", scrapes[200].0);
+}

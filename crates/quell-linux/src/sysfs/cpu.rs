@@ -65,6 +65,16 @@ impl Sysfs {
         self.numbered(&directory, "state")?.into_iter().map(state).collect()
     }
 
+    /// How often a CPU has entered each idle state since the start, from the lightest to the deepest.
+    ///
+    /// # Errors
+    /// As [`Self::cpu_idle_states`].
+    pub fn cpu_idle_entries(&self, cpu: u32) -> Result<Vec<u64>, SysfsError> {
+        let directory = format!("devices/system/cpu/cpu{cpu}/cpuidle");
+        let entries = |number: u32| self.read(format!("{directory}/state{number}/usage"), parse_number);
+        self.numbered(&directory, "state")?.into_iter().map(entries).collect()
+    }
+
     /// NUMA nodes in ascending order.
     ///
     /// # Errors
@@ -131,7 +141,8 @@ mod tests {
         for (number, name, latency, disable) in [(10, "C10", "890", "1"), (2, "C1E", "10", "0")] {
             let state = root.path().join(format!("devices/system/cpu/cpu3/cpuidle/state{number}"));
             fs::create_dir_all(&state).unwrap();
-            for (file, content) in [("name", name), ("latency", latency), ("disable", disable)] {
+            let usage = if number == 2 { "70" } else { "5" };
+            for (file, content) in [("name", name), ("latency", latency), ("disable", disable), ("usage", usage)] {
                 fs::write(state.join(file), format!("{content}\n")).unwrap();
             }
         }
@@ -139,6 +150,7 @@ mod tests {
         let states = sysfs.cpu_idle_states(3).unwrap();
         let names: Vec<_> = states.iter().map(|state| (state.name.as_str(), state.is_disabled)).collect();
         assert_eq!(names, [("C1E", false), ("C10", true)]);
+        assert_eq!(sysfs.cpu_idle_entries(3).unwrap(), [70, 5]);
         assert!(sysfs.cpu_idle_states(0).unwrap_err().is_absent());
     }
 

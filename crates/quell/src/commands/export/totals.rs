@@ -120,6 +120,7 @@ pub(super) mod tests {
             rx_queues: vec![3],
             napi: NapiId::from_kernel(napi).unwrap(),
             interrupts: packets,
+            thread_ns: None,
             sample,
         };
         IntervalReport {
@@ -129,6 +130,7 @@ pub(super) mod tests {
             polls_unknown: packets.is_none().then(|| "needs CAP_BPF".to_owned()),
             queues: vec![queue],
             programs: Vec::new(),
+            idle_states: Vec::new(),
             hidden_processes: 0,
         }
     }

@@ -306,6 +306,7 @@ mod tests {
             rx_queues: vec![napi],
             napi: NapiId::from_kernel(napi).unwrap(),
             interrupts: None,
+            thread_ns: None,
             sample: Some(QueueSample { packets, ..QueueSample::default() }),
         };
         IntervalReport {
@@ -315,6 +316,7 @@ mod tests {
             polls_unknown: None,
             queues: packets.iter().map(queue).collect(),
             programs: Vec::new(),
+            idle_states: Vec::new(),
             hidden_processes: 0,
         }
     }

@@ -4,7 +4,7 @@ pub(crate) mod screen;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
-use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use quell_observer::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
@@ -23,13 +23,14 @@ Columns of queues:
   PROG             by busy-polling programs
   MASKED, SUSP     share of time with the interrupt masked, and suspended
   WAIT50, WAIT99   bound of the wait in the ring in µs: median, 99th percentile
+  CPU              CPUs used by polls of softirqs and of the NAPI thread
 Columns of programs:
   CPU              CPUs in use
   MODE, EFFECT     mode of quell attach or quell run; whether it is in effect";
 
-const QUEUE_HEADINGS: [&str; 17] = [
+const QUEUE_HEADINGS: [&str; 18] = [
     "DEVICE", "RX", "NAPI", "PKT/S", "PKT/POLL", "EMPTY", "FULL", "IRQ", "TIMER", "OTHER", "KSOFT", "THREAD", "PROG",
-    "MASKED", "SUSP", "WAIT50", "WAIT99",
+    "MASKED", "SUSP", "WAIT50", "WAIT99", "CPU",
 ];
 const PROGRAM_HEADINGS: [&str; 6] = ["PID", "NAME", "QUEUES", "CPU", "MODE", "EFFECT"];
 
@@ -52,11 +53,23 @@ pub(crate) fn text(report: &IntervalReport) -> String {
         ));
         out.extend(report.programs.iter().filter_map(reason));
     }
+    if let Some(idle) = idle_states(report) {
+        out.push_str(&format!("{idle}\n"));
+    }
     if report.hidden_processes > 0 {
         out.push_str(&format!("{} processes hidden: needs CAP_SYS_PTRACE\n", report.hidden_processes));
     }
     out.push('\n');
     out
+}
+
+/// How often the CPUs entered each idle state. `None` without a cpuidle driver.
+fn idle_states(report: &IntervalReport) -> Option<String> {
+    let seconds = report.interval_ns as f64 / 1e9;
+    let state =
+        |state: &ObservedIdleState| format!("{} {}/s", on_one_line(&state.name), rate(state.entered as f64 / seconds));
+    let states: Vec<String> = report.idle_states.iter().map(state).collect();
+    (!states.is_empty()).then(|| format!("idle states entered: {}", states.join(", ")))
 }
 
 fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
@@ -73,7 +86,7 @@ fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>
     grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 17] {
+fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 18] {
     let rx: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
     let name = [on_one_line(&queue.device), or_absent(rx.join(",")), queue.napi.to_string()];
     let Some(sample) = &queue.sample else {
@@ -103,6 +116,7 @@ fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 17] {
         percent(sample.suspended_ns, known_ns),
         us(sample.wait.p50_ns),
         us(sample.wait.p99_ns),
+        queue.cpu_ns().map_or_else(|| ABSENT.to_owned(), |ns| format!("{:.2}", ns as f64 / 1e9 / seconds)),
     ]
 }
 
@@ -185,6 +199,7 @@ mod tests {
             rx_queues: vec![0, 1],
             napi: napi(8193),
             interrupts: None,
+            thread_ns: Some(100_000_000),
             sample,
         };
         let program = ObservedProgram {
@@ -204,6 +219,7 @@ mod tests {
             polls_unknown: polls_unknown.map(str::to_owned),
             queues: vec![queue],
             programs: vec![program],
+            idle_states: vec![ObservedIdleState { name: "C1\x1b".to_owned(), entered: 40 }],
             hidden_processes: 0,
         }
     }
@@ -224,6 +240,7 @@ mod tests {
             polls: PollsByPoller { interrupt: 20, timer: 60, program: 15, program_last: 5, ..PollsByPoller::default() },
             packets: 4_000,
             empty: 25,
+            softirq_ns: Some(300_000_000),
             masked_ns: 3,
             enabled_ns: 1,
             wait: WaitBounds { p50_ns: Some(256_000), ..WaitBounds::default() },
@@ -231,8 +248,9 @@ mod tests {
         };
         let text = text(&report(Some(sample), None));
         let shown = words(&text, "eth0");
-        let expected = "0,1 8193 2.0K 40.0 25% 0% 10 30 0 0 0 10 75% 0% 256 –";
+        let expected = "0,1 8193 2.0K 40.0 25% 0% 10 30 0 0 0 10 75% 0% 256 – 0.20";
         assert_eq!(shown[1..].join(" "), expected, "{text}");
+        assert!(text.contains("idle states entered: C1") && text.contains(" 20/s\n"), "{text}");
     }
 
     #[test]

@@ -11,13 +11,14 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::{
-    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, on_one_line, percent, program_cells, queue_cells, rate, verdict,
+    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, idle_states, on_one_line, percent, program_cells, queue_cells,
+    rate, verdict,
 };
 use crate::commands::top::state::{HistoryPoint, Page, Pane, ProgramOrder, QueueOrder, TopState};
 use crate::render::number::short;
 
 /// Columns of queues as indices of [`QUEUE_HEADINGS`], the most important first, and their widths.
-const QUEUE_COLUMNS: [(usize, u16); 17] = [
+const QUEUE_COLUMNS: [(usize, u16); 18] = [
     (0, 9),
     (1, 4),
     (3, 6),
@@ -28,6 +29,7 @@ const QUEUE_COLUMNS: [(usize, u16); 17] = [
     (15, 7),
     (16, 7),
     (13, 6),
+    (17, 5),
     (14, 5),
     (4, 8),
     (5, 5),
@@ -98,7 +100,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     frame.render_widget(Paragraph::new(footer(state)).style(palette.dim), foot);
 }
 
-/// Three lines: whether modes are in effect, who polls, and what is unknown.
+/// Three lines: whether modes are in effect, who polls and what is unknown, and idle states of the CPUs.
 fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
     let with_mode: Vec<_> = report.programs.iter().filter(|program| program.mode.is_some()).collect();
     let is =
@@ -122,7 +124,8 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
         second.push(Span::styled(format!("  {} processes hidden", report.hidden_processes), palette.dim));
     }
     let name = Span::styled("quell top", palette.heading);
-    vec![Line::from(vec![name, Span::raw(": "), modes, Span::raw(format!("; {counts}"))]), Line::from(second)]
+    let first = Line::from(vec![name, Span::raw(": "), modes, Span::raw(format!("; {counts}"))]);
+    vec![first, Line::from(second), Line::styled(idle_states(report).unwrap_or_default(), palette.dim)]
 }
 
 fn plural(count: usize, noun: &str) -> String {
@@ -323,6 +326,7 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
     let of_polls = |count: u64| percent(count, sample.polls.total());
     let per_s = |count: u64| rate(count as f64 / seconds);
     let us = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| short(ns as f64 / 1e3));
+    let cpus = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| format!("{:.2}", ns as f64 / 1e9 / seconds));
     let known_ns = sample.enabled_ns + sample.masked_ns + sample.suspended_ns;
     let polls = sample.polls;
     let poller = |who: &'static str, count: u64| {
@@ -353,6 +357,13 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
             percent(sample.masked_ns, known_ns),
             percent(sample.suspended_ns, known_ns),
             sample.program_found_suspended.map_or_else(|| ABSENT.to_owned(), |found| percent(found, polls.program)),
+        )),
+        Line::styled("CPU time of polls", palette.heading),
+        Line::from(format!(
+            "  softirqs {}   NAPI thread {}   per packet {}",
+            cpus(sample.softirq_ns),
+            cpus(queue.thread_ns),
+            us_per_packet(queue).map_or_else(|| ABSENT.to_owned(), |us| short(us) + " µs"),
         )),
         Line::styled("Bound of the wait in the ring, µs", palette.heading),
         Line::from(format!(
@@ -404,6 +415,12 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     queue_table(frame, table, state, &queues, block, None, palette);
 }
 
+/// CPU time of the polls of a queue per packet, in µs. Absent if programs poll too, whose CPU time has other work.
+fn us_per_packet(queue: &ObservedQueue) -> Option<f64> {
+    let sample = queue.sample.filter(|sample| sample.packets > 0 && sample.polls.program == 0)?;
+    Some(queue.cpu_ns()? as f64 / 1e3 / sample.packets as f64)
+}
+
 /// CPU time of a program per packet of its queues, in µs. Absent if other programs use these queues, too.
 fn cpu_per_packet_us(state: &TopState, program: &ObservedProgram) -> Option<f64> {
     let report = state.report.as_ref()?;
@@ -438,6 +455,7 @@ mod tests {
             rx_queues: vec![number % 64],
             napi: NapiId::from_kernel(8_192 + number).unwrap(),
             interrupts: None,
+            thread_ns: None,
             sample: Some(QueueSample { polls, packets, masked_ns: 1, ..QueueSample::default() }),
         }
     }
@@ -461,6 +479,7 @@ mod tests {
             polls_unknown: None,
             queues: (0..queues).map(|number| queue(number, 1_000 + u64::from(number))).collect(),
             programs: vec![program],
+            idle_states: Vec::new(),
             hidden_processes: 0,
         });
         state
