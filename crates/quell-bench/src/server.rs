@@ -109,6 +109,12 @@ pub enum ServerError {
 }
 
 impl ServerCommand {
+    /// Returns the memcached of `PATH`.
+    #[must_use]
+    pub fn memcached() -> Self {
+        Self::Memcached { program: "memcached".into() }
+    }
+
     /// Returns the command line with its placeholders replaced.
     #[must_use]
     pub fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
@@ -336,7 +342,7 @@ mod tests {
 
     #[test]
     fn memcached_gets_one_worker_and_one_napi_id_per_queue() {
-        let words = ServerCommand::Memcached { program: "memcached".into() }.words(address(), 4).join(" ");
+        let words = ServerCommand::memcached().words(address(), 4).join(" ");
         assert!(words.contains("-t 4 -N 4") && words.contains("-l 192.0.2.1 -p 11211"), "{words}");
     }
 

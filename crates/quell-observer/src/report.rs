@@ -63,7 +63,9 @@ impl ObservedQueue {
     /// the programs. Absent if a part is unknown.
     #[must_use]
     pub fn cpu_ns(&self) -> Option<u64> {
-        Some(self.sample?.softirq_ns? + self.thread_ns.unwrap_or(0))
+        let sample = self.sample?;
+        let thread_ns = if sample.polls.thread > 0 { self.thread_ns? } else { self.thread_ns.unwrap_or(0) };
+        Some(sample.softirq_ns? + thread_ns)
     }
 }
 

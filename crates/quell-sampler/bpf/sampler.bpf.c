@@ -191,7 +191,8 @@ static __always_inline __u64 end_poll(__u64 now)
 	began = bpf_map_lookup_elem(&poll_began, &zero);
 	if (!began)
 		return 0;
-	took = now - *began;
+	/* A CPU whose softirq began before the programs were loaded has no beginning yet. */
+	took = *began ? now - *began : 0;
 	*began = now;
 	return took;
 }

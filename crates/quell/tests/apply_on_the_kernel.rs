@@ -16,7 +16,7 @@ use quell_test_support::{Lacks, skip, skip_missing};
 const SERVER: &str = "quell-lab-server";
 
 fn skipped() -> bool {
-    let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
+    let missing = missing(&ServerCommand::memcached());
     if !missing.is_empty() {
         skip_missing(missing.iter().map(|missing| missing.what.as_str()));
         return true;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quell_bench::bench_load;
 use quell_bench::counters::{CounterReading, Instruments, TrialCounters, Watched};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::experiment::Preview;
@@ -11,13 +12,14 @@ use quell_host::attach::{Selection, Targets};
 use quell_host::journal::Journal;
 use quell_host::switching::Switching;
 use quell_linux::proc::ProcRoot;
-use quell_load::{Generator, LoadReport, LoadSpec, Memcached, RunObserver, RunSpec, Schedule, Transport, Workload};
+use quell_load::{Generator, LoadReport, RunObserver, RunSpec, Schedule};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use quell_test_support::LabTurn;
 use tempfile::TempDir;
 
 pub(crate) const SLICE_MS: u32 = 200;
 const SETTLE_MS: u32 = 20;
+const SEED: u64 = 1;
 /// CPU of the server, and CPU of the generator.
 pub(crate) const CPUS: [u32; 2] = [0, 1];
 
@@ -36,15 +38,8 @@ impl MemcachedLab {
         let turn = LabTurn::wait();
         let directory = tempfile::tempdir().unwrap();
         let mut lab = VethLab::raise(&Journal::in_dir(directory.path()), unique_name(), plan()).unwrap();
-        let memcached = ServerCommand::Memcached { program: "memcached".into() };
-        let server = Server::start(&mut lab, &memcached, PORT, &|| false).unwrap();
-        let memcached = Memcached { get_share: 0.97, ..Memcached::facebook() };
-        let spec = LoadSpec {
-            connections: 16,
-            threads: 1,
-            cpus: vec![CPUS[1]],
-            ..LoadSpec::new(server.address(), Transport::Tcp, Workload::Memcached(memcached))
-        };
+        let server = Server::start(&mut lab, &ServerCommand::memcached(), PORT, &|| false).unwrap();
+        let spec = bench_load::spec(server.address(), 16, &lab.plan.cpus, SEED);
         let mut generator = Generator::connect(spec, Some(Arc::clone(&lab.client.namespace))).unwrap();
         generator.preload(Generator::PRELOAD_LIMIT, &mut ()).unwrap();
         let mut workers = server.workers().unwrap();

@@ -9,7 +9,7 @@ use quell_test_support::{LabTurn, skip_missing};
 
 /// memcached, started as `quell bench` does by default.
 pub(crate) fn memcached() -> ServerCommand {
-    ServerCommand::Memcached { program: "memcached".into() }
+    ServerCommand::memcached()
 }
 
 /// Returns whether a lab is possible on this machine. If not, records the test as skipped.

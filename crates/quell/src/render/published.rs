@@ -145,6 +145,11 @@ impl Measured<'_> {
         Some(self.demand_us()? * self.metric(figures::REQUESTS)? / 1e6)
     }
 
+    /// Thousands of cycles or instructions per request.
+    fn thousands_per_request(&self, counter: &str) -> Option<f64> {
+        Some(self.metric(&figures::Work::Request.name(counter))? / 1e3)
+    }
+
     /// Latency quantile over all slices, in µs.
     fn latency_us(&self, quantile: f64) -> Option<f64> {
         Some(self.latency().quantile(quantile)?.as_secs_f64() * 1e6)
@@ -299,19 +304,71 @@ fn agreement(part: &str, mode: &str, published: f64, here: &RatioEstimate) -> St
     format!("{part}, {mode}: {verdict} ({:.2} times base here, {published:.2} published)", here.ratio)
 }
 
-/// Metrics in which the order of the modes is compared: heading, criterion here, and published value.
-type OrderedMetric = (&'static str, fn(&Measured<'_>) -> Option<f64>, fn(&PublishedCell) -> f64);
+/// A figure of the IRQ suspension experiment: a column of this machine and a published one.
+struct Figure {
+    heading: &'static str,
+    here: fn(&Measured<'_>) -> Option<f64>,
+    published: fn(&PublishedCell) -> Option<f64>,
+    /// Loads at which the order of the modes by this figure is compared, and its name there.
+    order: Option<(LoadKind, &'static str)>,
+}
 
-const ORDERED_OPEN: [OrderedMetric; 3] = [
-    ("mean latency", |here| here.mean_us(), |cell| cell.figures.mean_us),
-    ("p99", |here| here.latency_us(0.99), |cell| cell.figures.p99_us),
-    ("CPU", |here| here.cpus(), |cell| cell.figures.cpu_pct),
+#[derive(PartialEq)]
+enum LoadKind {
+    Closed,
+    Open,
+}
+
+const SUSPENSION_FIGURES: [Figure; 7] = [
+    Figure {
+        heading: "req/s",
+        here: |here| here.metric(figures::REQUESTS),
+        published: |cell| Some(cell.figures.qps),
+        order: Some((LoadKind::Closed, "requests/s")),
+    },
+    Figure {
+        heading: "mean µs",
+        here: |here| here.mean_us(),
+        published: |cell| Some(cell.figures.mean_us),
+        order: Some((LoadKind::Open, "mean latency")),
+    },
+    Figure {
+        heading: "p95",
+        here: |here| here.latency_us(0.95),
+        published: |cell| Some(cell.figures.p95_us),
+        order: None,
+    },
+    Figure {
+        heading: "p99",
+        here: |here| here.latency_us(0.99),
+        published: |cell| Some(cell.figures.p99_us),
+        order: Some((LoadKind::Open, "p99")),
+    },
+    Figure {
+        heading: "CPU %",
+        here: |here| Some(here.cpus()? / f64::from(here.part.threads) * 100.0),
+        published: |cell| Some(cell.figures.cpu_pct),
+        order: Some((LoadKind::Open, "CPU")),
+    },
+    Figure {
+        heading: "kcycles",
+        here: |here| here.thousands_per_request(figures::CYCLES),
+        published: |cell| Some(cell.figures.cycles_per_query / 1e3),
+        order: None,
+    },
+    Figure {
+        heading: "kinstr",
+        here: |here| here.thousands_per_request(figures::INSTRUCTIONS),
+        published: |cell| Some(cell.instructions_per_query? / 1e3),
+        order: None,
+    },
 ];
-const ORDERED_CLOSED: [OrderedMetric; 1] =
-    [("requests/s", |here| here.metric(figures::REQUESTS), |cell| cell.figures.qps)];
 
 /// IRQ suspension: a table of each load, with the published figures beside those of this machine.
 fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
+    let headings = || SUSPENSION_FIGURES.iter().map(|column| column.heading);
+    let heading: Vec<&str> =
+        std::iter::once("").chain(headings()).chain(["published"]).chain(headings().skip(1)).collect();
     let mut out = String::new();
     for part in parts {
         let Some(load) = part.load else { continue };
@@ -322,37 +379,21 @@ fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
         let measured = modes(part);
         let row = |measured: &Measured<'_>| {
             let cell = of_load(measured.mode);
-            let cpu_pct = measured.cpus().map(|cpus| cpus / f64::from(part.threads) * 100.0);
-            let per_request = |cost: &str| measured.metric(&figures::Work::Request.name(cost)).map(|count| count / 1e3);
-            let here = [
-                measured.metric(figures::REQUESTS),
-                measured.mean_us(),
-                measured.latency_us(0.95),
-                measured.latency_us(0.99),
-                cpu_pct,
-                per_request(figures::CYCLES),
-                per_request(figures::INSTRUCTIONS),
-            ];
-            let published = [
-                cell.map(|cell| cell.figures.qps),
-                cell.map(|cell| cell.figures.mean_us),
-                cell.map(|cell| cell.figures.p95_us),
-                cell.map(|cell| cell.figures.p99_us),
-                cell.map(|cell| cell.figures.cpu_pct),
-                cell.map(|cell| cell.figures.cycles_per_query / 1e3),
-                cell.and_then(|cell| Some(cell.instructions_per_query? / 1e3)),
-            ];
+            let here = SUSPENSION_FIGURES.iter().map(|column| (column.here)(measured));
+            let published = SUSPENSION_FIGURES.iter().map(|column| cell.and_then(column.published));
             let name = visible::name(measured.mode).into_owned();
-            std::iter::once(name).chain(here.into_iter().chain(published).map(figure)).collect()
+            std::iter::once(name).chain(here.chain(published).map(figure)).collect()
         };
         out.push_str(&format!("{}\n", full_name(part)));
-        out.push_str(&grid(&SUSPENSION_HEADING, measured.iter().map(row).collect()));
-        let metrics = if load == OfferedLoad::Max { &ORDERED_CLOSED[..] } else { &ORDERED_OPEN };
-        let agreement = |(name, here, published): &OrderedMetric| {
-            let pairs = measured.iter().filter_map(|one| Some((here(one)?, published(of_load(one.mode)?))));
-            Some(format!("{name} {:.2}", rank_correlation(&pairs.collect::<Vec<_>>())?))
+        out.push_str(&grid(&heading, measured.iter().map(row).collect()));
+        let kind = if load == OfferedLoad::Max { LoadKind::Closed } else { LoadKind::Open };
+        let agreement = |column: &Figure| {
+            let (_, name) = column.order.as_ref().filter(|(of, _)| *of == kind)?;
+            let pair = |one: &Measured<'_>| Some(((column.here)(one)?, (column.published)(of_load(one.mode)?)?));
+            let pairs: Vec<_> = measured.iter().filter_map(pair).collect();
+            Some(format!("{name} {:.2}", rank_correlation(&pairs)?))
         };
-        let agreements: Vec<String> = metrics.iter().filter_map(agreement).collect();
+        let agreements: Vec<String> = SUSPENSION_FIGURES.iter().filter_map(agreement).collect();
         if disturbed(part).is_none() && !agreements.is_empty() {
             let text =
                 format!("order of the modes, rank correlation with the published order: {}", agreements.join(", "));
@@ -363,24 +404,6 @@ fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
     out.push_str(&prose(SUSPENSION_LEGEND));
     out
 }
-
-const SUSPENSION_HEADING: [&str; 15] = [
-    "",
-    "req/s",
-    "mean µs",
-    "p95",
-    "p99",
-    "CPU %",
-    "kcycles",
-    "kinstr",
-    "published",
-    "mean µs",
-    "p95",
-    "p99",
-    "CPU %",
-    "kcycles",
-    "kinstr",
-];
 
 const SUSPENSION_LEGEND: &str = concat!(
     "memcached with the published load is offered the same share of the maximum of base, here and there. CPU %: of the ",

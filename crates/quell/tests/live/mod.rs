@@ -49,7 +49,7 @@ impl Stage {
     /// Waits for the machine-wide lock and records the state of the machine. If no lab is possible, records the test as
     /// skipped and returns `None`.
     pub(crate) fn enter() -> Option<Self> {
-        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
+        let missing = missing(&ServerCommand::memcached());
         if !missing.is_empty() {
             skip_missing(missing.iter().map(|missing| missing.what.as_str()));
             return None;

@@ -67,7 +67,7 @@ impl RunLab {
     /// Creates a lab with two queues that softirqs poll. Returns `None`, with the reason on stderr, if that is not
     /// possible.
     pub(crate) fn raise(test: &str) -> Option<Self> {
-        Self::raise_for(test, &ServerCommand::Memcached { program: "memcached".into() })
+        Self::raise_for(test, &ServerCommand::memcached())
     }
 
     /// Like [`Self::raise`], but does not need memcached.

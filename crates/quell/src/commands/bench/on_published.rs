@@ -20,7 +20,8 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
-use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, event_loop_rows};
+use quell_sim::Load;
+use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, PublishedCell, event_loop_rows};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +99,7 @@ impl LiveExperiment {
     /// Server of all parts, as far as this machine must have it installed.
     fn server(self, quell: &str) -> ServerCommand {
         match self {
-            Self::A => memcached(),
+            Self::A => ServerCommand::memcached(),
             Self::B | Self::D => ServerCommand::Other(vec![quell.to_owned()]),
         }
     }
@@ -106,7 +107,7 @@ impl LiveExperiment {
     fn parts(self) -> Result<Vec<PartPlan>, Failure> {
         let part = |transport, shape, message_bytes, modes: [&str; 2]| {
             let modes = DeliveryMode::parse_list(&modes.join(",")).map_err(Failure::usage)?;
-            Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, modes })
+            Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, share_of_max: None, modes })
         };
         match self {
             Self::A => suspension_parts(),
@@ -130,13 +131,11 @@ impl LiveExperiment {
     }
 }
 
-fn memcached() -> ServerCommand {
-    ServerCommand::Memcached { program: "memcached".into() }
-}
-
 /// One part for each published load, the closed loop first, because the others offer a share of its throughput.
 fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
     let cells = IrqSuspension::published().map_err(Failure::usage)?.cells;
+    let is_closed_base = |cell: &&PublishedCell| cell.mode == DeliveryMode::default() && cell.load == Load::Max;
+    let max_per_s = cells.iter().find(is_closed_base).map(|cell| cell.figures.qps);
     let mut parts: Vec<PartPlan> = Vec::new();
     for cell in &cells {
         let load = offered(cell.load);
@@ -147,6 +146,7 @@ fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
                 shape: ServeShape::Epoll,
                 message_bytes: None,
                 load: Some(load),
+                share_of_max: load.rate_per_s(f64::NAN).zip(max_per_s).map(|(rate, max)| rate / max),
                 modes: vec![cell.mode],
             }),
         }
@@ -159,18 +159,11 @@ fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
 }
 
 /// A published load as a load of the generator.
-pub(crate) fn offered(load: quell_sim::Load) -> OfferedLoad {
+pub(crate) fn offered(load: Load) -> OfferedLoad {
     match load {
-        quell_sim::Load::Qps(per_s) => OfferedLoad::Rate(per_s),
-        quell_sim::Load::Max => OfferedLoad::Max,
+        Load::Qps(per_s) => OfferedLoad::Rate(per_s),
+        Load::Max => OfferedLoad::Max,
     }
-}
-
-/// Throughput of the published server under `base` in a closed loop, in requests per second.
-fn published_max_per_s() -> Option<f64> {
-    let cells = IrqSuspension::published().ok()?.cells;
-    let base = cells.iter().find(|cell| cell.mode == DeliveryMode::default() && offered(cell.load) == OfferedLoad::Max);
-    base.map(|cell| cell.figures.qps)
 }
 
 /// A server and the modes under which it is compared.
@@ -181,6 +174,9 @@ struct PartPlan {
     message_bytes: Option<u32>,
     /// Published load. `None` for the responder, which is loaded in a closed loop.
     load: Option<OfferedLoad>,
+    /// That load divided by the published maximum of `base`. Here, the same share of the maximum of `base` is offered.
+    /// `None` for a closed loop.
+    share_of_max: Option<f64>,
     modes: Vec<DeliveryMode>,
 }
 
@@ -188,7 +184,7 @@ impl PartPlan {
     /// Command line of the server.
     fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
         let Some(bytes) = self.message_bytes else {
-            return memcached().words(address, u32::try_from(cpus.len()).unwrap_or(u32::MAX));
+            return ServerCommand::memcached().words(address, u32::try_from(cpus.len()).unwrap_or(u32::MAX));
         };
         let bytes = bytes.to_string();
         let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
@@ -237,9 +233,7 @@ impl PartPlan {
         let address = SocketAddr::new(lab.server.address, PORT);
         let command = self.command(quell, address, &lab.plan.cpus.server);
         let spec = self.load_spec(lab, request, address);
-        // A published load is offered as the same share of what `base` reaches.
-        let share = self.load.and_then(|load| load.rate_per_s(f64::NAN)).zip(published_max_per_s());
-        let rate_per_s = share.zip(max_per_s).map(|((load, of), reached)| load / of * reached);
+        let rate_per_s = self.share_of_max.zip(max_per_s).map(|(share, max)| share * max);
         let (modes, timing) = (self.modes.clone(), request.timing);
         let request = CommandRequest { modes, timing, command, load: None, judges: Judges::default() };
         let cpus: CpuList = lab.plan.cpus.server_cpus().into_iter().collect();

@@ -58,7 +58,7 @@ pub(in crate::commands) const CONNECTIONS: u32 = 128;
 pub(in crate::commands) fn server(command: Option<&str>) -> Result<ServerCommand, Failure> {
     match command {
         Some(command) => other_server("--server", command),
-        None => Ok(ServerCommand::Memcached { program: "memcached".into() }),
+        None => Ok(ServerCommand::memcached()),
     }
 }
 

@@ -116,8 +116,17 @@ fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 18] {
         percent(sample.suspended_ns, known_ns),
         us(sample.wait.p50_ns),
         us(sample.wait.p99_ns),
-        queue.cpu_ns().map_or_else(|| ABSENT.to_owned(), |ns| format!("{:.2}", ns as f64 / 1e9 / seconds)),
+        cpus(queue.cpu_ns().map(|ns| cpus_used(ns, seconds))),
     ]
+}
+
+/// Number of CPUs that `ns` of CPU time in an interval are.
+fn cpus_used(ns: u64, seconds: f64) -> f64 {
+    ns as f64 / 1e9 / seconds
+}
+
+fn cpus(cpus: Option<f64>) -> String {
+    cpus.map_or_else(|| ABSENT.to_owned(), |cpus| format!("{cpus:.2}"))
 }
 
 fn program_cells(program: &ObservedProgram) -> [String; 6] {
@@ -125,7 +134,7 @@ fn program_cells(program: &ObservedProgram) -> [String; 6] {
         program.pid.to_string(),
         on_one_line(&program.name),
         or_absent(ranges(program)),
-        program.cpus.map_or_else(|| ABSENT.to_owned(), |cpus| format!("{cpus:.2}")),
+        cpus(program.cpus),
         program.mode.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line),
         program.effect.as_ref().map_or(ABSENT, |effect| verdict(effect).0).to_owned(),
     ]

@@ -11,8 +11,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::{
-    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, idle_states, on_one_line, percent, program_cells, queue_cells,
-    rate, verdict,
+    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, cpus, cpus_used, idle_states, on_one_line, percent,
+    program_cells, queue_cells, rate, verdict,
 };
 use crate::commands::top::state::{HistoryPoint, Page, Pane, ProgramOrder, QueueOrder, TopState};
 use crate::render::number::short;
@@ -326,7 +326,7 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
     let of_polls = |count: u64| percent(count, sample.polls.total());
     let per_s = |count: u64| rate(count as f64 / seconds);
     let us = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| short(ns as f64 / 1e3));
-    let cpus = |ns: Option<u64>| ns.map_or_else(|| ABSENT.to_owned(), |ns| format!("{:.2}", ns as f64 / 1e9 / seconds));
+    let cpus = |ns: Option<u64>| cpus(ns.map(|ns| cpus_used(ns, seconds)));
     let known_ns = sample.enabled_ns + sample.masked_ns + sample.suspended_ns;
     let polls = sample.polls;
     let poller = |who: &'static str, count: u64| {
