@@ -14,7 +14,9 @@ use quell_host::transaction::ChangeError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
-use quell_load::{Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule};
+use quell_load::{
+    Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule, Workload,
+};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use tracing::info;
 
@@ -55,6 +57,8 @@ pub struct LabRequest {
     pub timing: Timing,
     /// Server under test.
     pub server: ServerCommand,
+    /// Requests to the server.
+    pub workload: Workload,
     /// Second server on the same queues, whose latency is measured too. It must implement memcached's text protocol.
     pub beside: Option<ServerCommand>,
     /// Number of receive queues. The server has one worker per queue.
@@ -272,7 +276,13 @@ impl<'a> LabServer<'a> {
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, BenchError> {
         let mut server = Server::start(lab, &request.server, PORT, stopped)?;
-        let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.timing.seed);
+        let spec = bench_load::spec(
+            server.address(),
+            request.workload.clone(),
+            request.connections,
+            &lab.plan.cpus,
+            request.timing.seed,
+        );
         let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
         preload(&mut generator, &mut server, stopped)?;
         let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;

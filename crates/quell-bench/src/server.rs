@@ -40,7 +40,7 @@ pub enum ServerCommand {
         /// Path of the memcached program.
         program: PathBuf,
     },
-    /// Another command that implements memcached's text protocol. `{address}`, `{port}` and `{workers}` in its
+    /// Another command. `{address}`, `{port}` and `{workers}` in its
     /// arguments are replaced.
     Other(Vec<String>),
 }

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use quell_linux::CpuList;
 
 use crate::{
-    Distribution, Generator, LoadSpec, Memcached, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule, Transport,
-    Workload,
+    Distribution, Generator, HttpGet, KeyValues, LoadSpec, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule,
+    Transport, Workload,
 };
 
 /// Options of a load.
@@ -58,24 +58,27 @@ pub struct LoadOptions {
     /// Gaps between requests; their mean is scaled to the rate.
     #[arg(long, value_name = "DIST", default_value = "facebook-gaps")]
     pub gaps: Distribution,
-    /// memcached: number of keys.
+    /// memcached, redis: number of keys.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub keys: u32,
-    /// memcached: key sizes, in bytes.
+    /// memcached, redis: key sizes, in bytes.
     #[arg(long, value_name = "DIST", default_value = "facebook-keys")]
     pub key_bytes: Distribution,
-    /// memcached: value sizes, in bytes.
+    /// memcached, redis: value sizes, in bytes.
     #[arg(long, value_name = "DIST", default_value = "facebook-values")]
     pub value_bytes: Distribution,
-    /// memcached: share of get requests, 0 to 1; the others are sets.
+    /// memcached, redis: share of get requests, 0 to 1; the others are sets.
     #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
     pub get_share: f64,
-    /// memcached: do not preload the keys.
+    /// memcached, redis: do not preload the keys.
     #[arg(long)]
     pub no_preload: bool,
-    /// memcached: time limit for preloading the keys, in seconds.
+    /// memcached, redis: time limit for preloading the keys, in seconds.
     #[arg(long, value_name = "S", default_value_t = Generator::PRELOAD_LIMIT.as_secs_f64())]
     pub preload_seconds: f64,
+    /// http: path that is requested.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub path: String,
     /// request-response: request size, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub request_bytes: u32,
@@ -98,6 +101,10 @@ pub const DISTRIBUTIONS: &str = concat!(
 pub enum RequestProtocol {
     /// memcached's text protocol: get and set.
     Memcached,
+    /// Redis's protocol: GET and SET.
+    Redis,
+    /// HTTP/1.1: GET on persistent connections.
+    Http,
     /// Requests and responses of fixed size, as in netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond`.
     RequestResponse,
 }
@@ -125,13 +132,16 @@ impl LoadOptions {
     /// Fails if the server has no address.
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
+        let keys = || KeyValues {
+            keys: self.keys,
+            key_bytes: self.key_bytes,
+            value_bytes: self.value_bytes,
+            get_share: self.get_share,
+        };
         let workload = match self.protocol {
-            RequestProtocol::Memcached => Workload::Memcached(Memcached {
-                keys: self.keys,
-                key_bytes: self.key_bytes,
-                value_bytes: self.value_bytes,
-                get_share: self.get_share,
-            }),
+            RequestProtocol::Memcached => Workload::Memcached(keys()),
+            RequestProtocol::Redis => Workload::Redis(keys()),
+            RequestProtocol::Http => Workload::Http(HttpGet { path: self.path.clone() }),
             RequestProtocol::RequestResponse => Workload::RequestResponse(RequestResponse {
                 request_bytes: self.request_bytes,
                 response_bytes: self.response_bytes,

@@ -1,7 +1,7 @@
 //! A memcached load's keys and their values. Both depend only on the seed, so a reader can verify any value.
 
 use crate::random::{Purpose, Stream};
-use crate::spec::Memcached;
+use crate::spec::KeyValues;
 
 /// All keys in one allocation, and the position of each value in the pattern.
 pub(crate) struct KeyTable {
@@ -18,7 +18,7 @@ pub(crate) struct KeyTable {
 const VALUE_STARTS: u32 = 4093;
 
 impl KeyTable {
-    pub(crate) fn new(spec: &Memcached, seed: u64) -> Self {
+    pub(crate) fn new(spec: &KeyValues, seed: u64) -> Self {
         let mut key_sizes = Stream::new(seed, Purpose::KeySizes, 0);
         let mut value_sizes = Stream::new(seed, Purpose::ValueSizes, 0);
         let key_min = spec.key_bytes_min();
@@ -29,9 +29,9 @@ impl KeyTable {
             pattern: Vec::new(),
         };
         for index in 0..spec.keys {
-            let key_bytes = spec.key_bytes.size_at(key_sizes.unit(), key_min, Memcached::KEY_BYTES_MAX);
+            let key_bytes = spec.key_bytes.size_at(key_sizes.unit(), key_min, KeyValues::KEY_BYTES_MAX);
             table.push_key(index, key_bytes as usize);
-            table.value_bytes.push(spec.value_bytes.size_at(value_sizes.unit(), 1, Memcached::VALUE_BYTES_MAX));
+            table.value_bytes.push(spec.value_bytes.size_at(value_sizes.unit(), 1, KeyValues::VALUE_BYTES_MAX));
         }
         let longest = table.value_bytes.iter().copied().max().unwrap_or(0);
         table.pattern = pattern((longest + VALUE_STARTS) as usize);
@@ -87,7 +87,7 @@ mod tests {
     use crate::distribution::Distribution;
 
     fn table() -> KeyTable {
-        KeyTable::new(&Memcached { keys: 5_000, ..Memcached::facebook() }, 9)
+        KeyTable::new(&KeyValues { keys: 5_000, ..KeyValues::facebook() }, 9)
     }
 
     #[test]

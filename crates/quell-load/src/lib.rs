@@ -20,9 +20,11 @@ mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod generator;
+mod http;
 mod key_table;
 mod offered_load;
 mod random;
+mod redis;
 mod report;
 mod requests;
 mod responder;
@@ -36,4 +38,4 @@ pub use generator::{Generator, Progress, RunObserver, RunningLoad};
 pub use offered_load::{OfferedLoad, ParseLoadError};
 pub use report::{Engine, EngineUsed, ErrorCounts, GeneratorCpu, LoadReport, is_backlog};
 pub use responder::{Responder, ResponderSpec, ResponderStats, ServeShape};
-pub use spec::{LoadSpec, Memcached, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};
+pub use spec::{HttpGet, KeyValues, LoadSpec, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};

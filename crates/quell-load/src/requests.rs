@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::http::{self, parse_http};
 use crate::key_table::{KeyTable, pattern};
 use crate::random::{Purpose, Stream};
+use crate::redis;
 use crate::response::{Parsed, parse_fixed, parse_get, parse_set};
-use crate::spec::{LoadSpec, Workload};
+use crate::spec::{KeyValues, LoadSpec, Workload};
 
 /// One request. It is small, because every connection stores its outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +19,29 @@ pub(crate) enum Request {
 
 /// Workload data that a generator's threads share.
 pub(crate) enum Content {
-    Memcached { table: KeyTable, get_share: f64 },
+    Memcached(KeyValueContent),
+    Redis(KeyValueContent),
+    Http { request: Vec<u8> },
     Fixed { request: Vec<u8>, response_bytes: usize, response: Option<Vec<u8>> },
+}
+
+pub(crate) struct KeyValueContent {
+    table: KeyTable,
+    get_share: f64,
+}
+
+impl KeyValueContent {
+    fn new(keys: &KeyValues, seed: u64) -> Self {
+        Self { table: KeyTable::new(keys, seed), get_share: keys.get_share }
+    }
 }
 
 impl Content {
     pub(crate) fn new(spec: &LoadSpec) -> Self {
         match &spec.workload {
-            Workload::Memcached(memcached) => {
-                Self::Memcached { table: KeyTable::new(memcached, spec.seed), get_share: memcached.get_share }
-            }
+            Workload::Memcached(keys) => Self::Memcached(KeyValueContent::new(keys, spec.seed)),
+            Workload::Redis(keys) => Self::Redis(KeyValueContent::new(keys, spec.seed)),
+            Workload::Http(get) => Self::Http { request: http::request(get, spec.addresses.first()) },
             Workload::RequestResponse(sizes) => {
                 let response_bytes = sizes.response_bytes as usize;
                 Self::Fixed {
@@ -41,8 +56,8 @@ impl Content {
     /// Number of keys to store before a run.
     pub(crate) fn keys(&self) -> u32 {
         match self {
-            Self::Memcached { table, .. } => table.len(),
-            Self::Fixed { .. } => 0,
+            Self::Memcached(values) | Self::Redis(values) => values.table.len(),
+            Self::Http { .. } | Self::Fixed { .. } => 0,
         }
     }
 
@@ -50,11 +65,12 @@ impl Content {
     #[inline]
     pub(crate) fn write(&self, request: Request, out: &mut Vec<u8>) {
         match (self, request) {
-            (Self::Memcached { table, .. }, Request::Get(key)) => {
+            (Self::Memcached(KeyValueContent { table, .. }), Request::Get(key)) => {
                 out.extend_from_slice(b"get ");
                 out.extend_from_slice(table.key(key));
+                out.extend_from_slice(b"\r\n");
             }
-            (Self::Memcached { table, .. }, Request::Set(key)) => {
+            (Self::Memcached(KeyValueContent { table, .. }), Request::Set(key)) => {
                 let value = table.value(key);
                 out.extend_from_slice(b"set ");
                 out.extend_from_slice(table.key(key));
@@ -62,19 +78,32 @@ impl Content {
                 write_decimal(value.len(), out);
                 out.extend_from_slice(b"\r\n");
                 out.extend_from_slice(value);
+                out.extend_from_slice(b"\r\n");
             }
-            (Self::Fixed { request, .. }, _) => return out.extend_from_slice(request),
-            (Self::Memcached { .. }, Request::Fixed) => unreachable!("sources of memcached requests draw none"),
+            (Self::Redis(KeyValueContent { table, .. }), Request::Get(key)) => redis::write_get(table.key(key), out),
+            (Self::Redis(KeyValueContent { table, .. }), Request::Set(key)) => {
+                redis::write_set(table.key(key), table.value(key), out);
+            }
+            (Self::Http { request } | Self::Fixed { request, .. }, _) => out.extend_from_slice(request),
+            (Self::Memcached(_) | Self::Redis(_), Request::Fixed) => {
+                unreachable!("sources of requests with keys draw none without")
+            }
         }
-        out.extend_from_slice(b"\r\n");
     }
 
     /// Parses `bytes` as the response to `request`.
     #[inline]
     pub(crate) fn parse(&self, request: Request, bytes: &[u8]) -> Parsed {
         match (self, request) {
-            (Self::Memcached { table, .. }, Request::Get(key)) => parse_get(bytes, table.key(key), table.value(key)),
-            (Self::Memcached { .. }, _) => parse_set(bytes),
+            (Self::Memcached(KeyValueContent { table, .. }), Request::Get(key)) => {
+                parse_get(bytes, table.key(key), table.value(key))
+            }
+            (Self::Memcached(_), _) => parse_set(bytes),
+            (Self::Redis(KeyValueContent { table, .. }), Request::Get(key)) => {
+                redis::parse_get(bytes, table.value(key))
+            }
+            (Self::Redis(_), _) => redis::parse_set(bytes),
+            (Self::Http { .. }, _) => parse_http(bytes),
             (Self::Fixed { response_bytes, response, .. }, _) => {
                 parse_fixed(bytes, *response_bytes, response.as_deref())
             }
@@ -83,7 +112,7 @@ impl Content {
 }
 
 /// Writes decimal digits without `core::fmt`, for the hot path.
-fn write_decimal(number: usize, out: &mut Vec<u8>) {
+pub(crate) fn write_decimal(number: usize, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut start = digits.len();
     let mut rest = number;
@@ -111,13 +140,13 @@ pub(crate) enum Source {
 impl Source {
     pub(crate) fn drawn(content: &Arc<Content>, seed: u64, thread: u32) -> Self {
         match &**content {
-            Content::Memcached { table, get_share } => Self::Drawn {
-                keys: table.len(),
-                get_share: *get_share,
+            Content::Memcached(values) | Content::Redis(values) => Self::Drawn {
+                keys: values.table.len(),
+                get_share: values.get_share,
                 key_choice: Stream::new(seed, Purpose::KeyChoice, thread),
                 get_or_set: Stream::new(seed, Purpose::GetOrSet, thread),
             },
-            Content::Fixed { .. } => Self::Fixed,
+            Content::Http { .. } | Content::Fixed { .. } => Self::Fixed,
         }
     }
 
@@ -145,11 +174,10 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Memcached;
 
     fn content(get_share: f64) -> Arc<Content> {
-        let memcached = Memcached { keys: 100, get_share, ..Memcached::facebook() };
-        Arc::new(Content::Memcached { table: KeyTable::new(&memcached, 1), get_share })
+        let keys = KeyValues { keys: 100, get_share, ..KeyValues::facebook() };
+        Arc::new(Content::Memcached(KeyValueContent::new(&keys, 1)))
     }
 
     fn text(content: &Content, request: Request) -> String {

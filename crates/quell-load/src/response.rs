@@ -1,7 +1,7 @@
 //! Finds responses in a byte stream: their type, end and correctness. Parsers are pure functions of the bytes received
 //! so far; [`ResponseReader`] stores an incomplete response.
 
-use crate::spec::Memcached;
+use crate::spec::KeyValues;
 
 /// What a complete response means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Parsed {
     Malformed,
 }
 
-/// Maximum length of a line. A key of 250 bytes and two numbers fit, and so does every error text of memcached.
+/// Maximum length of a line. memcached: a key of 250 bytes and two numbers fit, and so does every error text.
 const LINE_BYTES_MAX: usize = 1024;
 
 /// The response to `get`: `VALUE <key> <flags> <bytes>`, the value, `END`; or `END` alone.
@@ -42,7 +42,7 @@ pub(crate) fn parse_get(bytes: &[u8], key: &[u8], value: &[u8]) -> Parsed {
     }
     let Some(rest) = line.strip_prefix(b"VALUE ") else { return parse_refusal(line) };
     let Some(length) = rest.strip_prefix(key).and_then(value_length) else { return Parsed::Malformed };
-    if length > Memcached::VALUE_BYTES_MAX as usize * 2 {
+    if length > KeyValues::VALUE_BYTES_MAX as usize * 2 {
         return Parsed::Malformed;
     }
     let value_start = line.len() + 2;
@@ -79,7 +79,7 @@ pub(crate) fn parse_fixed(bytes: &[u8], length: usize, content: Option<&[u8]>) -
 
 /// The first line without its end, or the reason why there is no line.
 #[inline]
-fn first_line(bytes: &[u8]) -> Result<&[u8], Parsed> {
+pub(crate) fn first_line(bytes: &[u8]) -> Result<&[u8], Parsed> {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     match window.iter().position(|&byte| byte == b'\n') {
         Some(end) => window[..end].strip_suffix(b"\r").ok_or(Parsed::Malformed),
@@ -98,7 +98,7 @@ fn value_length(fields: &[u8]) -> Option<usize> {
     length.parse().ok()
 }
 
-fn is_number(text: &str) -> bool {
+pub(crate) fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -111,7 +111,7 @@ fn parse_refusal(line: &[u8]) -> Parsed {
     Parsed::Malformed
 }
 
-fn complete(line: &[u8], answer: Answer) -> Parsed {
+pub(crate) fn complete(line: &[u8], answer: Answer) -> Parsed {
     Parsed::Complete { bytes: line.len() + 2, answer }
 }
 

@@ -73,25 +73,37 @@ pub enum Transport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// The memcached text protocol, over TCP.
-    Memcached(Memcached),
+    /// memcached's text protocol, over TCP.
+    Memcached(KeyValues),
+    /// Redis's protocol, RESP2, over TCP.
+    Redis(KeyValues),
+    /// HTTP/1.1 over TCP, with persistent connections.
+    Http(HttpGet),
     /// Requests and responses of fixed size, like those of netperf's TCP_RR and UDP_RR and neper's `tcp_rr`.
     RequestResponse(RequestResponse),
 }
 
-/// Memcached `get` and `set` requests with uniformly drawn keys.
+/// Requests to read and store values, with uniformly drawn keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub struct Memcached {
-    /// Number of keys, 1 to [`Memcached::KEYS_MAX`].
+pub struct KeyValues {
+    /// Number of keys, 1 to [`KeyValues::KEYS_MAX`].
     pub keys: u32,
     /// Sizes of keys, bytes. The minimum is the number of digits needed to keep keys distinct; the maximum is
-    /// [`Memcached::KEY_BYTES_MAX`].
+    /// [`KeyValues::KEY_BYTES_MAX`].
     pub key_bytes: Distribution,
-    /// Sizes of values, bytes, from 1 to [`Memcached::VALUE_BYTES_MAX`].
+    /// Sizes of values, bytes, from 1 to [`KeyValues::VALUE_BYTES_MAX`].
     pub value_bytes: Distribution,
-    /// Share of `get` requests among all requests, 0 to 1.
+    /// Share of reads among all requests, 0 to 1.
     pub get_share: f64,
+}
+
+/// `GET` requests for one path. Status codes from 200 to 299 are right answers, others errors of the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct HttpGet {
+    /// Request target, such as `/index.html`: visible ASCII characters, the first one a slash.
+    pub path: String,
 }
 
 /// Requests and responses of fixed sizes.
@@ -187,17 +199,18 @@ impl LoadSpec {
         within("connect_timeout_ms", self.connect_timeout_ms, 1, u32::MAX)?;
         within("response_timeout_ms", self.response_timeout_ms, 1, u32::MAX)?;
         match &self.workload {
-            Workload::Memcached(_) if self.transport == Transport::Udp => {
-                Err(LoadError::spec("transport", "memcached requires TCP"))
-            }
-            Workload::Memcached(memcached) => memcached.check(),
             Workload::RequestResponse(sizes) => sizes.check(self.transport),
+            _ if self.transport == Transport::Udp => {
+                Err(LoadError::spec("transport", "only requests and responses of fixed size are possible over UDP"))
+            }
+            Workload::Memcached(keys) | Workload::Redis(keys) => keys.check(),
+            Workload::Http(get) => get.check(),
         }
     }
 }
 
-impl Memcached {
-    /// Longest key that the protocol allows, bytes.
+impl KeyValues {
+    /// Longest key, bytes: the limit of memcached's protocol.
     pub const KEY_BYTES_MAX: u32 = 250;
     /// Longest value, bytes. With key and item header it fits into memcached's default item limit of 1 MiB.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
@@ -227,6 +240,20 @@ impl Memcached {
             return Err(LoadError::spec("get_share", format!("{} is not between 0 and 1", self.get_share)));
         }
         Ok(())
+    }
+}
+
+impl HttpGet {
+    /// Longest path, bytes.
+    pub const PATH_BYTES_MAX: usize = 2_048;
+
+    fn check(&self) -> Result<(), LoadError> {
+        let is_visible = self.path.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.path.starts_with('/') && is_visible && self.path.len() <= Self::PATH_BYTES_MAX {
+            return Ok(());
+        }
+        let problem = "is not a slash followed by visible ASCII characters, at most 2,048 in all";
+        Err(LoadError::spec("path", format!("{:?} {problem}", self.path)))
     }
 }
 
@@ -345,7 +372,7 @@ mod tests {
         assert_eq!(refusal(|s| s.threads = 65), "load: connections: 64 is not between 65 and 60000");
         assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: empty list");
         assert_eq!(
-            refusal(|s| s.workload = Workload::Memcached(Memcached { keys: 0, ..Memcached::facebook() })),
+            refusal(|s| s.workload = Workload::Memcached(KeyValues { keys: 0, ..KeyValues::facebook() })),
             "load: keys: 0 is not between 1 and 10000000"
         );
     }
@@ -368,7 +395,7 @@ mod tests {
         assert!(
             refusal(|s| {
                 s.transport = Transport::Udp;
-                s.workload = Workload::Memcached(Memcached::facebook());
+                s.workload = Workload::Memcached(KeyValues::facebook());
             })
             .starts_with("load: transport: ")
         );
@@ -392,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_specification_survives_json() {
-        let spec = LoadSpec { workload: Workload::Memcached(Memcached::facebook()), ..sound() };
+        let spec = LoadSpec { workload: Workload::Memcached(KeyValues::facebook()), ..sound() };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec);
     }

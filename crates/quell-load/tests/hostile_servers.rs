@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_load::{
-    Distribution, ErrorCounts, Generator, LoadError, LoadReport, LoadSpec, Memcached, Progress, RequestResponse,
+    Distribution, ErrorCounts, Generator, KeyValues, LoadError, LoadReport, LoadSpec, Progress, RequestResponse,
     RunObserver, RunSpec, Schedule, Transport, Workload,
 };
 
@@ -37,7 +37,7 @@ fn fixed() -> Workload {
 }
 
 fn memcached() -> Workload {
-    Workload::Memcached(Memcached { keys: 10, value_bytes: Distribution::fixed(100), ..Memcached::facebook() })
+    Workload::Memcached(KeyValues { keys: 10, value_bytes: Distribution::fixed(100), ..KeyValues::facebook() })
 }
 
 fn run(spec: LoadSpec, schedule: Schedule) -> LoadReport {
@@ -221,7 +221,7 @@ fn preloading_a_slow_server_ends_at_the_time_limit() {
         }
     }
     let Workload::Memcached(few) = memcached() else { unreachable!() };
-    let many = Workload::Memcached(Memcached { keys: 1_000_000, ..few });
+    let many = Workload::Memcached(KeyValues { keys: 1_000_000, ..few });
     let mut generator = Generator::connect(spec(server(slow), many), None).unwrap();
     let limit = Duration::from_millis(300);
     let error = generator.preload(limit, &mut ()).unwrap_err();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::tcp::TcpConnection;
 use quell_load::{
-    Distribution, Generator, LoadReport, LoadSpec, Memcached, RequestResponse, Responder, ResponderSpec, RunObserver,
+    Distribution, Generator, KeyValues, LoadReport, LoadSpec, RequestResponse, Responder, ResponderSpec, RunObserver,
     RunSpec, Schedule, ServeShape, Transport, Workload,
 };
 use quell_test_support::{Lacks, skip};
@@ -133,7 +133,7 @@ fn every_get_hits_after_preloading_memcached() {
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
     await_listener(address);
 
-    let workload = Memcached { keys: 500, get_share: 0.9, ..Memcached::facebook() };
+    let workload = KeyValues { keys: 500, get_share: 0.9, ..KeyValues::facebook() };
     let spec =
         LoadSpec { threads: 2, depth: 4, ..LoadSpec::new(address, Transport::Tcp, Workload::Memcached(workload)) };
     let mut generator = Generator::connect(spec, None).unwrap();

@@ -74,11 +74,11 @@ pub fn connect(share: &RankShare) -> Result<Generator, String> {
 fn memory_bytes(spec: &LoadSpec) -> usize {
     const PER_THREAD: usize = 4 << 20;
     const PER_CONNECTION: usize = 1 << 10;
-    /// Longest key, and the key's part of the index ([`quell_load::Memcached::KEYS_MAX`]).
+    /// Longest key, and the key's part of the index ([`quell_load::KeyValues::KEYS_MAX`]).
     const PER_KEY: usize = 280;
     let keys = match &spec.workload {
-        Workload::Memcached(memcached) => memcached.keys as usize,
-        Workload::RequestResponse(_) => 0,
+        Workload::Memcached(keys) | Workload::Redis(keys) => keys.keys as usize,
+        Workload::Http(_) | Workload::RequestResponse(_) => 0,
     };
     spec.threads as usize * PER_THREAD + spec.connections as usize * PER_CONNECTION + keys * PER_KEY
 }
@@ -159,13 +159,13 @@ pub fn follow(world: &World, version: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use quell_load::{Memcached, Transport};
+    use quell_load::{KeyValues, Transport};
 
     use super::*;
 
     #[test]
     fn memory_that_no_machine_has_is_refused_in_a_sentence() {
-        let workload = Workload::Memcached(Memcached { keys: u32::MAX, ..Memcached::facebook() });
+        let workload = Workload::Memcached(KeyValues { keys: u32::MAX, ..KeyValues::facebook() });
         let mut spec = LoadSpec::new(([192, 0, 2, 1], 7).into(), Transport::Tcp, workload);
         // Above any address space of 47 bits.
         spec.threads = u32::MAX;

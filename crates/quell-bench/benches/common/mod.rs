@@ -12,7 +12,7 @@ use quell_host::attach::{Selection, Targets};
 use quell_host::journal::Journal;
 use quell_host::switching::Switching;
 use quell_linux::proc::ProcRoot;
-use quell_load::{Generator, LoadReport, RunObserver, RunSpec, Schedule};
+use quell_load::{Generator, LoadReport, RunObserver, RunSpec, Schedule, Workload};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use quell_test_support::LabTurn;
 use tempfile::TempDir;
@@ -39,7 +39,8 @@ impl MemcachedLab {
         let directory = tempfile::tempdir().unwrap();
         let mut lab = VethLab::raise(&Journal::in_dir(directory.path()), unique_name(), plan()).unwrap();
         let server = Server::start(&mut lab, &ServerCommand::memcached(), PORT, &|| false).unwrap();
-        let spec = bench_load::spec(server.address(), 16, &lab.plan.cpus, SEED);
+        let workload = Workload::Memcached(bench_load::published_keys());
+        let spec = bench_load::spec(server.address(), workload, 16, &lab.plan.cpus, SEED);
         let mut generator = Generator::connect(spec, Some(Arc::clone(&lab.client.namespace))).unwrap();
         generator.preload(Generator::PRELOAD_LIMIT, &mut ()).unwrap();
         let mut workers = server.workers().unwrap();

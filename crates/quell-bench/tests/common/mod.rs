@@ -1,10 +1,12 @@
 //! Helpers of the lab tests: they check whether a lab is possible and run a short experiment.
 
+use quell_bench::bench_load;
 use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_bench::requirements::missing;
 use quell_bench::run::{BenchError, LabEvent, LabRequest, run};
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
+use quell_load::Workload;
 use quell_test_support::{LabTurn, skip_missing};
 
 /// memcached, started as `quell bench` does by default.
@@ -30,6 +32,7 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
         loads,
         timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
         server: memcached(),
+        workload: Workload::Memcached(bench_load::published_keys()),
         beside: None,
         queues: 1,
         generators: 1,

@@ -12,7 +12,7 @@ use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::tcp::TcpConnection;
-use quell_load::{ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload};
+use quell_load::{ErrorCounts, Generator, KeyValues, LoadSpec, Polling, RunSpec, Schedule, Transport, Workload};
 use quell_test_support::{Lacks, skip};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -107,7 +107,7 @@ struct Load {
 
 impl Load {
     fn start(lab: &ServersLab, server: &Server) -> Self {
-        let workload = Workload::Memcached(Memcached::facebook());
+        let workload = Workload::Memcached(KeyValues::facebook());
         let spec = LoadSpec {
             connections: 16,
             cpus: lab.client_cpus().iter().take(1).collect(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
 use quell_linux::process::{Output, Spawn};
-use quell_load::{Distribution, Generator, LoadSpec, Memcached, RunSpec, Schedule, Transport, Workload};
+use quell_load::{Distribution, Generator, KeyValues, LoadSpec, RunSpec, Schedule, Transport, Workload};
 
 use super::Options;
 use super::server::{KEY_BYTES, Server, VALUE_BYTES, cpu_time};
@@ -79,10 +79,10 @@ fn blind(lab: &Lab, options: &Options) -> Result<(f64, Option<f64>), Box<dyn Err
 }
 
 fn generate(lab: &Lab, options: &Options, batched_sends: bool) -> Result<(f64, Option<f64>), Box<dyn Error>> {
-    let memcached = Memcached {
+    let memcached = KeyValues {
         key_bytes: Distribution::fixed(KEY_BYTES),
         value_bytes: Distribution::fixed(VALUE_BYTES),
-        ..Memcached::facebook()
+        ..KeyValues::facebook()
     };
     let spec = LoadSpec {
         connections: CONNECTIONS,

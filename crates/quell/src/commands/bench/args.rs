@@ -25,6 +25,17 @@ pub(crate) enum Where {
     Vm,
 }
 
+/// Requests to the server of a lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LabProtocol {
+    /// memcached's text protocol: get and set, with the published sizes of keys and values.
+    Memcached,
+    /// Redis's protocol: GET and SET, with the same sizes.
+    Redis,
+    /// HTTP/1.1: GET / on persistent connections. The server must not close them after a number of requests.
+    Http,
+}
+
 /// Options of `quell bench`.
 #[derive(Debug, Args)]
 #[command(after_help = MODES_HELP)]
@@ -116,10 +127,12 @@ pub(crate) struct BenchArgs {
     /// ring of 255 packets [128; on the model 560 per queue]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) connections: Option<u32>,
-    /// Measure this server instead of memcached. It must speak memcached's text protocol. {address}, {port} and
-    /// {workers} are replaced.
+    /// Measure this server instead of memcached. {address}, {port} and {workers} are replaced.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
+    /// With --server: request protocol [memcached]
+    #[arg(long, value_enum, requires = "server")]
+    pub(crate) protocol: Option<LabProtocol>,
     /// Do not replace the interrupts of the server's queues by NAPI threads. Softirqs then poll the queues on the
     /// sending CPU.
     #[arg(long)]

@@ -203,7 +203,8 @@ impl PartPlan {
     /// Configuration of the generator.
     fn load_spec(&self, lab: &VethLab, request: &LabRequest, address: SocketAddr) -> LoadSpec {
         let Some(bytes) = self.message_bytes else {
-            return bench_load::spec(address, request.connections, &lab.plan.cpus, request.timing.seed);
+            let (workload, seed) = (request.workload.clone(), request.timing.seed);
+            return bench_load::spec(address, workload, request.connections, &lab.plan.cpus, seed);
         };
         let sizes = RequestResponse { request_bytes: bytes, response_bytes: bytes, check_content: false };
         // The generator of a lab with deferral must poll: a UDP socket has no NAPI ID from which it could see that.
@@ -336,6 +337,7 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
         loads: vec![OfferedLoad::Max],
         timing,
         server: experiment.server(&quell),
+        workload: Workload::Memcached(bench_load::published_keys()),
         beside: None,
         queues: experiment.workers(host.cpus.len()),
         generators: 1,

@@ -1,12 +1,14 @@
 //! Runs experiments in the veth lab and shows their progress.
 
+use quell_bench::bench_load;
 use quell_bench::experiment::{ComparisonError, ExperimentResult};
 use quell_bench::requirements::Missing;
 use quell_bench::run::{BenchError, LabEvent, LabRequest, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
+use quell_load::{HttpGet, Workload};
 
-use super::args::BenchArgs;
+use super::args::{BenchArgs, LabProtocol};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, report_recovery};
 use crate::render::progress::Progress;
@@ -27,6 +29,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
         timing: super::timing(args, extent.budget(), super::Slices::Switched),
         server: server(args.server.as_deref()).map_err(NotRun::Asked)?,
+        workload: workload(args.protocol),
         beside: args
             .beside
             .as_deref()
@@ -59,6 +62,15 @@ pub(in crate::commands) fn server(command: Option<&str>) -> Result<ServerCommand
     match command {
         Some(command) => other_server("--server", command),
         None => Ok(ServerCommand::memcached()),
+    }
+}
+
+/// Requests to the server of a lab.
+pub(in crate::commands) fn workload(protocol: Option<LabProtocol>) -> Workload {
+    match protocol.unwrap_or(LabProtocol::Memcached) {
+        LabProtocol::Memcached => Workload::Memcached(bench_load::published_keys()),
+        LabProtocol::Redis => Workload::Redis(bench_load::published_keys()),
+        LabProtocol::Http => Workload::Http(HttpGet { path: "/".to_owned() }),
     }
 }
 

@@ -10,7 +10,7 @@ use quell_load::OfferedLoad;
 use quell_tune::{TuneGoal, TuneGuard};
 
 use crate::commands::apply::duration;
-use crate::commands::bench::args::selected;
+use crate::commands::bench::args::{LabProtocol, selected};
 use crate::exit::Failure;
 
 /// Subject of the search, if the user selects no programs.
@@ -77,6 +77,9 @@ pub(crate) struct TuneArgs {
     /// In the lab: search on this server instead of memcached, as `quell bench --server` does.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
+    /// With --server: request protocol [memcached]
+    #[arg(long, value_enum, requires = "server")]
+    pub(crate) protocol: Option<LabProtocol>,
     /// In the lab: search even if there are too few CPUs or a lab check fails. The result is marked as not a measurement.
     #[arg(long)]
     pub(crate) insist: bool,

@@ -47,6 +47,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         loads,
         timing: Timing { budget_ms, slice_ms, settle_ms, margin: 0.0, seed },
         server: on_veth::server(args.server.as_deref())?,
+        workload: on_veth::workload(args.protocol),
         beside: None,
         queues: args.queues.unwrap_or(1),
         generators: 1,
