@@ -176,7 +176,7 @@ pub struct ErrorCounts {
     pub reconnected: u64,
     /// Requests that were not answered in time. Their connections are dropped and reopened.
     pub timed_out: u64,
-    /// `ERROR` and `SERVER_ERROR` answers.
+    /// Errors in answers: `ERROR` and `SERVER_ERROR` of memcached, errors of Redis, and HTTP status codes outside 200 to 299.
     pub server_errors: u64,
     /// Data that is not an answer to an outstanding request. The connections are dropped and reopened.
     pub malformed: u64,

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -188,24 +189,70 @@ fn keys_of_memcached_that_are_not_preloaded_are_misses() {
     assert!(report["misses"].as_u64() > Some(0), "{report}");
 }
 
-/// Starts memcached on a port that was free a moment ago; `None` if it is not installed.
+#[test]
+fn preloaded_keys_of_redis_are_hits_and_others_misses() {
+    let Some(server) = redis() else { return };
+    let missed = report(&load(server.address, &["--protocol=redis", "--no-preload", "--get-share=1", "--json"]));
+    assert_eq!(missed["hits"], 0, "{missed}");
+    assert!(missed["misses"].as_u64() > Some(0), "{missed}");
+    let read = report(&load(server.address, &["--protocol=redis", "--keys=500", "--depth=4", "--json"]));
+    assert!(read["hits"].as_u64() > Some(0), "{read}");
+    assert_eq!((&read["misses"], &read["errors"]["wrong-content"]), (&0.into(), &0.into()), "{read}");
+}
+
+#[test]
+fn nginx_answers_requests_for_a_file_and_refuses_those_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(server) = nginx(dir.path()) else { return };
+    let found = report(&load(server.address, &["--protocol=http", "--path=/index.html", "--json"]));
+    assert!(found["answered-in-window"].as_u64() > Some(0), "{found}");
+    assert_eq!(found["errors"]["server-errors"], 0, "{found}");
+    let missing = report(&load(server.address, &["--protocol=http", "--path=/no-such-file", "--json"]));
+    assert!(missing["errors"]["server-errors"].as_u64() > Some(0), "{missing}");
+}
+
 fn memcached() -> Option<Server> {
+    let arguments = |port: &str| ["-u", "root", "-U", "0", "-l", "127.0.0.1", "-p", port, "-t", "1"].map(str::to_owned);
+    server("memcached", |port| arguments(port).to_vec())
+}
+
+fn redis() -> Option<Server> {
+    let arguments = |port: &str| ["--bind", "127.0.0.1", "--port", port, "--save", ""].map(str::to_owned);
+    server("redis-server", |port| arguments(port).to_vec())
+}
+
+/// Serves `index.html` from this directory.
+fn nginx(dir: &Path) -> Option<Server> {
+    let configuration = dir.join("nginx.conf");
+    std::fs::write(dir.join("index.html"), "x".repeat(1_000)).unwrap();
+    server("nginx", |port| {
+        let dir = dir.display();
+        let text = format!(
+            "daemon off; master_process off; user root; pid {dir}/pid; events {{}}\n\
+             http {{ access_log off; server {{ listen 127.0.0.1:{port}; root {dir}; }} }}\n"
+        );
+        std::fs::write(&configuration, text).unwrap();
+        ["-e", "stderr", "-c", &configuration.display().to_string()].map(str::to_owned).to_vec()
+    })
+}
+
+/// Starts a server on a port that was free a moment ago; `None` if it is not installed.
+fn server(program: &'static str, arguments: impl FnOnce(&str) -> Vec<String>) -> Option<Server> {
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    let port = address.port().to_string();
-    let arguments = ["-u", "root", "-U", "0", "-l", "127.0.0.1", "-p", &port, "-t", "1"];
-    let child = match Command::new("memcached").args(arguments).spawn() {
+    let arguments = arguments(&address.port().to_string());
+    let child = match Command::new(program).args(arguments).stdout(Stdio::null()).spawn() {
         Ok(child) => child,
         Err(error) => {
-            skip(Lacks::Server("memcached"), format_args!("memcached: {error}"));
+            skip(Lacks::Server(program), format_args!("{program}: {error}"));
             return None;
         }
     };
     let server = Server { child, address };
     let deadline = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < deadline, "memcached does not listen at {address}");
+        assert!(Instant::now() < deadline, "{program} does not listen at {address}");
         std::thread::sleep(Duration::from_millis(10));
     }
     Some(server)
