@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod belief;
 mod driver;
 mod goal;
 mod load_watch;

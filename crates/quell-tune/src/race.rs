@@ -1,26 +1,30 @@
 //! The race: which arms are in a block, what the slices so far say about each arm, and which arms are dropped.
 
-use quell_experiment::{SliceObservation, paired_z};
+use libm::erfc;
+use quell_experiment::{ExperimentRecord, SliceObservation, SliceRecord};
 use quell_mode::DeliveryMode;
+use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
+use crate::belief::{Belief, Estimate, Estimates, Normal};
 use crate::goal::TuneMetric;
 use crate::result::{ArmReport, ArmState, TuneSliceRecord};
-use crate::space::TuneSpace;
-use crate::tuner::TunePlan;
+use crate::tuner::{LIMIT_Z, TunePlan};
 
 /// One-sided critical value for dropping an arm. Each arm is tested after every round, so that the error probability of
 /// one decision (0.13 %) adds up.
 const DROP_Z: f64 = 3.0;
+/// Critical value that the gain of a confirmed arm has to exceed, about that of the experiments of a confirmation.
+const GAIN_Z: f64 = 2.5;
 /// Index of the present setting.
 pub(crate) const PRESENT: usize = 0;
-
-/// Shares of the search's budget at which the slowest arms leave, and the number of arms that remain.
-const CUTS: [(f64, usize); 3] = [(0.3, 4), (0.6, 5), (0.8, 3)];
-/// Number of best arms whose neighbors join the race at the first cut, and at most how many neighbors.
-const REFINED: (usize, usize) = (2, 6);
-
+/// Number of arms in a block after the first round, besides the fixed ones.
+const IN_BLOCK: usize = 6;
+/// Number of draws from which the arms of a block are selected.
+const DRAWS: usize = 60;
+/// Smallest expected gain for which a confirmation is begun.
+const WORTH_MIN: f64 = 0.001;
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
     pub(crate) arms: Vec<(DeliveryMode, ArmState)>,
@@ -28,43 +32,62 @@ pub(crate) struct Race {
     /// Values of each slice: the objective, and then the quantity of each limit. Computing a quantile takes long.
     values: Vec<Vec<Option<f64>>>,
     block: u32,
+    /// Arms of the current round, besides the fixed ones.
+    in_round: Vec<usize>,
     queue: Vec<usize>,
-    cuts: usize,
+    /// Beliefs by quantity (the objective, and then that of each limit) and load.
+    beliefs: Vec<Vec<Estimates>>,
+    /// Number of slices that the beliefs contain.
+    believed: usize,
+    /// Number of slices of each arm in a confirmation, which decides how far from a limit an arm must be.
+    confirm_slices: f64,
 }
 
-/// What the slices say about an arm.
-#[derive(Debug, Clone)]
-pub(crate) struct Standing {
-    /// Mean log ratio of the objective to the fixed arms, as a cost, by load.
-    pub(crate) cost: Vec<Option<f64>>,
-    /// Largest mean log ratio of a limited quantity to its limit.
-    pub(crate) of_limit: Option<f64>,
-    /// The same, increased by two standard errors. Arms far from a limit are more likely to be confirmed.
-    of_limit_above: Option<f64>,
+/// Expected mean of a confirmation: what is believed of it, and the variance of one of its slices.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    value: Normal,
+    slice_variance: f64,
 }
 
-impl Standing {
-    /// Cost at the load in which the arm is worst. Infinite if a load has no values.
-    fn worst(&self) -> f64 {
-        self.cost.iter().map(|cost| cost.unwrap_or(f64::INFINITY)).fold(f64::NEG_INFINITY, f64::max)
+impl Expected {
+    /// Probability that `slices` slices show at `critical` standard errors that the value is below 0.
+    fn probability_shown_below_0(&self, critical: f64, slices: f64) -> f64 {
+        let error = self.slice_variance / slices;
+        let distance = -self.value.mean - critical * error.sqrt();
+        0.5 * erfc(-distance / (2.0 * (self.value.variance + error)).sqrt())
     }
 
-    /// Sorts the best arm first: by the excess over a limit, then by the cost.
-    fn key(&self) -> (f64, f64) {
-        (self.of_limit_above.map_or(0.0, |excess| excess.max(0.0)), self.worst())
+    /// Value that must be below 0 so that `slices` slices probably show it.
+    fn with_margin(&self, value: f64, slices: f64) -> f64 {
+        value + LIMIT_Z * (self.slice_variance / slices).sqrt()
     }
 }
 
 impl Race {
-    pub(crate) fn new(plan: &TunePlan) -> Self {
+    pub(crate) fn new(plan: &TunePlan, confirm_slices: f64) -> Self {
         let mut modes = vec![plan.present];
-        for mode in std::iter::once(DeliveryMode::default()).chain(plan.arms.iter().copied()) {
+        let grid = plan.space.iter().flat_map(|space| space.all());
+        for mode in std::iter::once(DeliveryMode::default()).chain(plan.arms.iter().copied()).chain(grid) {
             if !modes.contains(&mode) {
                 modes.push(mode);
             }
         }
+        let in_round = (0..modes.len()).filter(|arm| plan.arms.contains(&modes[*arm])).collect();
+        let prior = |metric| Estimates::new(&Belief::new(metric, &modes, &plan.model_hosts));
+        let beliefs = metrics(plan).map(|metric| vec![prior(metric); plan.loads.len()]).collect();
         let arms = modes.into_iter().map(|mode| (mode, ArmState::Alive)).collect();
-        let mut race = Self { arms, slices: Vec::new(), values: Vec::new(), block: 0, queue: Vec::new(), cuts: 0 };
+        let mut race = Self {
+            arms,
+            slices: Vec::new(),
+            values: Vec::new(),
+            block: 0,
+            in_round,
+            queue: Vec::new(),
+            beliefs,
+            believed: 0,
+            confirm_slices,
+        };
         race.begin_block(plan);
         race
     }
@@ -77,12 +100,10 @@ impl Race {
         self.queue.last().copied()
     }
 
-    pub(crate) fn block(&self) -> u32 {
-        self.block
-    }
-
     fn begin_block(&mut self, plan: &TunePlan) {
-        self.queue = (0..self.arms.len()).filter(|arm| self.is_alive(*arm)).collect();
+        let fixed = (0..self.arms.len()).filter(|arm| self.is_fixed(*arm));
+        let others = self.in_round.iter().copied().filter(|arm| !self.is_fixed(*arm));
+        self.queue = fixed.chain(others).filter(|arm| self.is_alive(*arm)).collect();
         self.queue.shuffle(&mut Pcg64::new(u128::from(plan.seed), u128::from(self.block)));
     }
 
@@ -118,9 +139,55 @@ impl Race {
         if !self.queue.is_empty() {
             return false;
         }
+        self.believe();
         self.block += 1;
+        let is_round = self.load(plan) == 0;
+        if is_round {
+            self.drop_worse(plan);
+            self.in_round = self.promising(plan);
+        }
         self.begin_block(plan);
-        self.load(plan) == 0
+        is_round
+    }
+
+    /// Number of slices of the next round, which is a block at each load.
+    pub(crate) fn slices_of_round(&self, plan: &TunePlan) -> usize {
+        self.queue.len() * plan.loads.len()
+    }
+
+    /// Updates all beliefs with the slices of the last block.
+    fn believe(&mut self) {
+        let slices = self.slices.iter().zip(&self.values).skip(self.believed);
+        for (quantity, beliefs) in self.beliefs.iter_mut().enumerate() {
+            let values: Vec<(usize, usize, f64)> = slices
+                .clone()
+                .filter_map(|(slice, values)| Some((slice.load, slice.arm, values[quantity]?.max(1e-12).ln())))
+                .collect();
+            for (load, belief) in beliefs.iter_mut().enumerate() {
+                let of_load = values.iter().filter(|(of, ..)| *of == load).map(|(_, arm, log)| (*arm, *log));
+                belief.observe_block(&of_load.collect::<Vec<_>>());
+            }
+        }
+        self.believed = self.slices.len();
+    }
+
+    /// Updates the beliefs with the slices of a confirmation, so that the next one starts from them.
+    pub(crate) fn learn(&mut self, plan: &TunePlan, load: usize, confirmed: &ExperimentRecord<DeliveryMode>) {
+        let arm_of = |slice: &SliceRecord| {
+            let mode = confirmed.design.treatment(slice.arm)?.setting;
+            self.arms.iter().position(|(other, _)| *other == mode)
+        };
+        let arms: Vec<Option<usize>> = confirmed.slices.iter().map(arm_of).collect();
+        for (metric, beliefs) in metrics(plan).zip(&mut self.beliefs) {
+            for block in
+                confirmed.slices.iter().zip(&arms).collect::<Vec<_>>().chunk_by(|(a, _), (b, _)| a.block == b.block)
+            {
+                let log = |(slice, arm): &(&SliceRecord, &Option<usize>)| {
+                    Some(((**arm)?, metric.value(&slice.observation)?.max(1e-12).ln()))
+                };
+                beliefs[load].observe_block(&block.iter().filter_map(log).collect::<Vec<_>>());
+            }
+        }
     }
 
     fn values(&self, metric: usize, arm: usize, load: usize) -> Vec<(u32, f64)> {
@@ -150,121 +217,129 @@ impl Race {
         }
     }
 
-    /// Whether the first of two values tends to be larger (above 0) or smaller, as a standardized statistic.
-    fn z(pairs: Vec<(f64, f64)>) -> f64 {
-        paired_z(pairs).unwrap_or(0.0)
+    /// Expected cost of an arm at a load: the logarithm of its ratio to another arm, negative if it is better.
+    fn expected_cost(&self, plan: &TunePlan, arm: usize, to: usize, load: usize) -> Expected {
+        let Estimate { belief, noise, .. } = self.beliefs[OBJECTIVE][load].best();
+        let ratio = belief.ratio(arm, to);
+        let value = Normal { mean: ratio.mean * plan.goal.sign(), ..ratio };
+        Expected { value, slice_variance: 1.5 * noise.powi(2) }
     }
 
-    pub(crate) fn standing(&self, plan: &TunePlan, arm: usize) -> Standing {
-        let goal = &plan.goal;
-        let fixed: Vec<usize> = (0..self.arms.len()).filter(|arm| self.is_fixed(*arm) && self.is_alive(*arm)).collect();
-        let cost = |load: usize| {
-            let logs = |reference: &usize| {
-                let ratio = |(value, of): &(f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln() * goal.sign();
-                mean(self.pairs(OBJECTIVE, [arm, *reference], load).iter().map(ratio))
-            };
-            mean(fixed.iter().filter_map(logs))
-        };
-        let logs = |(at, load): (usize, usize)| {
-            let pairs = self.beside_limit(plan, arm, at, load);
-            pairs.into_iter().map(|(value, bound)| (value.max(1e-12) / bound.max(1e-12)).ln()).collect::<Vec<f64>>()
-        };
-        let logs: Vec<Vec<f64>> = limits_and_loads(plan).map(logs).filter(|logs| !logs.is_empty()).collect();
-        Standing {
-            cost: (0..plan.loads.len()).map(cost).collect(),
-            of_limit: logs.iter().filter_map(|logs| mean(logs.iter().copied())).reduce(f64::max),
-            of_limit_above: logs
-                .iter()
-                .filter_map(|logs| Some(mean(logs.iter().copied())? + 2.0 * standard_error(logs)?))
-                .reduce(f64::max),
+    /// Expected logarithm of the ratio of a limited quantity to its limit. `None` before the second block.
+    fn expected_excess(&self, plan: &TunePlan, arm: usize, (at, load): (usize, usize)) -> Option<Expected> {
+        let limit = &plan.goal.limits[at];
+        let Estimate { belief, noise, .. } = self.beliefs[of_limit(at)][load].best();
+        if limit.relative {
+            let ratio = belief.ratio(arm, PRESENT);
+            let value = Normal { mean: ratio.mean - limit.at_most.ln(), ..ratio };
+            return Some(Expected { value, slice_variance: 1.5 * noise.powi(2) });
         }
+        let base = self.arms.iter().position(|(mode, _)| *mode == DeliveryMode::default())?;
+        let (ratio, (level, between)) = (belief.ratio(arm, base), belief.level()?);
+        let value =
+            Normal { mean: ratio.mean + level.mean - limit.at_most.ln(), variance: ratio.variance + level.variance };
+        Some(Expected { value, slice_variance: noise.powi(2) + between })
     }
 
-    /// Alive candidates, and the present setting, with the best first.
-    pub(crate) fn ranked(&self, plan: &TunePlan) -> Vec<usize> {
-        self.sorted(plan, (0..self.arms.len()).filter(|arm| self.is_alive(*arm)))
+    /// Arms of the next round: in each of several draws from the beliefs the best one (Thompson sampling), so that arms
+    /// get slices as often as they can be the best.
+    fn promising(&self, plan: &TunePlan) -> Vec<usize> {
+        let candidates: Vec<usize> = self.candidates().into_iter().filter(|arm| !self.is_fixed(*arm)).collect();
+        let mut random = Pcg64::new(u128::from(plan.seed), u128::from(self.block) | 1 << 64);
+        let mut chosen = Vec::new();
+        for _ in 0..DRAWS {
+            let drawn = candidates.iter().map(|arm| (*arm, self.draw(plan, *arm, &mut random)));
+            let best = drawn.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            if let Some((arm, _)) = best.filter(|(arm, _)| !chosen.contains(arm)) {
+                chosen.push(arm);
+            }
+            if chosen.len() == IN_BLOCK {
+                break;
+            }
+        }
+        chosen
     }
 
-    /// Arms that may be confirmed, the best first: also those that left the race only because others were better.
-    pub(crate) fn finalists(&self, plan: &TunePlan) -> Vec<usize> {
-        self.sorted(plan, (0..self.arms.len()).filter(|arm| self.is_finalist(*arm)))
+    /// A draw of the excess over a limit, with the margin that a confirmation needs, and of the cost.
+    fn draw(&self, plan: &TunePlan, arm: usize, random: &mut Pcg64) -> (f64, f64) {
+        let mut normal = |of: Normal| {
+            let (radius, angle) = (1.0 - random.random::<f64>(), random.random::<f64>());
+            let standard = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
+            of.mean + of.variance.sqrt() * standard
+        };
+        let excess = limits_and_loads(plan).filter_map(|at| self.expected_excess(plan, arm, at));
+        let excess = excess.map(|one| one.with_margin(normal(one.value), self.confirm_slices)).fold(0.0, f64::max);
+        let costs = (0..plan.loads.len()).map(|load| self.expected_cost(plan, arm, PRESENT, load));
+        (excess, costs.map(|cost| normal(cost.value)).fold(f64::NEG_INFINITY, f64::max))
     }
 
-    pub(crate) fn is_finalist(&self, arm: usize) -> bool {
-        matches!(self.arms[arm].1, ArmState::Alive | ArmState::Outpaced)
+    /// The arm whose confirmation is worth most: its expected gain, times the probability that the confirmation shows
+    /// the gain and all limits. `None` if no arm promises a gain.
+    pub(crate) fn finalist(&self, plan: &TunePlan, tried: &[DeliveryMode]) -> Option<usize> {
+        let is_open = |arm: &usize| self.is_alive(*arm) && !tried.contains(&self.arms[*arm].0);
+        let arms = (PRESENT + 1..self.arms.len()).filter(is_open).filter(|arm| self.has_slices(*arm));
+        let worth = arms.map(|arm| (arm, self.worth(plan, arm))).filter(|(_, worth)| *worth > WORTH_MIN);
+        worth.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(arm, _)| arm)
     }
 
-    fn sorted(&self, plan: &TunePlan, arms: impl Iterator<Item = usize>) -> Vec<usize> {
-        let mut ranked: Vec<(usize, (f64, f64))> = arms.map(|arm| (arm, self.standing(plan, arm).key())).collect();
-        ranked.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        ranked.into_iter().map(|(arm, _)| arm).collect()
+    fn worth(&self, plan: &TunePlan, arm: usize) -> f64 {
+        let slices = self.confirm_slices;
+        let of_limits = |arm: usize, critical: f64| -> f64 {
+            let expected = limits_and_loads(plan).filter_map(|at| self.expected_excess(plan, arm, at));
+            expected.map(|one| one.probability_shown_below_0(critical, slices)).product()
+        };
+        let costs: Vec<Expected> =
+            (0..plan.loads.len()).map(|load| self.expected_cost(plan, arm, PRESENT, load)).collect();
+        let gain = -costs.iter().map(|cost| cost.value.mean).fold(f64::NEG_INFINITY, f64::max);
+        // A mode that holds limits which the present setting misses is an answer, whatever it costs.
+        if of_limits(PRESENT, 0.0) < 0.5 {
+            return of_limits(arm, LIMIT_Z) * gain.exp();
+        }
+        let shown: f64 = costs.iter().map(|cost| cost.probability_shown_below_0(GAIN_Z, slices)).fold(0.0, f64::max);
+        of_limits(arm, LIMIT_Z) * shown * gain.max(0.0)
     }
 
-    /// Statistic of an arm against each limit at each load, with the index of the limit. It is above 0 if the arm tends
-    /// to miss the limit.
-    fn limit_z(&self, plan: &TunePlan, arm: usize) -> impl Iterator<Item = (usize, f64)> {
-        limits_and_loads(plan).map(move |(at, load)| {
-            let of_present = plan.goal.limits[at].z_of_present().filter(|_| arm == PRESENT);
-            (at, of_present.unwrap_or_else(|| Self::z(self.beside_limit(plan, arm, at, load))))
-        })
+    fn has_slices(&self, arm: usize) -> bool {
+        self.slices.iter().any(|slice| slice.arm == arm)
     }
 
     /// Drops arms that are worse than the best one, or that miss a limit, beyond doubt.
-    pub(crate) fn drop_worse(&mut self, plan: &TunePlan) {
-        for arm in self.candidates().into_iter().filter(|arm| !self.is_fixed(*arm)).collect::<Vec<_>>() {
-            let missed = self.limit_z(plan, arm).find(|(_, z)| *z > DROP_Z);
+    fn drop_worse(&mut self, plan: &TunePlan) {
+        let z = |of: Normal| of.mean / of.variance.max(1e-12).sqrt();
+        let candidates: Vec<usize> = self.candidates().into_iter().filter(|arm| !self.is_fixed(*arm)).collect();
+        for arm in candidates {
+            let missed = limits_and_loads(plan)
+                .find(|at| self.expected_excess(plan, arm, *at).is_some_and(|excess| z(excess.value) > DROP_Z));
             if let Some((limit, _)) = missed {
-                let limit = &plan.goal.limits[limit];
-                self.arms[arm].1 = ArmState::MissesLimit { limit: limit.to_string() };
+                self.arms[arm].1 = ArmState::MissesLimit { limit: plan.goal.limits[limit].to_string() };
             }
         }
-        let Some(leader) = self.ranked(plan).first().copied() else { return };
+        let holds = |arm: &usize| {
+            limits_and_loads(plan).all(|at| {
+                let excess = self.expected_excess(plan, *arm, at);
+                excess.is_some_and(|excess| z(excess.value) < -DROP_Z)
+            })
+        };
+        let cost = |arm: usize| {
+            let at = |load: usize| self.expected_cost(plan, arm, PRESENT, load).value.mean;
+            (0..plan.loads.len()).map(at).fold(f64::NEG_INFINITY, f64::max)
+        };
         // While it is not known that the leader holds the limits, a more costly arm may have to replace it.
-        if self.limit_z(plan, leader).any(|(_, z)| z > -DROP_Z) {
-            return;
-        }
-        for arm in
-            self.candidates().into_iter().filter(|arm| *arm != leader && !self.is_fixed(*arm)).collect::<Vec<_>>()
-        {
-            let cost = self.standing(plan, arm).cost;
-            let worst = |a: &usize, b: &usize| cost[*a].unwrap_or(0.0).total_cmp(&cost[*b].unwrap_or(0.0));
-            let Some(load) = (0..plan.loads.len()).max_by(worst) else { continue };
-            let z = Self::z(self.pairs(OBJECTIVE, [arm, leader], load)) * plan.goal.sign();
-            if z > DROP_Z {
-                self.arms[arm].1 = ArmState::Worse { than: self.arms[leader].0 };
-            }
+        let sure = (0..self.arms.len()).filter(|arm| self.is_alive(*arm) && self.has_slices(*arm)).filter(holds);
+        let Some(leader) = sure.min_by(|a, b| cost(*a).total_cmp(&cost(*b))) else { return };
+        let is_worse = |arm: &usize| {
+            let z = |load: usize| z(self.expected_cost(plan, *arm, leader, load).value);
+            (0..plan.loads.len()).any(|load| z(load) > DROP_Z) && cost(*arm) > cost(leader)
+        };
+        let others = self.candidates().into_iter().filter(|arm| *arm != leader && !self.is_fixed(*arm));
+        for arm in others.filter(is_worse).collect::<Vec<_>>() {
+            self.arms[arm].1 = ArmState::Worse { than: self.arms[leader].0 };
         }
     }
 
-    /// Leaves only the best arms when a part of the search's time is spent. At the first cut, their neighbors join.
-    pub(crate) fn cut(&mut self, plan: &TunePlan, spent: f64) {
-        while let Some((_, remain)) = CUTS.get(self.cuts).filter(|(share, _)| spent >= *share) {
-            let ranked: Vec<usize> = self.ranked(plan).into_iter().filter(|arm| !self.is_fixed(*arm)).collect();
-            for arm in ranked.iter().skip(*remain) {
-                self.arms[*arm].1 = ArmState::Outpaced;
-            }
-            if let Some(space) = plan.space.as_ref().filter(|_| self.cuts < 2) {
-                self.refine(space, &ranked);
-            }
-            self.cuts += 1;
-        }
-    }
-
-    fn refine(&mut self, space: &TuneSpace, ranked: &[usize]) {
-        let (best, at_most) = REFINED;
-        let neighbors = ranked.iter().take(best).flat_map(|arm| space.neighbors(&self.arms[*arm].0));
-        let mut joining: Vec<DeliveryMode> = Vec::new();
-        for mode in neighbors.collect::<Vec<_>>() {
-            if !joining.contains(&mode) && self.arms.iter().all(|(other, _)| *other != mode) {
-                joining.push(mode);
-            }
-        }
-        self.arms.extend(joining.into_iter().take(at_most).map(|mode| (mode, ArmState::Alive)));
-    }
-
-    /// Whether no arm is left that could be better than the present setting.
+    /// Whether at most one arm is left that can be better than the present setting.
     pub(crate) fn is_decided(&self) -> bool {
-        self.cuts == CUTS.len() && self.candidates().len() <= 1 || self.candidates().is_empty()
+        self.candidates().iter().filter(|arm| !self.is_fixed(**arm)).count() <= 1
     }
 
     /// Metric of the goal that no slice has, once every arm of a round was observed.
@@ -274,31 +349,44 @@ impl Race {
     }
 
     pub(crate) fn reports(&self, plan: &TunePlan) -> Vec<ArmReport> {
-        let report = |(at, (mode, state)): (usize, &(DeliveryMode, ArmState))| {
-            let present = |load: usize| {
-                let ratio = |(value, of): &(f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln();
-                mean(self.pairs(OBJECTIVE, [at, PRESENT], load).iter().map(ratio)).map(f64::exp)
-            };
-            ArmReport {
-                mode: *mode,
-                state: state.clone(),
-                slices: self.slices.iter().filter(|slice| slice.arm == at).count() as u32,
-                ratio: (0..plan.loads.len()).map(present).collect(),
-                of_limit: self.standing(plan, at).of_limit.map(f64::exp),
-            }
+        let report = |(at, (mode, state)): (usize, &(DeliveryMode, ArmState))| ArmReport {
+            mode: *mode,
+            state: state.clone(),
+            slices: self.slices.iter().filter(|slice| slice.arm == at).count() as u32,
+            ratio: (0..plan.loads.len()).map(|load| self.typical_ratio(at, load).map(f64::exp)).collect(),
+            of_limit: self.typical_excess(plan, at).map(f64::exp),
         };
         self.arms.iter().enumerate().map(report).collect()
     }
 
-    /// Best arm at each load alone: among those that hold the limits in a typical slice, the one with the lowest cost.
+    /// Logarithm of the typical ratio of the objective to the present setting in the same blocks.
+    fn typical_ratio(&self, arm: usize, load: usize) -> Option<f64> {
+        let ratio = |(value, of): (f64, f64)| (value.max(1e-12) / of.max(1e-12)).ln();
+        mean(self.pairs(OBJECTIVE, [arm, PRESENT], load).into_iter().map(ratio))
+    }
+
+    /// Logarithm of the largest typical ratio of a limited quantity to its limit.
+    fn typical_excess(&self, plan: &TunePlan, arm: usize) -> Option<f64> {
+        let of_limit = |(at, load): (usize, usize)| {
+            let pairs = self.beside_limit(plan, arm, at, load).into_iter();
+            mean(pairs.map(|(value, bound)| (value.max(1e-12) / bound.max(1e-12)).ln()))
+        };
+        limits_and_loads(plan).filter_map(of_limit).reduce(f64::max)
+    }
+
+    /// Best arm at each load alone: among those that probably hold the limits, the one with the lowest expected cost.
     pub(crate) fn preferred(&self, plan: &TunePlan) -> Vec<Option<DeliveryMode>> {
-        let observed = (0..self.arms.len())
-            .filter(|arm| !matches!(self.arms[*arm].1, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. }));
-        let standings: Vec<(usize, Standing)> = observed.map(|arm| (arm, self.standing(plan, arm))).collect();
+        let is_possible =
+            |arm: &usize| !matches!(self.arms[*arm].1, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. });
+        let holds = |arm: &usize, load: usize| {
+            (0..plan.goal.limits.len()).all(|limit| {
+                self.expected_excess(plan, *arm, (limit, load)).is_none_or(|excess| excess.value.mean <= 0.0)
+            })
+        };
         let best = |load: usize| {
-            let holds = standings.iter().filter(|(_, standing)| standing.of_limit.is_none_or(|excess| excess <= 0.0));
-            let of_load = holds.filter_map(|(arm, standing)| Some((*arm, standing.cost[load]?)));
-            of_load.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(arm, _)| self.arms[arm].0)
+            let arms = (0..self.arms.len()).filter(is_possible).filter(|arm| self.has_slices(*arm));
+            let cost = |arm: &usize| self.expected_cost(plan, *arm, PRESENT, load).value.mean;
+            arms.filter(|arm| holds(arm, load)).min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|arm| self.arms[arm].0)
         };
         (0..plan.loads.len()).map(best).collect()
     }
@@ -324,12 +412,4 @@ fn limits_and_loads(plan: &TunePlan) -> impl Iterator<Item = (usize, usize)> + u
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / f64::from(count))
-}
-
-/// Standard error of a mean. `None` for fewer than two values.
-fn standard_error(values: &[f64]) -> Option<f64> {
-    let mean = mean(values.iter().copied())?;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    let count = values.len() as f64;
-    (values.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
 }

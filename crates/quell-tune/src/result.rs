@@ -66,8 +66,6 @@ pub enum ArmState {
         /// The limit, as in the text of the goal.
         limit: String,
     },
-    /// Dropped: not among the best when time for more slices of fewer arms was needed.
-    Outpaced,
     /// Abandoned at once, because a slice violated a guard.
     ViolatedGuard {
         /// The guard.

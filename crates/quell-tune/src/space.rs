@@ -107,6 +107,26 @@ impl TuneSpace {
     }
 }
 
+/// Place of a mode in the grid: its family, and its step on each axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GridPlace(GridPoint);
+
+impl GridPlace {
+    /// Places of modes, in the same order. `None` for modes outside the grid.
+    pub(crate) fn of(modes: &[DeliveryMode]) -> Vec<Option<Self>> {
+        let points = TuneSpace::default().points();
+        let place =
+            |mode: &DeliveryMode| points.iter().find(|(_, other)| other == mode).map(|(point, _)| point.clone());
+        modes.iter().map(|mode| place(mode).map(Self)).collect()
+    }
+
+    /// Number of steps between two modes of one family.
+    pub(crate) fn steps_to(&self, other: &Self) -> Option<usize> {
+        let (Self((family, from)), Self((of, to))) = (self, other);
+        (family == of).then(|| from.iter().zip(to).map(|(a, b)| a.abs_diff(*b)).sum())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

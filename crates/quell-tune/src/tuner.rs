@@ -6,21 +6,25 @@ use quell_experiment::{
     SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, paired_z,
 };
 use quell_mode::DeliveryMode;
+use quell_sim::HostProfile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::goal::{TuneGoal, TuneGuard, TuneLimit};
 use crate::load_watch::{LoadChange, LoadWatch};
-use crate::race::{PRESENT, Race};
+use crate::race::Race;
 use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
 use crate::space::TuneSpace;
 
-/// Share of the budget for the search; the rest is for the confirmation.
-const SEARCH_SHARE: f64 = 0.5;
+/// Share of the budget for the search; the rest is for the confirmation, which needs more slices to show that limits hold.
+const SEARCH_SHARE: f64 = 0.7;
+const SEARCH_SHARE_WITH_LIMITS: f64 = 0.4;
+/// Share of the time that is left for the confirmation of one candidate, if others may have to be confirmed after it.
+const CONFIRM_SHARE: f64 = 0.6;
 /// Maximum number of candidates that are confirmed one after another.
 const CONFIRMATIONS_MAX: usize = 4;
-/// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 2 %.
-const LIMIT_Z: f64 = 2.054;
+/// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 5 %.
+pub(crate) const LIMIT_Z: f64 = 1.645;
 /// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
 const CONFIRM_BLOCKS_MIN: u64 = 6;
 
@@ -38,6 +42,9 @@ pub struct TunePlan {
     pub arms: Vec<DeliveryMode>,
     /// Grid in which neighbors of the best arms are tried. Without it, only `arms` are tried.
     pub space: Option<TuneSpace>,
+    /// Hosts of the model whose responses to modes are the search's first belief. All shipped ones, if not stated.
+    #[serde(default = "model_hosts")]
+    pub model_hosts: Vec<String>,
     /// Names of the loads, at least one. Blocks take turns.
     pub loads: Vec<String>,
     /// Time for which each slice is observed, in ms. An arm that violates a guard is left after at most one slice.
@@ -63,6 +70,7 @@ impl TunePlan {
             present,
             arms: space.coarse(),
             space: Some(space),
+            model_hosts: model_hosts(),
             loads: vec!["present".to_owned()],
             slice_ms: 200,
             settle_ms: 10,
@@ -84,7 +92,14 @@ impl TunePlan {
         let loads = self.loads.len() as u64;
         let search = 3 * (self.arms.len() as u64 + 2) * loads * self.slice_and_settle_ms();
         let confirm = 4 * CONFIRM_BLOCKS_MIN * loads * self.slice_and_settle_ms();
-        ((search as f64 / SEARCH_SHARE) as u64).max((confirm as f64 / (1.0 - SEARCH_SHARE)) as u64) + 1
+        let share = self.search_share();
+        ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share)) as u64) + 1
+    }
+
+    /// Share of the budget for the search.
+    #[must_use]
+    pub fn search_share(&self) -> f64 {
+        if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
     }
 
     /// Checks the conditions that the type does not enforce.
@@ -107,6 +122,11 @@ impl TunePlan {
         }
         Ok(())
     }
+}
+
+/// Names of the shipped hosts.
+fn model_hosts() -> Vec<String> {
+    HostProfile::shipped_names().map(str::to_owned).collect()
 }
 
 /// Why a plan is invalid.
@@ -158,8 +178,6 @@ struct Confirming {
 pub struct Tuner {
     plan: TunePlan,
     race: Race,
-    /// Arms that may win, the best first, once the race is over.
-    finalists: Vec<usize>,
     confirming: Option<Confirming>,
     confirmations: Vec<Confirmation>,
     load_watch: LoadWatch,
@@ -174,18 +192,10 @@ impl Tuner {
     /// When the plan is invalid.
     pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
         plan.check()?;
-        let race = Race::new(&plan);
+        let race = Race::new(&plan, confirm_slices(&plan));
         let load_watch = LoadWatch::new(plan.loads.len());
-        let mut tuner = Self {
-            plan,
-            race,
-            finalists: Vec::new(),
-            confirming: None,
-            confirmations: Vec::new(),
-            load_watch,
-            spent_ms: 0.0,
-            ended: None,
-        };
+        let mut tuner =
+            Self { plan, race, confirming: None, confirmations: Vec::new(), load_watch, spent_ms: 0.0, ended: None };
         if tuner.race.is_decided() {
             tuner.answer(TuneAnswer::NoSettingBetter);
         }
@@ -340,37 +350,22 @@ impl Tuner {
             self.ended = Some((TuneAnswer::None, TuneEnd::MetricUnreadable { metric }));
             return;
         }
-        let budget_ms = self.plan.budget_ms as f64 * SEARCH_SHARE;
-        let loads = self.plan.loads.len();
-        let rounds = f64::from(self.race.block()) / loads as f64;
-        if rounds >= 3.0 {
-            self.race.drop_worse(&self.plan);
-            self.race.cut(&self.plan, self.spent_ms / budget_ms);
-        }
-        let arms = self.race.candidates().len() + 1;
-        let round_ms = (arms * loads) as f64 * self.plan.slice_and_settle_ms() as f64;
+        let budget_ms = self.plan.budget_ms as f64 * self.plan.search_share();
+        let round_ms = self.race.slices_of_round(&self.plan) as f64 * self.plan.slice_and_settle_ms() as f64;
         if self.race.is_decided() || self.spent_ms + round_ms > budget_ms {
-            self.finalists = self.race.finalists(&self.plan);
             self.confirm_next();
         }
     }
 
-    /// Begins to confirm the best finalist that is left. There is none better if the present setting is the next.
+    /// Begins to confirm the most promising arm that is left. If none is left, no setting is better.
     fn confirm_next(&mut self) {
-        while !self.finalists.is_empty() {
-            let arm = self.finalists.remove(0);
-            if arm == PRESENT || self.confirmations.len() == CONFIRMATIONS_MAX {
-                break;
-            }
-            if self.race.is_finalist(arm) {
-                self.confirming = Some(Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
-                if self.next_experiment() {
-                    return;
-                }
-            }
+        let tried: Vec<DeliveryMode> = self.confirmations.iter().map(|one| one.mode).collect();
+        let finalist = if tried.len() < CONFIRMATIONS_MAX { self.race.finalist(&self.plan, &tried) } else { None };
+        self.confirming = finalist.map(|arm| Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
+        if self.confirming.is_none() || !self.next_experiment() {
+            self.confirming = None;
+            self.answer(TuneAnswer::NoSettingBetter);
         }
-        self.confirming = None;
-        self.answer(TuneAnswer::NoSettingBetter);
     }
 
     fn criterion(&self) -> Option<Criterion> {
@@ -395,7 +390,7 @@ impl Tuner {
         // would decide the gain, but not the limits.
         let has_limits = !self.plan.goal.limits.is_empty();
         let is_last = self.confirmations.len() + 1 == CONFIRMATIONS_MAX;
-        let share = if has_limits && !is_last { 0.45 } else { 1.0 };
+        let share = if has_limits && !is_last { CONFIRM_SHARE } else { 1.0 };
         let loads_left = (self.plan.loads.len() - load) as f64;
         let design = ExperimentDesign {
             slice_ms: self.plan.slice_ms,
@@ -456,6 +451,9 @@ impl Tuner {
         let is_better = verdicts(|verdict| *verdict == ContrastVerdict::Better)
             && !verdicts(|verdict| *verdict == ContrastVerdict::Worse);
         let gain = estimates(&analyses, &self.plan.present.to_string());
+        for (load, experiment) in experiments.iter().enumerate() {
+            self.race.learn(&self.plan, load, experiment);
+        }
         let base = DeliveryMode::default();
         let against_base = if base == self.plan.present { Vec::new() } else { against_base(&experiments) };
         self.confirmations.push(Confirmation { mode, experiments, analyses, holds_limits, present_misses_limit });
@@ -466,6 +464,14 @@ impl Tuner {
             (false, ..) => self.confirm_next(),
         }
     }
+}
+
+/// Number of slices of each arm in the first confirmation.
+fn confirm_slices(plan: &TunePlan) -> f64 {
+    let arms = if plan.present == DeliveryMode::default() { 3 } else { 4 };
+    let loads = plan.loads.len() as u64;
+    let share = (1.0 - plan.search_share()) * if plan.goal.limits.is_empty() { 1.0 } else { CONFIRM_SHARE };
+    plan.budget_ms as f64 * share / (arms * loads * plan.slice_and_settle_ms()) as f64
 }
 
 /// Arms of the present setting in a confirmation.

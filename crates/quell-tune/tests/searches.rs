@@ -9,7 +9,7 @@ use quell_experiment::{ExperimentSubject, LatencyCounts, SetFailure, SliceObserv
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 use quell_tune::{
-    ArmState, RefusedMode, TuneAnswer, TuneEnd, TuneEvent, TunePhase, TunePlan, TuneResult, TuneSpace, tune,
+    ArmReport, ArmState, RefusedMode, TuneAnswer, TuneEnd, TuneEvent, TunePhase, TunePlan, TuneResult, TuneSpace, tune,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -157,7 +157,14 @@ fn a_dominated_arm_gets_no_slice_after_it_is_dropped() {
     let dropped = result.arms.iter().position(|arm| matches!(arm.state, ArmState::Worse { .. })).unwrap();
     let of_dropped = result.slices.iter().filter(|slice| slice.arm == dropped).count();
     let of_present = result.slices.iter().filter(|slice| slice.arm == 0).count();
-    assert!(of_dropped >= 3 && of_dropped * 2 < of_present, "{of_dropped} of {of_present}");
+    assert!(of_dropped * 2 < of_present, "{of_dropped} of {of_present}");
+}
+
+#[test]
+fn modes_that_are_never_tried_are_dropped_if_others_show_that_they_are_worse() {
+    let result = search(&mut Server::new(one_is_best, 2), plan("least cpu"));
+    let is_untried = |arm: &&ArmReport| arm.slices == 0 && matches!(arm.state, ArmState::Worse { .. });
+    assert!(result.arms.iter().filter(is_untried).count() > 20, "{:?}", result.arms);
 }
 
 #[test]
@@ -217,7 +224,8 @@ fn a_mode_that_cannot_be_set_leaves_the_race() {
     let result = search(&mut server, plan("least cpu"));
     let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "suspend40").unwrap();
     assert_eq!(arm.state, ArmState::NotSettable { reason: "refused by the kernel".to_owned() });
-    assert!(["suspend20", "suspend80"].contains(&&*result.answer.mode().unwrap().to_string()), "{:?}", result.answer);
+    let answer = result.answer.mode().unwrap();
+    assert!(one_is_best(&answer, 0).0 < 8.8, "{answer}: there are modes with 8.5 us");
 }
 
 #[test]

@@ -1,0 +1,249 @@
+//! What a search believes of the modes, before and after it observes slices: a Gaussian belief in the logarithm of one
+//! quantity under each mode, relative to `base`.
+//!
+//! Modes inform each other. Before the first slice, the belief has the spread and the correlations that the model shows
+//! over its hosts and loads ([`ModelResponses`]), plus a deviation from the model that neighbors in the grid share. Each
+//! slice updates it (a Kalman filter), so that a few slices of a few modes also tell about the others.
+
+use std::sync::LazyLock;
+
+use quell_mode::DeliveryMode;
+
+use crate::goal::TuneMetric;
+use crate::space::GridPlace;
+
+/// Deviations from the model, as standard deviations of a logarithm.
+struct Deviation {
+    /// Shared by neighbors in the grid; it falls to a third within two steps.
+    smooth: f64,
+    /// Of each mode alone.
+    own: f64,
+    /// Spread of a quantity that the model does not know.
+    unknown: f64,
+}
+
+const LATENCY: Deviation = Deviation { smooth: 0.3, own: 0.05, unknown: 1.0 };
+const WORK: Deviation = Deviation { smooth: 0.1, own: 0.02, unknown: 0.5 };
+
+/// Variance of the level of a block before its first slice, which is as good as unknown.
+const UNKNOWN_LEVEL: f64 = 1e4;
+/// Residual in standard deviations above which a slice counts less.
+const OUTLIER: f64 = 2.5;
+
+/// A normal distribution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Normal {
+    pub(crate) mean: f64,
+    pub(crate) variance: f64,
+}
+
+/// Belief in one quantity at one load.
+#[derive(Debug, Clone)]
+pub(crate) struct Belief {
+    modes: usize,
+    /// Of each mode, and last of the level of the current block.
+    mean: Vec<f64>,
+    /// Row by row.
+    covariance: Vec<f64>,
+    /// Levels of the blocks so far: logarithm of the quantity under `base`.
+    levels: Vec<f64>,
+}
+
+impl Belief {
+    /// The belief in `metric` before any slice. `hosts` are those of the model that count.
+    pub(crate) fn new(metric: &TuneMetric, modes: &[DeliveryMode], hosts: &[String]) -> Self {
+        let count = modes.len();
+        let size = count + 1;
+        let mut belief =
+            Self { modes: count, mean: vec![0.0; size], covariance: vec![0.0; size * size], levels: Vec::new() };
+        let base = DeliveryMode::default();
+        let deviation = match metric {
+            TuneMetric::Latency { .. } => LATENCY,
+            _ => WORK,
+        };
+        let responses = MODEL.of(metric, modes, hosts);
+        let places = GridPlace::of(modes);
+        let steps = |a: usize, b: usize| places[a].as_ref()?.steps_to(places[b].as_ref()?);
+        for a in (0..count).filter(|a| modes[*a] != base) {
+            belief.mean[a] = responses.mean[a].unwrap_or(0.0);
+            for b in (0..count).filter(|b| modes[*b] != base) {
+                let is_known = responses.mean[a].is_some() && responses.mean[b].is_some();
+                let spread = if is_known { deviation.smooth } else { deviation.unknown };
+                let (shared, own) = match steps(a, b) {
+                    _ if a == b => (1.0, deviation.own),
+                    steps => (steps.map_or(0.0, |steps| (-0.55 * steps as f64).exp()), 0.0),
+                };
+                belief.covariance[a * size + b] = responses.covariance(a, b) + spread.powi(2) * shared + own.powi(2);
+            }
+        }
+        belief
+    }
+
+    /// Begins a block, whose level is unknown.
+    pub(crate) fn begin_block(&mut self) {
+        let (size, level) = (self.modes + 1, self.modes);
+        if self.covariance[level * size + level] > 0.0 && self.covariance[level * size + level] < UNKNOWN_LEVEL {
+            self.levels.push(self.mean[level]);
+        }
+        for other in 0..size {
+            self.covariance[level * size + other] = 0.0;
+            self.covariance[other * size + level] = 0.0;
+        }
+        self.covariance[level * size + level] = UNKNOWN_LEVEL;
+    }
+
+    /// Updates the belief with the logarithm of the quantity in a slice. `noise` is the standard deviation of slices.
+    /// Returns the logarithm of how probable the slice was.
+    pub(crate) fn observe(&mut self, mode: usize, log_value: f64, noise: f64) -> f64 {
+        let (size, level) = (self.modes + 1, self.modes);
+        let with: Vec<f64> =
+            (0..size).map(|at| self.covariance[at * size + mode] + self.covariance[at * size + level]).collect();
+        let residual = log_value - self.mean[mode] - self.mean[level];
+        let expected = with[mode] + with[level];
+        let spread = (expected + noise.powi(2)).sqrt();
+        let outlying = (residual.abs() / spread / OUTLIER).max(1.0);
+        let variance = expected + (noise * outlying).powi(2);
+        for a in 0..size {
+            let gain = with[a] / variance;
+            self.mean[a] += gain * residual;
+            let row = &mut self.covariance[a * size..(a + 1) * size];
+            row.iter_mut().zip(&with).for_each(|(cell, with)| *cell -= gain * with);
+        }
+        -spread.ln() - 0.5 * (residual / spread / outlying).powi(2) - outlying.ln()
+    }
+
+    /// Logarithm of the ratio of the quantity under two modes.
+    pub(crate) fn ratio(&self, of: usize, to: usize) -> Normal {
+        let size = self.modes + 1;
+        let cell = |a: usize, b: usize| self.covariance[a * size + b];
+        let variance = cell(of, of) + cell(to, to) - 2.0 * cell(of, to);
+        Normal { mean: self.mean[of] - self.mean[to], variance: variance.max(0.0) }
+    }
+
+    /// Logarithm of the quantity under `base` in a typical block, and the variance from block to block. `None` before
+    /// the second block.
+    pub(crate) fn level(&self) -> Option<(Normal, f64)> {
+        let count = self.levels.len() as f64;
+        let mean = self.levels.iter().sum::<f64>() / count;
+        let squares: f64 = self.levels.iter().map(|level| (level - mean).powi(2)).sum();
+        (count >= 2.0).then(|| {
+            let between = squares / (count - 1.0);
+            (Normal { mean, variance: between / count }, between)
+        })
+    }
+}
+
+/// Standard deviations of slices that are considered. Their steps are as precise as an estimate from some 10 slices.
+const NOISES: [f64; 11] = [0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63, 1.0];
+/// Difference of logarithms of probabilities at which a standard deviation is no longer considered.
+const IMPLAUSIBLE: f64 = 12.0;
+
+/// A belief for each plausible standard deviation of the slices.
+#[derive(Debug, Clone)]
+pub(crate) struct Estimates(Vec<Estimate>);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Estimate {
+    /// Standard deviation of slices.
+    pub(crate) noise: f64,
+    pub(crate) belief: Belief,
+    /// Logarithm of how probable the slices were.
+    likelihood: f64,
+}
+
+impl Estimates {
+    pub(crate) fn new(prior: &Belief) -> Self {
+        Self(NOISES.iter().map(|noise| Estimate { noise: *noise, belief: prior.clone(), likelihood: 0.0 }).collect())
+    }
+
+    /// Updates the beliefs with the slices of a block: mode, and logarithm of the quantity.
+    pub(crate) fn observe_block(&mut self, slices: &[(usize, f64)]) {
+        if slices.is_empty() {
+            return;
+        }
+        for Estimate { noise, belief, likelihood } in &mut self.0 {
+            belief.begin_block();
+            *likelihood += slices.iter().map(|(mode, log)| belief.observe(*mode, *log, *noise)).sum::<f64>();
+        }
+        let best = self.best().likelihood;
+        self.0.retain(|estimate| estimate.likelihood > best - IMPLAUSIBLE);
+    }
+
+    /// The estimate under which the slices were most probable.
+    pub(crate) fn best(&self) -> &Estimate {
+        let best = self.0.iter().max_by(|a, b| a.likelihood.total_cmp(&b.likelihood));
+        best.unwrap_or_else(|| unreachable!("the best one is retained"))
+    }
+}
+
+/// What the model says of each mode of the grid relative to `base`, on each of its hosts at several loads.
+#[derive(Debug)]
+struct ModelResponses {
+    modes: Vec<DeliveryMode>,
+    rows: Vec<ResponseRow>,
+}
+
+#[derive(Debug)]
+struct ResponseRow {
+    host: String,
+    metric: String,
+    /// Logarithms of ratios, by mode.
+    values: Vec<Option<f64>>,
+}
+
+/// Selected responses: for each mode its mean, and its deviations from it by row.
+struct Selected {
+    mean: Vec<Option<f64>>,
+    deviations: Vec<Vec<f64>>,
+}
+
+static MODEL: LazyLock<ModelResponses> = LazyLock::new(|| ModelResponses::parse(include_str!("../data/model.tsv")));
+
+impl ModelResponses {
+    /// Parses the table, which a test writes and checks.
+    fn parse(table: &str) -> Self {
+        let mut lines = table.lines();
+        let modes = lines.next().unwrap_or_default().split('\t').skip(3).filter_map(|text| text.parse().ok()).collect();
+        let row = |line: &str| {
+            let mut cells = line.split('\t');
+            let mut word = || cells.next().unwrap_or_default().to_owned();
+            let (host, _load, metric) = (word(), word(), word());
+            ResponseRow { host, metric, values: cells.map(|cell| cell.parse().ok()).collect() }
+        };
+        Self { modes, rows: lines.map(row).collect() }
+    }
+
+    fn of(&self, metric: &TuneMetric, modes: &[DeliveryMode], hosts: &[String]) -> Selected {
+        let name = match metric {
+            TuneMetric::Latency { quantile } if *quantile < 0.75 => "p50",
+            TuneMetric::Latency { .. } => "p99",
+            TuneMetric::Cpu | TuneMetric::Busy => "cpu",
+            _ => "",
+        };
+        let rows: Vec<&ResponseRow> =
+            self.rows.iter().filter(|row| row.metric == name && hosts.contains(&row.host)).collect();
+        let columns: Vec<Option<usize>> =
+            modes.iter().map(|mode| self.modes.iter().position(|other| other == mode)).collect();
+        let values = |column: &Option<usize>| -> Option<Vec<f64>> {
+            let values = rows.iter().map(|row| row.values.get((*column)?).copied().flatten());
+            values.collect::<Option<Vec<f64>>>().filter(|values| values.len() > 1)
+        };
+        let (mut mean, mut deviations) = (Vec::new(), Vec::new());
+        for column in &columns {
+            let values = values(column);
+            let of_mode = values.as_ref().map(|values| values.iter().sum::<f64>() / values.len() as f64);
+            mean.push(of_mode);
+            let deviation = |value: f64| value - of_mode.unwrap_or(0.0);
+            deviations.push(values.unwrap_or_default().into_iter().map(deviation).collect());
+        }
+        Selected { mean, deviations }
+    }
+}
+
+impl Selected {
+    fn covariance(&self, a: usize, b: usize) -> f64 {
+        let (a, b) = (&self.deviations[a], &self.deviations[b]);
+        let products: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+        if a.len().min(b.len()) > 1 { products / (a.len() as f64 - 1.0) } else { 0.0 }
+    }
+}
