@@ -52,7 +52,7 @@ struct queue {
 
 	/* State, not counters. */
 	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
-	__u64 polled_at;  /* end of the last poll; 0: none yet */
+	__u64 timed_at;   /* enabled_ns, masked_ns and suspended_ns count up to this end of a poll; 0: none yet */
 	__u64 flags;
 	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
 	__u64 poller;     /* of the last poll */
@@ -222,10 +222,6 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	/* A budget of 0 is netpoll's, which receives nothing. */
 	if (!queue || !budget)
 		return 0;
-	if (!napi_watchdog)
-		napi_watchdog = (__u64)napi->timer.function;
-	if (!TIMES_SOFTIRQS)
-		now = bpf_ktime_get_ns();
 	task = bpf_get_current_task_btf();
 	state = napi->state;
 	flags = queue->flags;
@@ -248,7 +244,43 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	else if (flags & FULL && queue->poller <= RESCHEDULED)
 		poller = queue->poller;
 	else
-		poller = queue->polled_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
+		poller = queue->timed_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
+
+	/*
+	 * Whether the interrupt is masked after this poll. Only a poll that completes (napi_complete_done) can enable it. Its
+	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
+	 */
+	if (work >= budget || busy || state & SCHED)
+		masked = 1;
+	else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout)
+		masked = 0;
+	else
+		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
+			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
+
+	if (poller <= KSOFTIRQD)
+		add(queue->softirq_ns, took);
+	barrier_var(poller);
+	if (poller < POLLERS)
+		add(queue->polls[poller], 1);
+	if (!work)
+		add(queue->empty, 1);
+	else
+		add(queue->packets, work);
+	if (timer_fired && work < budget)
+		queue->timer_fired = 0;
+	queue->poller = poller;
+	queue->tid = task->pid;
+	queue->budget = budget;
+	queue->deferrals = napi->defer_hard_irqs_count;
+
+	/* The interrupt was enabled and is enabled again: no wait has a bound, and a later poll adds to enabled_ns. */
+	if (!now && flags & ENABLED && !masked) {
+		add(queue->interrupt_packets, work);
+		return 0;
+	}
+	if (!now)
+		now = bpf_ktime_get_ns();
 
 	/* Where the wait of these packets began. */
 	if (work) {
@@ -264,8 +296,11 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 				add(queue->waits[bucket], work);
 		}
 	}
-	if (queue->polled_at) {
-		since = now - queue->polled_at;
+	if (!queue->timed_at) {
+		/* The first poll of the instance. */
+		napi_watchdog = (__u64)napi->timer.function;
+	} else {
+		since = now - queue->timed_at;
 		if (flags & ENABLED) {
 			add(queue->enabled_ns, since);
 		} else if (poller == PROGRAM && is_suspended(napi, deferral, now)) {
@@ -275,46 +310,17 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 			add(queue->masked_ns, since);
 		}
 	}
-	if (poller <= KSOFTIRQD)
-		add(queue->softirq_ns, took);
-	barrier_var(poller);
-	if (poller < POLLERS)
-		add(queue->polls[poller], 1);
-	if (!work)
-		add(queue->empty, 1);
-	else
-		add(queue->packets, work);
+	queue->timed_at = now;
 
-	/*
-	 * What this poll left behind. Only a poll that completes (napi_complete_done) can enable the interrupt. Its
-	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
-	 */
-	flags &= EXPOSED;
-	if (work >= budget) {
-		flags |= FULL;
-		add(queue->budget_exhausted, 1);
-		masked = 1;
-	} else if (busy || state & SCHED) {
-		masked = 1;
-	} else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout) {
-		masked = 0;
-	} else {
-		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
-			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
-	}
 	if (work < budget) {
-		if (timer_fired)
-			queue->timer_fired = 0;
 		queue->emptied_at = now;
-		flags &= ~EXPOSED;
+		flags = 0;
+	} else {
+		add(queue->budget_exhausted, 1);
+		flags = (flags & EXPOSED) | FULL;
 	}
 	if (!masked)
 		flags |= ENABLED | EXPOSED;
-	queue->polled_at = now;
-	queue->poller = poller;
-	queue->tid = task->pid;
-	queue->budget = budget;
-	queue->deferrals = napi->defer_hard_irqs_count;
 	queue->flags = flags;
 	return 0;
 }

@@ -18,7 +18,7 @@ const INTERRUPT_PACKETS: usize = POLLERS + 7;
 const WAIT_NS: usize = POLLERS + 8;
 const SOFTIRQ_NS: usize = POLLERS + 9;
 const WAITS: usize = POLLERS + 10;
-const POLLED_AT: usize = WAITS + BUCKETS + 1;
+const TIMED_AT: usize = WAITS + BUCKETS + 1;
 const FLAGS: usize = WAITS + BUCKETS + 2;
 /// Size of `struct queue` in words of 64 bits.
 pub(crate) const WORDS: usize = NAPI + 1;
@@ -105,8 +105,8 @@ impl PollCounters {
     /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
     /// with the interrupt enabled or masked.
     pub(crate) fn at(mut words: [u64; WORDS], can: Abilities, now_ns: u64) -> Self {
-        if words[POLLED_AT] > 0 {
-            let since_poll = now_ns.saturating_sub(words[POLLED_AT]);
+        if words[TIMED_AT] > 0 {
+            let since_poll = now_ns.saturating_sub(words[TIMED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }
         Self { words, can }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_time_since_the_last_poll_counts_by_the_state_that_it_left() {
-        let idle = |flags| counters(&[(POLLED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
+        let idle = |flags| counters(&[(TIMED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
         assert_eq!((idle(ENABLED).enabled_ns, idle(ENABLED).masked_ns), (4_000, 0));
         assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
         let unpolled = QueueSample { program_found_suspended: Some(0), softirq_ns: Some(0), ..QueueSample::default() };
