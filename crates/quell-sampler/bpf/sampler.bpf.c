@@ -46,7 +46,7 @@ struct queue {
 	__u64 interrupt_packets;
 	/* Sum of the waits of the others. */
 	__u64 wait_ns;
-	/* Time of polls in softirqs; counted only if quell_softirq is attached. */
+	/* Time of polls in softirqs, estimated from timed ones; counted only if quell_softirq is attached. */
 	__u64 softirq_ns;
 	__u64 waits[WAITS];
 
@@ -84,13 +84,20 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* When this CPU began its current NET_RX softirq, or ended its last poll. */
+/* One of so many NET_RX softirqs is timed, because a read of the clock is the largest part of a program's cost. */
+#define SOFTIRQS_PER_TIMED 8
+
+struct cpu {
+	__u64 poll_began; /* begin of the current NET_RX softirq, or end of its last poll; 0: it is not timed */
+	__u64 random;     /* linear congruential generator (Knuth, MMIX): softirqs can alternate between queues */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} poll_began SEC(".maps");
+	__type(value, struct cpu);
+} cpus SEC(".maps");
 
 /* Set by the loader: bits of napi_struct.state, and the number of the softirq, which are values of anonymous enums. */
 const volatile __u64 SCHED;
@@ -182,26 +189,25 @@ static __always_inline int is_suspended(struct napi_struct *napi, struct deferra
 	       (__u64)napi->timer._softexpires >= now + deferral.gro_flush_timeout;
 }
 
-/* Time since the softirq of this CPU began or since its last poll ended. A poll of any instance ends the previous one. */
-static __always_inline __u64 end_poll(__u64 now)
+static __always_inline struct cpu *this_cpu(void)
 {
-	__u64 *began, took;
 	__u32 zero = 0;
 
-	began = bpf_map_lookup_elem(&poll_began, &zero);
-	if (!began)
-		return 0;
-	/* A CPU whose softirq began before the programs were loaded has no beginning yet. */
-	took = *began ? now - *began : 0;
-	*began = now;
-	return took;
+	return bpf_map_lookup_elem(&cpus, &zero);
 }
 
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(quell_softirq, unsigned int vec_nr)
 {
-	if (vec_nr == NET_RX_SOFTIRQ)
-		end_poll(bpf_ktime_get_ns());
+	struct cpu *cpu;
+
+	if (vec_nr != NET_RX_SOFTIRQ)
+		return 0;
+	cpu = this_cpu();
+	if (!cpu)
+		return 0;
+	cpu->random = cpu->random * 6364136223846793005ULL + 1442695040888963407ULL;
+	cpu->poll_began = (cpu->random >> 32) % SOFTIRQS_PER_TIMED ? 0 : bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -212,12 +218,18 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	struct queue *queue = queue_of(napi->napi_id);
 	struct deferral deferral;
 	struct task_struct *task;
+	struct cpu *cpu;
 	__u64 now = 0, took = 0, state, flags, timer_fired, poller, since, bucket;
 	int busy, masked;
 
 	if (TIMES_SOFTIRQS) {
-		now = bpf_ktime_get_ns();
-		took = end_poll(now);
+		cpu = this_cpu();
+		/* A poll of any instance ends the previous one. */
+		if (cpu && cpu->poll_began) {
+			now = bpf_ktime_get_ns();
+			took = (now - cpu->poll_began) * SOFTIRQS_PER_TIMED;
+			cpu->poll_began = now;
+		}
 	}
 	/* A budget of 0 is netpoll's, which receives nothing. */
 	if (!queue || !budget)
