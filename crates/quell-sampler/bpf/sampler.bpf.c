@@ -7,7 +7,7 @@
  * that bit shortly before the tracepoint, so two programs can overlap for some instructions and lose a count. Atomic
  * counters would prevent this, for a third more time.
  *
- * src/counters.rs reads the map. Both files must agree on the order of the words of struct queue.
+ * src/counters.rs reads the map. Both files must agree on the layout of struct queue.
  */
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
@@ -33,33 +33,36 @@ enum poller {
 #define WAITS 224
 
 struct queue {
-	__u64 polls[POLLERS];
+	/* State, and the counters that most polls change: as few cache lines as possible. */
+	__u64 timed_at;   /* enabled_ns, masked_ns and suspended_ns count up to this end of a poll; 0: none yet */
+	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
+	__u32 flags;
+	__u32 poller;      /* of the last poll */
+	__u32 napi;        /* NAPI ID, set by user space */
+	__u32 tid;         /* thread that ran the last poll */
+	__u32 budget;      /* of the last poll */
+	__u32 deferrals;   /* empty polls that the interrupt stays masked for, after the last poll */
+	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
 	__u64 packets;
-	__u64 empty;
-	__u64 budget_exhausted;
-	__u64 program_found_suspended;
+	/* Sum of the waits of packets, except interrupt_packets. */
+	__u64 wait_ns;
+
+	__u64 polls[POLLERS];
+	/* Time of polls in softirqs, estimated from timed ones; counted only if quell_softirq is attached. */
+	__u64 softirq_ns;
+
+	/* Packets that came while the interrupt was enabled: their wait is the interrupt's latency. */
+	__u64 interrupt_packets;
 	/* Time up to a poll, by the state of the interrupt before that poll. */
 	__u64 enabled_ns;
 	__u64 masked_ns;
 	__u64 suspended_ns;
-	/* Packets that came while the interrupt was enabled: their wait is the interrupt's latency. */
-	__u64 interrupt_packets;
-	/* Sum of the waits of the others. */
-	__u64 wait_ns;
-	/* Time of polls in softirqs, estimated from timed ones; counted only if quell_softirq is attached. */
-	__u64 softirq_ns;
-	__u64 waits[WAITS];
+	__u64 program_found_suspended;
+	__u64 empty;
+	__u64 budget_exhausted;
+	__u64 reserved; /* so that waits begins a cache line */
 
-	/* State, not counters. */
-	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
-	__u64 timed_at;   /* enabled_ns, masked_ns and suspended_ns count up to this end of a poll; 0: none yet */
-	__u64 flags;
-	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
-	__u64 poller;     /* of the last poll */
-	__u64 tid;        /* thread that ran the last poll */
-	__u64 deferrals;  /* empty polls that the interrupt stays masked for, after the last poll */
-	__u64 budget;     /* of the last poll */
-	__u64 napi;       /* NAPI ID, set by user space */
+	__u64 waits[WAITS];
 };
 
 #define ENABLED 1    /* the last poll enabled the interrupt */
@@ -247,7 +250,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	else if (busy)
 		poller = PROGRAM;
 	/* The poll after a loop has the budget of the loop. A softirq has the weight of the instance. */
-	else if (queue->poller == PROGRAM && queue->tid == task->pid && queue->budget == budget && !timer_fired)
+	else if (queue->poller == PROGRAM && queue->tid == (__u32)task->pid && queue->budget == budget && !timer_fired)
 		poller = PROGRAM_LAST;
 	else if (is_ksoftirqd(task))
 		poller = KSOFTIRQD;
