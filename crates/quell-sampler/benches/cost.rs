@@ -1,13 +1,19 @@
 //! Cost of the sampler: run time of its programs, as the kernel accounts it, and CPU time per request with and without
 //! it. A request is one datagram that this process sends and receives over a veth pair, so that its CPU time includes the
 //! softirqs of both. Rounds with and without the sampler alternate. Needs root.
+//!
+//! The kernel's accounting is part of the run time. An empty program at the same tracepoint shows how large that part is:
+//! its rounds alternate with those of the sampler. clang-14 compiles it, because no other program needs it.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints its figures, and panics on failure")]
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 
-use aya::programs::loaded_programs;
+use aya::programs::{BtfTracePoint, loaded_programs};
 use aya::sys::{Stats, enable_stats};
+use aya::{Btf, Ebpf};
 use quell_linux::clock;
 use quell_linux::event::Trigger;
 use quell_linux::netdev::PartialNapiSettings;
@@ -15,7 +21,7 @@ use quell_sampler::Sampler;
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram};
 
 const ROUNDS: usize = 40;
-const REQUESTS: u32 = 10_000;
+const REQUESTS: u32 = 5_000;
 
 fn main() {
     let defer = PartialNapiSettings {
@@ -29,16 +35,26 @@ fn main() {
         let program = UdpProgram::start(&lab, Trigger::Level);
         lab.set_napi(&settings);
         requests(&program);
-        println!("{mode}:");
-        ratio(&lab, &program);
-        run_time(&lab, &program);
+        for (command, attach) in [("quell top", for_top as Attach), ("quell attach", for_attach)] {
+            println!("{mode}, programs of `{command}`:");
+            ratio(&program, || attach(&lab));
+            run_time(&program, || attach(&lab));
+        }
     }
 }
 
-fn sampler(lab: &TestLab) -> Sampler {
+type Attach = fn(&TestLab) -> Sampler;
+
+/// With the programs at timers and softirqs.
+fn for_top(lab: &TestLab) -> Sampler {
     let mut sampler = Sampler::attach(Path::new("/sys")).unwrap();
     sampler.select(lab.napis.iter().copied().collect()).unwrap();
     sampler
+}
+
+/// Only the program at polls.
+fn for_attach(lab: &TestLab) -> Sampler {
+    Sampler::of(Path::new("/sys"), lab.napis.iter().copied()).unwrap()
 }
 
 /// CPU time per request in nanoseconds.
@@ -51,9 +67,9 @@ fn requests(program: &UdpProgram) -> f64 {
     (clock::process_cpu_ns() - before_ns) as f64 / f64::from(REQUESTS)
 }
 
-fn ratio(lab: &TestLab, program: &UdpProgram) {
+fn ratio(program: &UdpProgram, attach: impl Fn() -> Sampler) {
     let with_sampler = || {
-        let _sampler = sampler(lab);
+        let _sampler = attach();
         requests(program)
     };
     let mut without = Vec::new();
@@ -82,16 +98,62 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-fn run_time(lab: &TestLab, program: &UdpProgram) {
+/// An empty program at the tracepoint, detached on drop.
+fn empty() -> Ebpf {
+    let object = std::env::temp_dir().join(format!("quell-empty-{}.o", std::process::id()));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/empty.bpf.c");
+    let mut clang = Command::new("clang-14");
+    assert!(clang.args(["-O2", "-target", "bpfel", "-c", source, "-o"]).arg(&object).status().unwrap().success());
+    let mut programs = Ebpf::load(&std::fs::read(&object).unwrap()).unwrap();
+    std::fs::remove_file(object).unwrap();
+    let program: &mut BtfTracePoint = programs.program_mut(EMPTY).unwrap().try_into().unwrap();
+    program.load("napi_poll", &Btf::from_sys_fs().unwrap()).unwrap();
+    program.attach().unwrap();
+    programs
+}
+
+const EMPTY: &str = "quell_empty";
+
+/// Mean run time of each program in nanoseconds per run, with the time that the empty program does not take.
+fn run_time(program: &UdpProgram, attach: impl Fn() -> Sampler) {
     let _stats = enable_stats(Stats::RunTime).unwrap();
-    let _sampler = sampler(lab);
-    (0..5).for_each(|_| {
-        requests(program);
-    });
-    for program in loaded_programs().map(Result::unwrap) {
-        if let Some(name) = program.name_as_str().filter(|name| name.starts_with("quell_")) {
-            let (ns, runs) = (program.run_time().as_nanos(), program.run_count());
-            println!("  {name}: {} ns a run, {runs} runs", ns / u128::from(runs.max(1)));
+    let mut rounds: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let of_sampler = || {
+            let _sampler = attach();
+            requests(program);
+            run_times()
+        };
+        let of_empty = || {
+            let _empty = empty();
+            requests(program);
+            run_times()[EMPTY]
+        };
+        let (sampler, empty) = match round % 2 {
+            0 => (of_sampler(), of_empty()),
+            _ => {
+                let empty = of_empty();
+                (of_sampler(), empty)
+            }
+        };
+        for (name, ns) in sampler {
+            rounds.entry(name).or_default().push((ns, ns - empty));
         }
     }
+    for (name, rounds) in rounds {
+        let (gross, net): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+        let ((gross, _), (net, error)) = (mean_and_error(&gross), mean_and_error(&net));
+        let half = 2.0 * error;
+        println!("  {name}: {gross:.0} ns a run, {net:.1} ± {half:.1} ns (95 %) more than an empty program");
+    }
+}
+
+/// Run time per run in nanoseconds of each loaded program of this benchmark.
+fn run_times() -> BTreeMap<String, f64> {
+    let programs = loaded_programs().map(Result::unwrap).filter(|program| program.run_count() > 0);
+    let times = programs.filter_map(|program| {
+        let name = program.name_as_str().filter(|name| name.starts_with("quell_"))?;
+        Some((name.to_owned(), program.run_time().as_nanos() as f64 / program.run_count() as f64))
+    });
+    times.collect()
 }

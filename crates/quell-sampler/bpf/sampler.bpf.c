@@ -7,7 +7,7 @@
  * that bit shortly before the tracepoint, so two programs can overlap for some instructions and lose a count. Atomic
  * counters would prevent this, for a third more time.
  *
- * src/counters.rs reads the map. Both files must agree on the order of the words of struct queue.
+ * src/counters.rs reads the map. Both files must agree on the layout of struct queue.
  */
 #include "kernel.h"
 #include <bpf/bpf_core_read.h>
@@ -33,33 +33,36 @@ enum poller {
 #define WAITS 224
 
 struct queue {
-	__u64 polls[POLLERS];
+	/* State, and the counters that most polls change: as few cache lines as possible. */
+	__u64 timed_at;   /* enabled_ns, masked_ns and suspended_ns count up to this end of a poll; 0: none yet */
+	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
+	__u32 flags;
+	__u32 poller;      /* of the last poll */
+	__u32 napi;        /* NAPI ID, set by user space */
+	__u32 tid;         /* thread that ran the last poll */
+	__u32 budget;      /* of the last poll */
+	__u32 deferrals;   /* empty polls that the interrupt stays masked for, after the last poll */
+	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
 	__u64 packets;
-	__u64 empty;
-	__u64 budget_exhausted;
-	__u64 program_found_suspended;
+	/* Sum of the waits of packets, except interrupt_packets. */
+	__u64 wait_ns;
+
+	__u64 polls[POLLERS];
+	/* Time of polls in softirqs, estimated from timed ones; counted only if quell_softirq is attached. */
+	__u64 softirq_ns;
+
+	/* Packets that came while the interrupt was enabled: their wait is the interrupt's latency. */
+	__u64 interrupt_packets;
 	/* Time up to a poll, by the state of the interrupt before that poll. */
 	__u64 enabled_ns;
 	__u64 masked_ns;
 	__u64 suspended_ns;
-	/* Packets that came while the interrupt was enabled: their wait is the interrupt's latency. */
-	__u64 interrupt_packets;
-	/* Sum of the waits of the others. */
-	__u64 wait_ns;
-	/* Time of polls in softirqs; counted only if quell_softirq is attached. */
-	__u64 softirq_ns;
-	__u64 waits[WAITS];
+	__u64 program_found_suspended;
+	__u64 empty;
+	__u64 budget_exhausted;
+	__u64 reserved; /* so that waits begins a cache line */
 
-	/* State, not counters. */
-	__u64 emptied_at; /* end of the last poll that left the ring empty; 0: none yet */
-	__u64 polled_at;  /* end of the last poll; 0: none yet */
-	__u64 flags;
-	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
-	__u64 poller;     /* of the last poll */
-	__u64 tid;        /* thread that ran the last poll */
-	__u64 deferrals;  /* empty polls that the interrupt stays masked for, after the last poll */
-	__u64 budget;     /* of the last poll */
-	__u64 napi;       /* NAPI ID, set by user space */
+	__u64 waits[WAITS];
 };
 
 #define ENABLED 1    /* the last poll enabled the interrupt */
@@ -84,13 +87,20 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* When this CPU began its current NET_RX softirq, or ended its last poll. */
+/* One of so many NET_RX softirqs is timed, because a read of the clock is the largest part of a program's cost. */
+#define SOFTIRQS_PER_TIMED 8
+
+struct cpu {
+	__u64 poll_began; /* begin of the current NET_RX softirq, or end of its last poll; 0: it is not timed */
+	__u64 random;     /* linear congruential generator (Knuth, MMIX): softirqs can alternate between queues */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} poll_began SEC(".maps");
+	__type(value, struct cpu);
+} cpus SEC(".maps");
 
 /* Set by the loader: bits of napi_struct.state, and the number of the softirq, which are values of anonymous enums. */
 const volatile __u64 SCHED;
@@ -182,26 +192,25 @@ static __always_inline int is_suspended(struct napi_struct *napi, struct deferra
 	       (__u64)napi->timer._softexpires >= now + deferral.gro_flush_timeout;
 }
 
-/* Time since the softirq of this CPU began or since its last poll ended. A poll of any instance ends the previous one. */
-static __always_inline __u64 end_poll(__u64 now)
+static __always_inline struct cpu *this_cpu(void)
 {
-	__u64 *began, took;
 	__u32 zero = 0;
 
-	began = bpf_map_lookup_elem(&poll_began, &zero);
-	if (!began)
-		return 0;
-	/* A CPU whose softirq began before the programs were loaded has no beginning yet. */
-	took = *began ? now - *began : 0;
-	*began = now;
-	return took;
+	return bpf_map_lookup_elem(&cpus, &zero);
 }
 
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(quell_softirq, unsigned int vec_nr)
 {
-	if (vec_nr == NET_RX_SOFTIRQ)
-		end_poll(bpf_ktime_get_ns());
+	struct cpu *cpu;
+
+	if (vec_nr != NET_RX_SOFTIRQ)
+		return 0;
+	cpu = this_cpu();
+	if (!cpu)
+		return 0;
+	cpu->random = cpu->random * 6364136223846793005ULL + 1442695040888963407ULL;
+	cpu->poll_began = (cpu->random >> 32) % SOFTIRQS_PER_TIMED ? 0 : bpf_ktime_get_ns();
 	return 0;
 }
 
@@ -212,20 +221,22 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	struct queue *queue = queue_of(napi->napi_id);
 	struct deferral deferral;
 	struct task_struct *task;
+	struct cpu *cpu;
 	__u64 now = 0, took = 0, state, flags, timer_fired, poller, since, bucket;
 	int busy, masked;
 
 	if (TIMES_SOFTIRQS) {
-		now = bpf_ktime_get_ns();
-		took = end_poll(now);
+		cpu = this_cpu();
+		/* A poll of any instance ends the previous one. */
+		if (cpu && cpu->poll_began) {
+			now = bpf_ktime_get_ns();
+			took = (now - cpu->poll_began) * SOFTIRQS_PER_TIMED;
+			cpu->poll_began = now;
+		}
 	}
 	/* A budget of 0 is netpoll's, which receives nothing. */
 	if (!queue || !budget)
 		return 0;
-	if (!napi_watchdog)
-		napi_watchdog = (__u64)napi->timer.function;
-	if (!TIMES_SOFTIRQS)
-		now = bpf_ktime_get_ns();
 	task = bpf_get_current_task_btf();
 	state = napi->state;
 	flags = queue->flags;
@@ -239,7 +250,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	else if (busy)
 		poller = PROGRAM;
 	/* The poll after a loop has the budget of the loop. A softirq has the weight of the instance. */
-	else if (queue->poller == PROGRAM && queue->tid == task->pid && queue->budget == budget && !timer_fired)
+	else if (queue->poller == PROGRAM && queue->tid == (__u32)task->pid && queue->budget == budget && !timer_fired)
 		poller = PROGRAM_LAST;
 	else if (is_ksoftirqd(task))
 		poller = KSOFTIRQD;
@@ -248,7 +259,43 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	else if (flags & FULL && queue->poller <= RESCHEDULED)
 		poller = queue->poller;
 	else
-		poller = queue->polled_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
+		poller = queue->timed_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
+
+	/*
+	 * Whether the interrupt is masked after this poll. Only a poll that completes (napi_complete_done) can enable it. Its
+	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
+	 */
+	if (work >= budget || busy || state & SCHED)
+		masked = 1;
+	else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout)
+		masked = 0;
+	else
+		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
+			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
+
+	if (poller <= KSOFTIRQD)
+		add(queue->softirq_ns, took);
+	barrier_var(poller);
+	if (poller < POLLERS)
+		add(queue->polls[poller], 1);
+	if (!work)
+		add(queue->empty, 1);
+	else
+		add(queue->packets, work);
+	if (timer_fired && work < budget)
+		queue->timer_fired = 0;
+	queue->poller = poller;
+	queue->tid = task->pid;
+	queue->budget = budget;
+	queue->deferrals = napi->defer_hard_irqs_count;
+
+	/* The interrupt was enabled and is enabled again: no wait has a bound, and a later poll adds to enabled_ns. */
+	if (!now && flags & ENABLED && !masked) {
+		add(queue->interrupt_packets, work);
+		return 0;
+	}
+	if (!now)
+		now = bpf_ktime_get_ns();
 
 	/* Where the wait of these packets began. */
 	if (work) {
@@ -264,8 +311,11 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 				add(queue->waits[bucket], work);
 		}
 	}
-	if (queue->polled_at) {
-		since = now - queue->polled_at;
+	if (!queue->timed_at) {
+		/* The first poll of the instance. */
+		napi_watchdog = (__u64)napi->timer.function;
+	} else {
+		since = now - queue->timed_at;
 		if (flags & ENABLED) {
 			add(queue->enabled_ns, since);
 		} else if (poller == PROGRAM && is_suspended(napi, deferral, now)) {
@@ -275,46 +325,17 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 			add(queue->masked_ns, since);
 		}
 	}
-	if (poller <= KSOFTIRQD)
-		add(queue->softirq_ns, took);
-	barrier_var(poller);
-	if (poller < POLLERS)
-		add(queue->polls[poller], 1);
-	if (!work)
-		add(queue->empty, 1);
-	else
-		add(queue->packets, work);
+	queue->timed_at = now;
 
-	/*
-	 * What this poll left behind. Only a poll that completes (napi_complete_done) can enable the interrupt. Its
-	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
-	 */
-	flags &= EXPOSED;
-	if (work >= budget) {
-		flags |= FULL;
-		add(queue->budget_exhausted, 1);
-		masked = 1;
-	} else if (busy || state & SCHED) {
-		masked = 1;
-	} else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout) {
-		masked = 0;
-	} else {
-		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
-			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
-	}
 	if (work < budget) {
-		if (timer_fired)
-			queue->timer_fired = 0;
 		queue->emptied_at = now;
-		flags &= ~EXPOSED;
+		flags = 0;
+	} else {
+		add(queue->budget_exhausted, 1);
+		flags = (flags & EXPOSED) | FULL;
 	}
 	if (!masked)
 		flags |= ENABLED | EXPOSED;
-	queue->polled_at = now;
-	queue->poller = poller;
-	queue->tid = task->pid;
-	queue->budget = budget;
-	queue->deferrals = napi->defer_hard_irqs_count;
 	queue->flags = flags;
 	return 0;
 }

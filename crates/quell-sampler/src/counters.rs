@@ -1,4 +1,4 @@
-//! Counters of one NAPI instance, and what happened between two readings of them. The order of the words is that of
+//! Counters of one NAPI instance, and what happened between two readings of them. The words are those of
 //! `struct queue` in `bpf/sampler.bpf.c`.
 
 use schemars::JsonSchema;
@@ -7,23 +7,25 @@ use serde::{Deserialize, Serialize};
 use crate::wait::{BUCKETS, WaitBounds};
 
 const POLLERS: usize = 7;
-const PACKETS: usize = POLLERS;
-const EMPTY: usize = POLLERS + 1;
-const BUDGET_EXHAUSTED: usize = POLLERS + 2;
-const FOUND_SUSPENDED: usize = POLLERS + 3;
-const ENABLED_NS: usize = POLLERS + 4;
-const MASKED_NS: usize = POLLERS + 5;
-const SUSPENDED_NS: usize = POLLERS + 6;
-const INTERRUPT_PACKETS: usize = POLLERS + 7;
-const WAIT_NS: usize = POLLERS + 8;
-const SOFTIRQ_NS: usize = POLLERS + 9;
-const WAITS: usize = POLLERS + 10;
-const POLLED_AT: usize = WAITS + BUCKETS + 1;
-const FLAGS: usize = WAITS + BUCKETS + 2;
+const TIMED_AT: usize = 0;
+/// Flags in the low half of the word.
+const FLAGS: usize = 2;
+/// NAPI ID of the instance in the low half of the word.
+pub(crate) const NAPI: usize = 3;
+const PACKETS: usize = 6;
+const WAIT_NS: usize = 7;
+const POLLS: usize = 8;
+const SOFTIRQ_NS: usize = POLLS + POLLERS;
+const INTERRUPT_PACKETS: usize = 16;
+const ENABLED_NS: usize = 17;
+const MASKED_NS: usize = 18;
+const SUSPENDED_NS: usize = 19;
+const FOUND_SUSPENDED: usize = 20;
+const EMPTY: usize = 21;
+const BUDGET_EXHAUSTED: usize = 22;
+const WAITS: usize = 24;
 /// Size of `struct queue` in words of 64 bits.
-pub(crate) const WORDS: usize = NAPI + 1;
-/// NAPI ID of the instance.
-pub(crate) const NAPI: usize = WAITS + BUCKETS + 8;
+pub(crate) const WORDS: usize = WAITS + BUCKETS;
 const ENABLED: u64 = 1;
 
 /// Counters of an instance since it was selected.
@@ -105,8 +107,8 @@ impl PollCounters {
     /// Takes the words of the map at this time of `CLOCK_MONOTONIC`. The time since the last poll is added to the time
     /// with the interrupt enabled or masked.
     pub(crate) fn at(mut words: [u64; WORDS], can: Abilities, now_ns: u64) -> Self {
-        if words[POLLED_AT] > 0 {
-            let since_poll = now_ns.saturating_sub(words[POLLED_AT]);
+        if words[TIMED_AT] > 0 {
+            let since_poll = now_ns.saturating_sub(words[TIMED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }
         Self { words, can }
@@ -116,7 +118,8 @@ impl PollCounters {
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> QueueSample {
         let between = |word: usize| self.words[word].saturating_sub(earlier.map_or(0, |earlier| earlier.words[word]));
-        let [interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last] = std::array::from_fn(between);
+        let [interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last] =
+            std::array::from_fn(|poller| between(POLLS + poller));
         let waits: [u64; BUCKETS] = std::array::from_fn(|bucket| between(WAITS + bucket));
         QueueSample {
             polls: PollsByPoller { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last },
@@ -148,8 +151,8 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_difference_of_two_readings() {
-        let before = counters(&[(0, 5), (1, 7), (PACKETS, 100), (WAITS + 8, 90), (WAIT_NS, 90_000)], 0);
-        let after = counters(&[(0, 6), (1, 17), (PACKETS, 130), (WAITS + 8, 120), (WAIT_NS, 120_000)], 0);
+        let before = counters(&[(POLLS, 5), (POLLS + 1, 7), (PACKETS, 100), (WAITS + 8, 90), (WAIT_NS, 90_000)], 0);
+        let after = counters(&[(POLLS, 6), (POLLS + 1, 17), (PACKETS, 130), (WAITS + 8, 120), (WAIT_NS, 120_000)], 0);
         let sample = after.since(Some(&before));
         assert_eq!((sample.polls.interrupt, sample.polls.timer, sample.polls.total()), (1, 10, 11));
         assert_eq!((sample.packets, sample.wait.packets, sample.wait.mean_ns), (30, 30, Some(1000)));
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_time_since_the_last_poll_counts_by_the_state_that_it_left() {
-        let idle = |flags| counters(&[(POLLED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
+        let idle = |flags| counters(&[(TIMED_AT, 1_000), (FLAGS, flags)], 5_000).since(None);
         assert_eq!((idle(ENABLED).enabled_ns, idle(ENABLED).masked_ns), (4_000, 0));
         assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
         let unpolled = QueueSample { program_found_suspended: Some(0), softirq_ns: Some(0), ..QueueSample::default() };
