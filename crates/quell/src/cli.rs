@@ -200,11 +200,11 @@ pub(crate) enum Command {
         /// The commands, as JSON.
         commands: String,
     },
-    /// Reads counters in a guest of the vm lab.
+    /// Compares modes or searches in a guest of the vm lab.
     #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
     VmLab {
-        /// Counters to read, as JSON.
-        request: String,
+        /// The task, as JSON.
+        task: String,
     },
 }
 

@@ -81,7 +81,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Vm { command } => commands::vm::run(command),
         Command::VmCommands { commands } => commands::vm_commands::run(commands),
         Command::VmConformance { names } => commands::conformance::play_in_this_guest(names),
-        Command::VmLab { request } => commands::vm::lab_in_guest(request),
+        Command::VmLab { task } => commands::vm::lab_in_guest(task),
         Command::VmGuest => commands::vm::guest_init(),
     };
     result.map(|()| ExitCode::SUCCESS)

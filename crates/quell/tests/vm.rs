@@ -112,6 +112,30 @@ fn threaded_busy_polling_avoids_almost_all_interrupts() {
     assert!(polling * 10.0 < base, "{experiment:#}");
 }
 
+#[test]
+fn a_search_in_a_guest_ends_with_an_answer_that_is_not_a_measurement() {
+    let Some(kernel) = lean() else { return };
+    let options =
+        ["--goal", "least irqs-per-request", "--budget", "40s", "--seed", "1", "--result", "/dev/null", "--json"];
+    let ran = quell(&[&["tune", "--experiment", "vm", "--kernel", &kernel][..], &options].concat());
+    if ran.status.code() == Some(4) && text(&ran.stderr).contains("the load has changed") {
+        skip(Lacks::Machine, "the host delayed the emulator, so the rate of the closed loop changed");
+        return;
+    }
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    let file: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let reason = file["not-a-measurement"].as_str().unwrap();
+    assert!(reason.contains("times in an emulated guest mean nothing"), "{reason}");
+    let release = file["host"]["kernel-release"].as_str().unwrap();
+    assert!(release.starts_with(&kernel), "{release}");
+    let search = &file["search"];
+    assert_eq!(search["end"]["kind"], "answered", "{search:#}");
+    assert_eq!((&search["plan"]["loads"], &search["plan"]["present"]), (&json!(["max"]), &json!("base")));
+    let slices = search["slices"].as_array().unwrap();
+    let has_latency = |slice: &Value| slice["observation"]["latency"].is_object();
+    assert!(slices.len() > 9 && slices.iter().all(has_latency), "{search:#}");
+}
+
 /// Profile for `quell apply` that sets threaded busy polling on the server's NIC.
 const THREADED_BUSY: &str = "[device.nic]\nname = \"server\"\n[device.nic.queues.all]\nmode = \"threadedbusy\"\n";
 

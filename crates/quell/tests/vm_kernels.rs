@@ -81,6 +81,35 @@ fn scenarios_played(kernel: &str) -> (usize, usize) {
     (results.iter().filter(|result| result["outcome"]["outcome"] == "held").count(), results.len())
 }
 
+/// What the sampler counts at the NAPI instance of the loaded server in 2 seconds, with this deferral of its device.
+fn sampled(done: &Value) -> Value {
+    let samples: Value = serde_json::from_str(done["output"].as_str().unwrap()).unwrap();
+    let samples = samples.as_object().unwrap();
+    assert_eq!(samples.len(), 1, "{done:#}");
+    samples.values().next().unwrap().clone()
+}
+
+/// `quell_poll` counts polls, `quell_timer` recognises the deferral timer, and `quell_softirq` begins the time of softirqs.
+#[test]
+fn all_programs_of_the_sampler_count_on_every_kernel() {
+    let here = kernels();
+    for kernel in KERNELS {
+        if !here.contains(&kernel.to_owned()) {
+            skip(Lacks::Guest, format_args!("kernel {kernel} was not fetched"));
+            continue;
+        }
+        let done = done_in(kernel, &[], &json!([["sample", "0", "0"], ["sample", "2", "1000000"]]));
+        let (interrupts, deferred) = (sampled(&done[0]), sampled(&done[1]));
+        assert!(interrupts["polls"]["interrupt"].as_u64().unwrap() > 0, "{kernel}: {interrupts:#}");
+        assert_eq!(interrupts["polls"]["timer"], 0, "{kernel}: {interrupts:#}");
+        assert!(deferred["polls"]["timer"].as_u64().unwrap() > 0, "{kernel}: {deferred:#}");
+        for sample in [interrupts, deferred] {
+            assert!(sample["packets"].as_u64().unwrap() > 0, "{kernel}: {sample:#}");
+            assert!(sample["softirq-ns"].as_u64().unwrap() > 0, "{kernel}: {sample:#}");
+        }
+    }
+}
+
 fn head(page: &mut String, first: &str) {
     let kernels = KERNELS.map(|kernel| format!(" Linux {kernel} |")).concat();
     write!(page, "\n| {first} |{kernels}\n| --- |{}\n", " --- |".repeat(KERNELS.len())).unwrap();

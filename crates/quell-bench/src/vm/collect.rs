@@ -6,40 +6,38 @@ use std::ops::ControlFlow;
 use quell_experiment::{SliceObservation, SliceRecord};
 use quell_linux::proc::Schedstat;
 
-use super::{GuestEvent, VmLabError};
+use super::GuestEvent;
 use crate::experiment::{ExperimentResult, LoadExperiment};
 
-/// Events received so far, as a result.
+/// Parses a line of the guest's output and passes the event to `take`. Breaks if the line cannot be parsed.
+pub(super) fn hear(
+    line: &str,
+    host: Option<Schedstat>,
+    unreadable: &mut Option<serde_json::Error>,
+    take: &mut dyn FnMut(GuestEvent, Option<Schedstat>),
+) -> ControlFlow<()> {
+    match serde_json::from_str(line) {
+        Ok(event) => {
+            take(event, host);
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            *unreadable = Some(error);
+            ControlFlow::Break(())
+        }
+    }
+}
+
+/// Events of a comparison received so far, as a result.
 #[derive(Default)]
 pub(super) struct Collected {
     result: Option<ExperimentResult>,
     /// Block and arm of the current slice, and the emulator's scheduling statistics at its start.
     current: Option<(u32, usize, Option<Schedstat>)>,
-    unreadable: Option<serde_json::Error>,
 }
 
 impl Collected {
-    /// Parses and stores a line of the guest's output. Breaks if the line cannot be parsed.
-    pub(super) fn hear(
-        &mut self,
-        line: &str,
-        host: Option<Schedstat>,
-        watch: &mut dyn FnMut(&GuestEvent),
-    ) -> ControlFlow<()> {
-        match serde_json::from_str(line) {
-            Ok(event) => {
-                watch(&event);
-                self.take(event, host);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                self.unreadable = Some(error);
-                ControlFlow::Break(())
-            }
-        }
-    }
-
-    fn take(&mut self, event: GuestEvent, host: Option<Schedstat>) {
+    pub(super) fn take(&mut self, event: GuestEvent, host: Option<Schedstat>) {
         let experiment = self.result.as_mut().and_then(|result| result.experiments.first_mut());
         match (event, experiment) {
             (GuestEvent::Up(result), _) => self.result = Some(*result),
@@ -52,15 +50,13 @@ impl Collected {
             (GuestEvent::Dropped { mode, reason }, Some(experiment)) => drop_mode(experiment, &mode, reason),
             (GuestEvent::Ended(end), Some(experiment)) => experiment.end = end,
             (GuestEvent::SliceEnds(_) | GuestEvent::Dropped { .. } | GuestEvent::Ended(_), None) => {}
+            (GuestEvent::SearchSliceBegins(_) | GuestEvent::Searched(_), _) => {}
         }
     }
 
-    pub(super) fn into_result(self) -> Result<ExperimentResult, VmLabError> {
-        match (self.unreadable, self.result) {
-            (Some(error), _) => Err(error.into()),
-            (None, Some(result)) => Ok(result),
-            (None, None) => Err(VmLabError::NeverUp),
-        }
+    /// The result so far. `None` if the lab was not set up.
+    pub(super) fn into_result(self) -> Option<ExperimentResult> {
+        self.result
     }
 }
 
@@ -90,9 +86,11 @@ mod tests {
         Some(Schedstat { run_ns, wait_ns, timeslices: 0 })
     }
 
-    fn hear(collected: &mut Collected, event: &GuestEvent, host: Option<Schedstat>) {
+    /// Passes an event to the receiver as the guest does, as a line.
+    fn send(collected: &mut Collected, event: &GuestEvent, host: Option<Schedstat>) {
         let line = serde_json::to_string(event).unwrap();
-        assert!(collected.hear(&line, host, &mut |_| {}).is_continue());
+        let heard = hear(&line, host, &mut None, &mut |event, host| collected.take(event, host));
+        assert!(heard.is_continue());
     }
 
     fn up() -> Collected {
@@ -100,7 +98,7 @@ mod tests {
         result.experiments[0].record.slices.clear();
         result.experiments[0].end = EndOfExperiment::Interrupted;
         let mut collected = Collected::default();
-        hear(&mut collected, &GuestEvent::Up(Box::new(result)), None);
+        send(&mut collected, &GuestEvent::Up(Box::new(result)), None);
         collected
     }
 
@@ -115,11 +113,11 @@ mod tests {
     #[test]
     fn waiting_time_of_the_emulator_counts_as_cpu_share_of_other_programs() {
         let mut collected = up();
-        hear(&mut collected, &begins(2), host(50, 5));
-        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), host(150, 105));
-        hear(&mut collected, &begins(0), None);
-        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
-        hear(&mut collected, &GuestEvent::Ended(EndOfExperiment::Stopped(StopReason::AllDecided)), None);
+        send(&mut collected, &begins(2), host(50, 5));
+        send(&mut collected, &GuestEvent::SliceEnds(Box::default()), host(150, 105));
+        send(&mut collected, &begins(0), None);
+        send(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
+        send(&mut collected, &GuestEvent::Ended(EndOfExperiment::Stopped(StopReason::AllDecided)), None);
         let experiment = experiment(collected);
         let slices = experiment.record.slices.iter();
         let seen: Vec<_> = slices.map(|slice| (slice.block, slice.arm, slice.observation.foreign_cpu)).collect();
@@ -130,9 +128,9 @@ mod tests {
     #[test]
     fn a_refused_mode_is_left_out_with_its_reason() {
         let mut collected = up();
-        hear(&mut collected, &begins(3), None);
+        send(&mut collected, &begins(3), None);
         let dropped = GuestEvent::Dropped { mode: "suspend20".to_owned(), reason: "no napi-set".to_owned() };
-        hear(&mut collected, &dropped, None);
+        send(&mut collected, &dropped, None);
         let dropped = experiment(collected).record.dropped;
         assert_eq!(dropped.into_iter().collect::<Vec<_>>(), [(3, "no napi-set".to_owned())]);
     }
@@ -140,18 +138,18 @@ mod tests {
     #[test]
     fn slices_of_a_stopped_guest_are_kept() {
         let mut collected = up();
-        hear(&mut collected, &begins(0), None);
-        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
-        hear(&mut collected, &begins(2), None);
+        send(&mut collected, &begins(0), None);
+        send(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
+        send(&mut collected, &begins(2), None);
         let experiment = experiment(collected);
         assert_eq!((experiment.record.slices.len(), experiment.end), (1, EndOfExperiment::Interrupted));
     }
 
     #[test]
-    fn unparsable_guest_output_is_an_error_not_an_empty_result() {
-        let mut collected = Collected::default();
-        assert!(collected.hear("Killed", None, &mut |_| {}).is_break());
-        assert!(matches!(collected.into_result(), Err(VmLabError::Unreadable(_))));
-        assert!(matches!(Collected::default().into_result(), Err(VmLabError::NeverUp)));
+    fn unparsable_guest_output_is_an_error_and_ends_the_guest() {
+        let mut unreadable = None;
+        let mut take = |event, _| panic!("{event:?}");
+        assert!(hear("Killed", None, &mut unreadable, &mut take).is_break());
+        assert!(unreadable.is_some() && Collected::default().into_result().is_none());
     }
 }

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,14 +24,13 @@ use quell_linux::netdev::Netdev;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::udp::UdpSocket;
-use quell_load::{
-    Generator, LoadError, LoadSpec, Polling, RequestResponse, RunSpec, RunningLoad, Schedule, Transport, Workload,
-};
+use quell_load::{Generator, LoadError, LoadSpec, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Threaded};
+use quell_tune::{TuneEvent, TunePlan, TunePlanError, TuneResult, tune};
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::nearest::NearestFinder;
-use super::{EMULATED, GuestEvent, GuestFacts, GuestRequest, features};
+use super::{EMULATED, GuestEvent, GuestFacts, GuestTask, SEARCH_EMULATED, features};
 use crate::counters::Watched;
 use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
 use crate::experiment::program::{Programs, SubjectError, Traffic};
@@ -43,7 +43,7 @@ use quell_load::OfferedLoad;
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
-/// CPU for a thread that polls continuously. It exists only if a mode needs it; see [`GuestRequest::cpus`].
+/// CPU for a thread that polls continuously. It exists only if a mode needs it; see [`super::cpus`].
 const SPARE_CPU: u32 = 2;
 const PORT: u16 = 7_000;
 /// CPU work per request, in µs. During this time, the emulated NIC delivers the next requests, as a real NIC does.
@@ -91,6 +91,12 @@ pub enum GuestLabError {
     /// The experiment failed.
     #[error(transparent)]
     Experiment(#[from] ComparisonError),
+    /// The plan of the search is invalid.
+    #[error(transparent)]
+    Plan(#[from] TunePlanError),
+    /// The settings could not be restored after the search.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
     /// The path of the quell program is unknown.
     #[error("cannot find the path of the quell program: {0}")]
     Program(io::Error),
@@ -108,64 +114,136 @@ pub enum GuestLabError {
     Load(#[from] LoadError),
 }
 
-/// Sets up the lab in this guest, runs the experiment, and reports each event immediately.
+/// Sets up the lab in this guest, carries out the task, and reports each event immediately.
 ///
 /// # Errors
 /// See [`GuestLabError`]. A mode that cannot be set is not an error; the other modes are still measured.
-pub fn measure(
-    request: &GuestRequest,
-    journal: &Journal,
-    tell: &mut dyn FnMut(&GuestEvent),
-) -> Result<(), GuestLabError> {
-    let nic = GuestNic::raise(End::Server, SERVER_CPU)?;
-    let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
-    let address = SocketAddr::new(nic.address, PORT);
-    let mut responder = start_responder(&nic.namespace, &client, address)?;
-    let mut generator = Generator::connect(load(address), Some(client))?;
-    generator.run(&LOOK_AROUND, &mut ())?;
-    let targets = Targets::find(Selection::Processes(vec![responder.pid()]))?;
-    let preview = Preview::of(&targets, &request.modes)?;
-    let devices = preview.snapshot.devices.iter();
-    let device = devices.clone().find(|device| device.name == End::Server.name());
-    let device = device.ok_or(GuestLabError::NotInTheSnapshot)?;
-    let rx = rx_interrupt(device, &nic)?.ok_or(GuestLabError::NoInterrupt)?;
-
-    let processes = preview.snapshot.processes.iter().filter(|process| process.pid == responder.pid());
-    let epolls: Vec<_> =
-        processes.filter_map(|process| process.files.known()).flat_map(|files| &files.epolls).collect();
-    let plan = switchable(&preview.plan, &request.modes);
-    let finder = NearestFinder {
-        nic: &nic,
-        device: server_device(),
-        server: responder.identity(),
-        epolls: epolls.iter().filter(|epoll| epoll.params.known().is_some()).map(|epoll| epoll.fd).collect(),
-        journal,
-    };
-    let refused = request.modes.iter().zip(&plan.impossible).filter(|(_, impossible)| !impossible.is_empty());
-    let nearest = refused.filter_map(|(mode, _)| Some((mode.to_string(), finder.nearest(mode)?))).collect();
-    let facts = GuestFacts {
-        driver: device.driver.known().and_then(|driver| driver.driver.clone()),
-        rx_irq: rx.to,
-        rx_irq_provenance: rx.provenance,
-        features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
-        load: format!("UDP, {SOCKETS} sockets with one outstanding request each, {WORK_US} µs of CPU work per request"),
-        nearest,
-    };
-    let design = request.design();
+pub fn carry_out(task: &GuestTask, journal: &Journal, tell: &mut dyn FnMut(&GuestEvent)) -> Result<(), GuestLabError> {
+    let modes = task.modes();
+    let (lab, facts) = GuestLab::set_up(&modes, journal)?;
     let mut result = ExperimentResult::begin(SubjectFacts::Guest(facts)).map_err(ComparisonError::from)?;
-    result.not_a_measurement = Some(EMULATED.to_owned());
-    result.experiments.push(LoadExperiment {
-        load: Some(OfferedLoad::Max),
-        offered_per_s: None,
-        record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
-        end: EndOfExperiment::Interrupted,
-    });
-    tell(&GuestEvent::Up(Box::new(result)));
-    let running = generator.keep_running(Schedule::Closed)?;
-    let end = experiment(request, &plan, targets, &nic, rx.to, running, design, journal, tell)?;
-    tell(&GuestEvent::Ended(end));
-    responder.terminate(Duration::from_secs(2))?;
+    match task {
+        GuestTask::Compare(request) => {
+            let design = request.design();
+            result.not_a_measurement = Some(EMULATED.to_owned());
+            result.experiments.push(LoadExperiment {
+                load: Some(OfferedLoad::Max),
+                offered_per_s: None,
+                record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
+                end: EndOfExperiment::Interrupted,
+            });
+            tell(&GuestEvent::Up(Box::new(result)));
+            let end = lab.serve(&modes, false, journal, tell, |subject, tell| compare(subject, design, tell))?;
+            tell(&GuestEvent::Ended(end));
+        }
+        GuestTask::Search(plan) => {
+            result.not_a_measurement = Some(SEARCH_EMULATED.to_owned());
+            tell(&GuestEvent::Up(Box::new(result)));
+            let found = lab.serve(&modes, true, journal, tell, |subject, tell| search(subject, plan, tell))?;
+            tell(&GuestEvent::Searched(Box::new(found)));
+        }
+    }
     Ok(())
+}
+
+/// Function that reports an event to the host.
+type Tell<'t> = RefCell<&'t mut dyn FnMut(&GuestEvent)>;
+
+/// Server and client, each on its own NIC, before the load begins.
+struct GuestLab {
+    nic: GuestNic,
+    responder: Child,
+    generator: Generator,
+    targets: Targets,
+    plan: SwitchPlan,
+    /// Interrupt of the server's receive queue.
+    rx_irq: u32,
+}
+
+impl GuestLab {
+    fn set_up(modes: &[DeliveryMode], journal: &Journal) -> Result<(Self, GuestFacts), GuestLabError> {
+        let nic = GuestNic::raise(End::Server, SERVER_CPU)?;
+        let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
+        let address = SocketAddr::new(nic.address, PORT);
+        let responder = start_responder(&nic.namespace, &client, address)?;
+        let mut generator = Generator::connect(load(address), Some(client))?;
+        generator.run(&LOOK_AROUND, &mut ())?;
+        let targets = Targets::find(Selection::Processes(vec![responder.pid()]))?;
+        let preview = Preview::of(&targets, modes)?;
+        let mut devices = preview.snapshot.devices.iter();
+        let device = devices.find(|device| device.name == End::Server.name());
+        let device = device.ok_or(GuestLabError::NotInTheSnapshot)?;
+        let rx = rx_interrupt(device, &nic)?.ok_or(GuestLabError::NoInterrupt)?;
+
+        let processes = preview.snapshot.processes.iter().filter(|process| process.pid == responder.pid());
+        let epolls: Vec<_> =
+            processes.filter_map(|process| process.files.known()).flat_map(|files| &files.epolls).collect();
+        let plan = switchable(&preview.plan, modes);
+        let finder = NearestFinder {
+            nic: &nic,
+            device: server_device(),
+            server: responder.identity(),
+            epolls: epolls.iter().filter(|epoll| epoll.params.known().is_some()).map(|epoll| epoll.fd).collect(),
+            journal,
+        };
+        let refused = modes.iter().zip(&plan.impossible).filter(|(_, impossible)| !impossible.is_empty());
+        let nearest = refused.filter_map(|(mode, _)| Some((mode.to_string(), finder.nearest(mode)?))).collect();
+        let load =
+            format!("UDP, {SOCKETS} sockets with one outstanding request each, {WORK_US} µs of CPU work per request");
+        let facts = GuestFacts {
+            driver: device.driver.known().and_then(|driver| driver.driver.clone()),
+            rx_irq: rx.to,
+            rx_irq_provenance: rx.provenance,
+            features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
+            load,
+            nearest,
+        };
+        Ok((Self { nic, responder, generator, targets, plan, rx_irq: rx.to }, facts))
+    }
+
+    /// Starts the load, passes the server to `work`, and ends the server.
+    fn serve<T>(
+        self,
+        modes: &[DeliveryMode],
+        keeps_latency: bool,
+        journal: &Journal,
+        tell: &mut dyn FnMut(&GuestEvent),
+        work: impl FnOnce(&mut GuestServer<'_, '_>, &Tell<'_>) -> Result<T, GuestLabError>,
+    ) -> Result<T, GuestLabError> {
+        let Self { nic, mut responder, generator, targets, plan, rx_irq } = self;
+        let running = generator.keep_running(Schedule::Closed)?;
+        let watched = Watched {
+            server: targets.pids().into_iter().collect(),
+            server_napi: Vec::new(),
+            generator: running.generator().tids(),
+            client_napi: Vec::new(),
+            server_cpus: [SERVER_CPU].into_iter().collect(),
+            client_cpus: [CLIENT_CPU].into_iter().collect(),
+            server_devices: Vec::new(),
+            client_devices: Vec::new(),
+            irqs: vec![rx_irq],
+        };
+        let launch: Vec<Option<String>> =
+            modes.iter().map(|mode| needs_launch(mode).map(|requirement| requirement.to_string())).collect();
+        let switching = match plan.queues.is_empty() {
+            true => None,
+            false => Some(Switching::begin(journal, targets, &plan, None)?),
+        };
+        let traffic = Traffic::Generator(running, None);
+        let tell = RefCell::new(tell);
+        let mut subject = GuestServer {
+            programs: Programs::new(switching, &plan, modes, &launch, watched, traffic, &|| false),
+            queues: Netdev::open_in(&nic.namespace)
+                .ok()
+                .and_then(|netdev| Queues::of(netdev, nic.ifindex, End::Server.name(), 1).ok()),
+            keeps_latency,
+            tell: &tell,
+        };
+        let done = work(&mut subject, &tell)?;
+        drop(subject);
+        responder.terminate(Duration::from_secs(2))?;
+        Ok(done)
+    }
 }
 
 /// Returns the criteria by which modes are compared.
@@ -173,61 +251,36 @@ pub(super) fn criteria() -> Vec<Criterion> {
     [IRQS, TIMER_IRQS].map(|cost| Work::Request.criterion(cost)).to_vec()
 }
 
-#[expect(clippy::too_many_arguments, reason = "all parts of the lab")]
-fn experiment(
-    request: &GuestRequest,
-    plan: &SwitchPlan,
-    targets: Targets,
-    nic: &GuestNic,
-    rx_irq: u32,
-    running: RunningLoad,
+fn compare(
+    subject: &mut GuestServer<'_, '_>,
     design: ExperimentDesign<DeliveryMode>,
-    journal: &Journal,
-    tell: &mut dyn FnMut(&GuestEvent),
+    tell: &Tell<'_>,
 ) -> Result<EndOfExperiment, GuestLabError> {
-    let watched = Watched {
-        server: targets.pids().into_iter().collect(),
-        server_napi: Vec::new(),
-        generator: running.generator().tids(),
-        client_napi: Vec::new(),
-        server_cpus: [SERVER_CPU].into_iter().collect(),
-        client_cpus: [CLIENT_CPU].into_iter().collect(),
-        server_devices: Vec::new(),
-        client_devices: Vec::new(),
-        irqs: vec![rx_irq],
-    };
-    let launch: Vec<Option<String>> =
-        request.modes.iter().map(|mode| needs_launch(mode).map(|requirement| requirement.to_string())).collect();
-    let switching = match plan.queues.is_empty() {
-        true => None,
-        false => Some(Switching::begin(journal, targets, plan, None)?),
-    };
-    let traffic = Traffic::Generator(running, None);
-    let tell = RefCell::new(tell);
-    let mut subject = GuestServer {
-        programs: Programs::new(switching, plan, &request.modes, &launch, watched, traffic, &|| false),
-        queues: Netdev::open_in(&nic.namespace)
-            .ok()
-            .and_then(|netdev| Queues::of(netdev, nic.ifindex, End::Server.name(), 1).ok()),
-        tell: &tell,
-    };
-    let mut watch = |event: ExperimentEvent<'_, DeliveryMode>| match event {
-        ExperimentEvent::SliceBegins { slice, spent } => {
+    let mut watch = |event: ExperimentEvent<'_, DeliveryMode>| {
+        if let ExperimentEvent::SliceBegins { slice, spent } = event {
             let mode = slice.treatment.name.clone();
             (tell.borrow_mut())(&GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent });
         }
-        ExperimentEvent::TreatmentDropped { name, reason } => {
-            let (mode, reason) = (name.to_owned(), reason.to_owned());
-            (tell.borrow_mut())(&GuestEvent::Dropped { mode, reason });
-        }
-        ExperimentEvent::Looked(_) => {}
     };
-    let finished = drive(&mut subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
+    let finished = drive(subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
     // It is a valid result that an old kernel supports none of the modes.
     if matches!(finished.end, ExperimentEnd::Stopped(StopReason::NoTreatmentLeft)) {
         return Ok(EndOfExperiment::Stopped(StopReason::NoTreatmentLeft));
     }
     Ok(finished_experiment(finished, Some(OfferedLoad::Max), None)?.end)
+}
+
+fn search(subject: &mut GuestServer<'_, '_>, plan: &TunePlan, tell: &Tell<'_>) -> Result<TuneResult, GuestLabError> {
+    let mut watch = |event: TuneEvent<'_>| {
+        if let TuneEvent::SliceBegins(next) = event {
+            (tell.borrow_mut())(&GuestEvent::SearchSliceBegins(next.mode));
+        }
+        ControlFlow::Continue(())
+    };
+    // The only load is the closed loop that is running.
+    let finished = tune(subject, plan.clone(), &mut |_, _| Ok(()), &mut watch)?;
+    finished.restored?;
+    Ok(finished.result)
 }
 
 /// Adapts the plan to this kernel. If the kernel cannot set the queue, the queue keeps the values of `base`, and only
@@ -257,20 +310,19 @@ fn server_device() -> InterfaceName {
         .unwrap_or_else(|error| unreachable!("the device name of quell_vm is invalid: {error}"))
 }
 
-/// The server in the guest. Reports each slice without the values that emulation distorts.
+/// The server in the guest. Reports each slice, and each mode that cannot be set.
 struct GuestServer<'a, 'b> {
     programs: Programs<'a>,
     /// Queues of the server's NIC. Absent if the kernel does not report NAPI instances.
     queues: Option<Queues>,
-    tell: &'a RefCell<&'b mut dyn FnMut(&GuestEvent)>,
+    /// Whether slices contain latencies, which emulation distorts.
+    keeps_latency: bool,
+    tell: &'a Tell<'b>,
 }
 
-impl ExperimentSubject for GuestServer<'_, '_> {
-    type Setting = DeliveryMode;
-    type Error = SubjectError;
-
-    /// Pins the NAPI thread that the mode created, because the kernel does not pin it.
-    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+impl GuestServer<'_, '_> {
+    /// Sets the mode, and pins the NAPI thread that the mode created, because the kernel does not pin it.
+    fn set_and_pin(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
         self.programs.set(mode)?;
         let cpu = if mode.napi().threaded == Threaded::BusyPoll { SPARE_CPU } else { SERVER_CPU };
         let pinned = self.queues.as_mut().map(|queues| queues.pinned_threads(&[cpu]));
@@ -280,18 +332,37 @@ impl ExperimentSubject for GuestServer<'_, '_> {
         Ok(())
     }
 
+    fn tell(&self, event: &GuestEvent) {
+        (self.tell.borrow_mut())(event);
+    }
+}
+
+impl ExperimentSubject for GuestServer<'_, '_> {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+        let set = self.set_and_pin(mode);
+        if let Err(SetFailure::NotSettable(error)) = &set {
+            self.tell(&GuestEvent::Dropped { mode: mode.to_string(), reason: error.to_string() });
+        }
+        set
+    }
+
     fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
         self.programs.settle(settle_ms)
     }
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let Some(mut observation) = self.programs.observe(slice_ms)? else { return Ok(None) };
-        observation.latency = None;
+        if !self.keeps_latency {
+            observation.latency = None;
+        }
         // The host measures this share.
         observation.foreign_cpu = None;
         // In a closed loop, all requests are sent. Requests outstanding at the end of the slice are late, not lost.
         observation.flags.retain(|flag| *flag == SliceFlag::RequestsFailed);
-        (self.tell.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
+        self.tell(&GuestEvent::SliceEnds(Box::new(observation.clone())));
         Ok(Some(observation))
     }
 

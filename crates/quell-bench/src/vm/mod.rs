@@ -1,6 +1,6 @@
 //! The vm lab: a server and a client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
-//! Emulation distorts times, so the lab only counts interrupts. The experiment runs inside the guest ([`guest`]). This
-//! module starts the guest, and [`checks`] verifies the counts.
+//! Emulation distorts times, so the lab only counts interrupts. The experiment or the search runs inside the guest
+//! ([`guest`]). This module starts the guest, and [`checks`] verifies the counts.
 
 pub mod checks;
 mod collect;
@@ -8,26 +8,33 @@ pub mod earlier;
 pub mod features;
 pub mod guest;
 mod nearest;
+mod search;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_experiment::{DesignError, ExperimentDesign, SliceObservation};
 use quell_host::snapshot::Provenance;
+use quell_linux::proc::Schedstat;
 use quell_mode::{DeliveryMode, Nearest, Threaded};
+use quell_tune::{TunePlan, TuneResult, Tuner};
 use quell_vm::machine::{Machine, MachineError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::collect::Collected;
+use self::collect::{Collected, hear};
 use self::features::Feature;
+use self::search::FollowedSearch;
+pub use self::search::GuestSearch;
 use crate::experiment::{self, EndOfExperiment, ExperimentResult, Timing};
 
-/// Subcommand of quell that runs in the guest. Its argument is a [`GuestRequest`] as JSON.
+/// Subcommand of quell that runs in the guest. Its argument is a [`GuestTask`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
 
 /// Reason why a result of a guest is not a measurement of time.
 const EMULATED: &str = "the machine was emulated: interrupt counts are valid, times are not";
+/// Reason why a search in a guest is not a measurement.
+const SEARCH_EMULATED: &str = "times in an emulated guest mean nothing, and the answer holds for no real machine";
 
 /// A server in a guest, on an emulated NIC.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,15 +66,46 @@ pub struct GuestRequest {
     pub timing: Timing,
 }
 
-impl GuestRequest {
-    /// Number of virtual CPUs of the guest: one for the server, one for the client, and one for a thread that polls
-    /// continuously, if a mode has one.
-    #[must_use]
-    pub fn cpus(&self) -> u32 {
-        let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
-        2 + u32::from(polls)
-    }
+/// What the guest does with its lab.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum GuestTask {
+    /// Compares modes.
+    Compare(GuestRequest),
+    /// Searches the best mode for a goal. The load is a closed loop, so the plan has one load.
+    Search(Box<TunePlan>),
+}
 
+impl GuestTask {
+    /// Modes that the guest sets, with the reference or the present setting first.
+    fn modes(&self) -> Vec<DeliveryMode> {
+        match self {
+            Self::Compare(request) => request.modes.clone(),
+            Self::Search(plan) => searched_modes(plan),
+        }
+    }
+}
+
+/// Modes of a search, with the present setting first.
+fn searched_modes(plan: &TunePlan) -> Vec<DeliveryMode> {
+    let mut modes = vec![plan.present];
+    for mode in std::iter::once(DeliveryMode::default()).chain(plan.arms.iter().copied()) {
+        if !modes.contains(&mode) {
+            modes.push(mode);
+        }
+    }
+    modes
+}
+
+/// Number of virtual CPUs of a guest that sets these modes: one for the server, one for the client, and one for a
+/// thread that polls continuously, if a mode has one.
+#[must_use]
+pub fn cpus(modes: &[DeliveryMode]) -> u32 {
+    let polls = modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
+    2 + u32::from(polls)
+}
+
+impl GuestRequest {
     fn design(&self) -> ExperimentDesign<DeliveryMode> {
         // The guest decides when to stop, but only the host can detect disturbed blocks.
         let design = experiment::design(&self.modes, guest::criteria(), self.timing, 1);
@@ -93,7 +131,7 @@ impl GuestRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum GuestEvent {
-    /// The lab is set up. Contains a result with one experiment and no slices.
+    /// The lab is set up. Contains a result with one experiment and no slices, or without experiments before a search.
     Up(Box<ExperimentResult>),
     /// A mode cannot be set.
     Dropped {
@@ -113,10 +151,14 @@ pub enum GuestEvent {
         /// Share of the budget that is used, 0 to 1.
         spent: f64,
     },
+    /// A slice of a search begins under this mode.
+    SearchSliceBegins(DeliveryMode),
     /// The current slice has ended.
     SliceEnds(Box<SliceObservation>),
     /// The experiment has ended.
     Ended(EndOfExperiment),
+    /// The search has ended.
+    Searched(Box<TuneResult>),
 }
 
 /// Reason why the vm lab has no result.
@@ -153,11 +195,78 @@ pub fn run_guest(
     watch: &mut dyn FnMut(&GuestEvent),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, VmLabError> {
-    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(request)?];
     let mut collected = Collected::default();
-    let ended = machine.run(&arguments, &mut |line, host| collected.hear(line, host, watch), stopped)?;
-    if let Some(ended) = ended.filter(|ended| ended.code != Some(0)) {
-        return Err(VmLabError::InGuest { code: ended.code, said: ended.diagnostics.trim().to_owned() });
+    let mut take = |event: GuestEvent, host| {
+        watch(&event);
+        collected.take(event, host);
+    };
+    let ended = run_task(machine, &GuestTask::Compare(request.clone()), &mut take, stopped);
+    outcome(ended, collected.into_result())
+}
+
+/// Searches in a guest and passes the state of the search to `watch` after each slice. Calls `stopped` and ends early
+/// when it returns true; the result then contains the slices observed so far.
+///
+/// # Errors
+/// See [`VmLabError`].
+pub fn search_in_guest(
+    machine: &Machine,
+    plan: &TunePlan,
+    watch: &mut dyn FnMut(&Tuner),
+    stopped: &dyn Fn() -> bool,
+) -> Result<GuestSearch, VmLabError> {
+    let mut search = FollowedSearch::new(plan);
+    let mut take = |event, _| search.take(event, watch);
+    let ended = run_task(machine, &GuestTask::Search(Box::new(plan.clone())), &mut take, stopped);
+    outcome(ended, search.into_result())
+}
+
+/// Runs a task in a guest and passes each event to `take`, with the emulator's scheduling statistics.
+fn run_task(
+    machine: &Machine,
+    task: &GuestTask,
+    take: &mut dyn FnMut(GuestEvent, Option<Schedstat>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), VmLabError> {
+    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(task)?];
+    let mut unreadable = None;
+    let mut line = |line: &str, host| hear(line, host, &mut unreadable, take);
+    let ended = machine.run(&arguments, &mut line, stopped)?;
+    match (unreadable, ended) {
+        (Some(error), _) => Err(error.into()),
+        (None, Some(ended)) if ended.code != Some(0) => {
+            Err(VmLabError::InGuest { code: ended.code, said: ended.diagnostics.trim().to_owned() })
+        }
+        (None, _) => Ok(()),
     }
-    collected.into_result()
+}
+
+/// The result of a task. If the user interrupted it, the result so far.
+fn outcome<T>(ended: Result<(), VmLabError>, so_far: Option<T>) -> Result<T, VmLabError> {
+    match (ended, so_far) {
+        (Ok(()) | Err(VmLabError::Machine(MachineError::Interrupted)), Some(result)) => Ok(result),
+        (Ok(()), None) => Err(VmLabError::NeverUp),
+        (Err(error), _) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_task_has_the_result_so_far_if_its_lab_was_set_up() {
+        let interrupted = || Err(VmLabError::Machine(MachineError::Interrupted));
+        assert!(matches!(outcome(interrupted(), Some(3)), Ok(3)));
+        assert!(matches!(outcome(interrupted(), None::<()>), Err(VmLabError::Machine(MachineError::Interrupted))));
+        let failed = || Err(VmLabError::InGuest { code: Some(2), said: String::new() });
+        assert!(matches!(outcome(failed(), Some(3)), Err(VmLabError::InGuest { .. })));
+        assert!(matches!(outcome(Ok(()), None::<()>), Err(VmLabError::NeverUp)));
+    }
+
+    #[test]
+    fn only_a_thread_that_polls_continuously_needs_a_third_cpu() {
+        let modes = |text: &str| DeliveryMode::parse_list(text).unwrap();
+        assert_eq!([cpus(&modes("base,suspend20,threaded")), cpus(&modes("base,threadedbusy"))], [2, 3]);
+    }
 }

@@ -130,18 +130,18 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
-/// Compares modes in this guest and prints each event as a line of JSON.
+/// Compares modes or searches in this guest, and prints each event as a line of JSON.
 ///
 /// # Errors
-/// When the request is invalid, or the experiment fails.
-pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
-    let request = serde_json::from_str(request).map_err(Failure::usage)?;
+/// When the task is invalid or fails.
+pub(crate) fn lab_in_guest(task: &str) -> Result<(), Failure> {
+    let task = serde_json::from_str(task).map_err(Failure::usage)?;
     let mut printed = Ok(());
-    let measured = quell_bench::vm::guest::measure(&request, &journal(), &mut |event| {
+    let carried_out = quell_bench::vm::guest::carry_out(&task, &journal(), &mut |event| {
         let line = output::json_line(event);
         printed = std::mem::replace(&mut printed, Ok(())).and(line);
     });
-    measured.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    carried_out.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     printed
 }
 

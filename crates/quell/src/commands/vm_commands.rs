@@ -1,15 +1,23 @@
 //! Test support: runs commands of this program in a guest with two NICs and a loaded server, and prints the outcome of
 //! each command as a line of JSON.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use quell_linux::kernel;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
+use quell_linux::pidfd::PidFd;
+use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
+use quell_linux::socket_options::incoming_napi_id;
+use quell_linux::sysfs::Sysfs;
 use quell_linux::tcp::TcpConnection;
+use quell_linux::{InterfaceName, NapiId, Pid};
+use quell_sampler::{QueueSample, Sampler};
 use quell_vm::nic::{End, GuestNic};
 use serde::Serialize;
 
@@ -18,13 +26,17 @@ use crate::output;
 
 /// The hidden command. Its argument is a JSON array of commands, each an array of words; `{pid}` is the server's PID.
 /// [`READ`] and [`WRITE`] replace the tools that a guest lacks; [`IN_SERVER`] as the first word selects the server's
-/// network namespace.
+/// network namespace. [`SAMPLE`] reads the sampler.
 pub(crate) const COMMAND: &str = "vm-commands";
 /// `read FILE`.
 const READ: &str = "read";
 /// `write FILE TEXT`.
 const WRITE: &str = "write";
 const IN_SERVER: &str = "in-server";
+/// `sample HARD_IRQS TIMEOUT_NS`: sets the deferral of the server's device, and prints what the sampler counts in the time
+/// [`SAMPLED`]. It needs no netlink, so it also works on kernels that do not list NAPI instances.
+const SAMPLE: &str = "sample";
+const SAMPLED: Duration = Duration::from_secs(2);
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
@@ -61,6 +73,11 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
         let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
         let done = match words.split_first() {
             Some((first, words)) if first == IN_SERVER => in_namespace(&server.namespace, || execute(command, words)),
+            Some((first, deferral)) if first == SAMPLE => {
+                let output = sample(&server, responder.id(), deferral)
+                    .and_then(|sample| serde_json::to_string(&sample).map_err(io::Error::other));
+                output.map(|output| Done { command, code: Some(0), output, diagnostics: String::new() })
+            }
             _ => execute(command, &words),
         };
         output::json_line(&done.map_err(refused)?)
@@ -82,6 +99,32 @@ fn execute(command: Vec<String>, words: &[String]) -> io::Result<Done> {
             Ok(Done { code: ran.status.code(), ..done(text(&ran.stdout), text(&ran.stderr)) })
         }
     }
+}
+
+/// Samples of the server's NAPI instances, by NAPI ID.
+fn sample(server: &GuestNic, pid: u32, deferral: &[String]) -> io::Result<BTreeMap<u32, QueueSample>> {
+    let [hard_irqs, timeout_ns] = deferral else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let sysfs = Sysfs::of(&server.namespace).map_err(io::Error::other)?;
+    let device = InterfaceName::new(End::Server.name()).map_err(io::Error::other)?;
+    let device = sysfs.net_class(&device);
+    device.set_napi_defer_hard_irqs(hard_irqs.parse().map_err(io::Error::other)?).map_err(io::Error::other)?;
+    device.set_gro_flush_timeout_ns(timeout_ns.parse().map_err(io::Error::other)?).map_err(io::Error::other)?;
+    let mut sampler = Sampler::attach(kernel::sysfs()).map_err(io::Error::other)?;
+    sampler.select(napis_of(pid)?).map_err(io::Error::other)?;
+    let first = sampler.read().map_err(io::Error::other)?;
+    std::thread::sleep(SAMPLED);
+    let last = sampler.read().map_err(io::Error::other)?;
+    Ok(last.iter().map(|(napi, counters)| (napi.get(), counters.since(first.get(napi)))).collect())
+}
+
+/// NAPI instances from which the process's sockets received packets.
+fn napis_of(pid: u32) -> io::Result<BTreeSet<NapiId>> {
+    let pid = Pid::from_kernel(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = PidFd::open(pid).map_err(io::Error::other)?;
+    let fds = ProcRoot::default().process(pid).fds().map_err(io::Error::other)?;
+    let sockets = fds.iter().filter(|fd| matches!(fd.kind, FdKind::Socket { .. }));
+    let sockets = sockets.filter_map(|fd| process.duplicate(fd.number).ok());
+    Ok(sockets.filter_map(|socket| incoming_napi_id(&socket).ok().flatten()).collect())
 }
 
 fn this_program() -> io::Result<Command> {

@@ -8,7 +8,7 @@ pub(super) mod on_programs;
 pub(crate) mod on_published;
 mod on_sim;
 pub(super) mod on_veth;
-mod on_vm;
+pub(super) mod on_vm;
 pub(super) mod results;
 
 use std::path::Path;

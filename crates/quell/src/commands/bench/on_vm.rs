@@ -26,6 +26,19 @@ const OVERHEAD: Duration = Duration::from_secs(120);
 /// Maximum ratio of host time to guest time, because the guest's clock can be slower than the host's.
 const SLOWNESS: u32 = 4;
 
+/// Time limit of a guest for slices that take this long by the guest's clock.
+pub(in crate::commands) fn time_limit(budget: Duration) -> Duration {
+    OVERHEAD.saturating_add(budget.saturating_mul(SLOWNESS))
+}
+
+/// The failure of a task in a guest, with its exit code.
+pub(in crate::commands) fn failure(error: VmLabError) -> Failure {
+    match error {
+        VmLabError::Machine(error) => of_machine(&error),
+        error => Failure::new(Exit::RolledBack, error),
+    }
+}
+
 /// Describes what `quell bench --on vm` offers on a machine without lab, and which of its requirements are missing.
 pub(super) fn offer() -> String {
     let newest = stored_kernel(None).ok().map(|kernel| kernel.origin.name);
@@ -51,10 +64,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let timing = super::timing(args, BUDGET, super::Slices::Emulated);
     let request = GuestRequest { modes: super::modes(args, &MODES)?, timing };
     request.check().map_err(Failure::usage)?;
-    let limit = OVERHEAD + SLOWNESS * request.budget();
+    let limit = time_limit(request.budget());
     let kernel = stored_kernel(args.kernel.as_ref())?;
     let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
-    let machine = Machine { emulator, kernel, nic: args.nic.unwrap_or_default().into(), cpus: request.cpus(), limit };
+    let machine =
+        Machine { emulator, kernel, nic: args.nic.unwrap_or_default().into(), cpus: vm::cpus(&request.modes), limit };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     output::say(&format!(
@@ -72,13 +86,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
             progress.say(&format!("{} cannot be set on this host: {}", visible::name(mode), visible::name(reason)));
         }
         GuestEvent::Up(_) | GuestEvent::SliceEnds(_) | GuestEvent::Ended(_) => {}
+        GuestEvent::SearchSliceBegins(_) | GuestEvent::Searched(_) => {}
     };
     let result = vm::run_guest(&machine, &request, &mut watch, &|| flag.get().is_some());
     progress.finish();
-    result.map_err(|error| match error {
-        VmLabError::Machine(error) => of_machine(&error),
-        error => Failure::new(Exit::RolledBack, error),
-    })
+    result.map_err(failure)
 }
 
 /// Fails if a check of the counts fails.

@@ -8,9 +8,11 @@ use quell_host::attach::{TargetError, Targets};
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
 use quell_tune::{TuneGoal, TuneGuard};
+use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
 use crate::commands::bench::args::{LabProtocol, selected};
+use crate::commands::vm::NicName;
 use crate::exit::Failure;
 
 /// Subject of the search, if the user selects no programs.
@@ -20,6 +22,9 @@ pub(crate) enum TuneWhere {
     Lab,
     /// The model of a host. Works on any machine. The answer is not a measurement.
     Sim,
+    /// A server in a guest with a kernel of `quell vm`. Needs QEMU, no root. The answer is not a measurement: times in
+    /// an emulated guest mean nothing.
+    Vm,
 }
 
 /// Options of `quell tune`.
@@ -35,7 +40,7 @@ pub(crate) struct TuneArgs {
     /// Search on the processes of a control group, given by its path below /sys/fs/cgroup.
     #[arg(long, value_name = "PATH", conflicts_with = "experiment")]
     pub(crate) cgroup: Option<String>,
-    /// Search on a server in a private lab, or on the model of a host.
+    /// Search on a server in a private lab or in a guest, or on the model of a host.
     #[arg(long, value_enum, value_name = "WHERE", required_unless_present_any = ["pid", "unit", "cgroup", "command", "show", "schema", "advise"])]
     pub(crate) experiment: Option<TuneWhere>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
@@ -80,17 +85,24 @@ pub(crate) struct TuneArgs {
     /// With --server: request protocol [memcached]
     #[arg(long, value_enum, requires = "server")]
     pub(crate) protocol: Option<LabProtocol>,
+    /// With --experiment vm: kernel of the guest, from `quell vm list` [the newest]
+    #[arg(long, value_name = "KERNEL", requires = "experiment")]
+    pub(crate) kernel: Option<KernelName>,
+    /// With --experiment vm: NIC model of the guest; e1000e needs a -full kernel [default: virtio]
+    #[arg(long, value_enum, requires = "experiment")]
+    pub(crate) nic: Option<NicName>,
     /// In the lab: search even if there are too few CPUs or a lab check fails. The result is marked as not a measurement.
     #[arg(long)]
     pub(crate) insist: bool,
     /// Maximum duration of all slices; on the model, the time is virtual. At most 60 % of it is used to search, the rest
-    /// to confirm (default: 3m)
+    /// to confirm [3m; 5m with a COMMAND; in a guest 90s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
-    /// Duration of a slice, in milliseconds [200; 500 with --latency; 100 on the model]
+    /// Duration of a slice, in milliseconds [200; 500 with --latency, a COMMAND, or in a guest; 100 on the model]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// Settling time between setting a mode and measuring it, in milliseconds [10; 150 on the model, which starts idle]
+    /// Settling time between setting a mode and measuring it, in milliseconds [10; 300 with a COMMAND; 150 on the
+    /// model, which starts idle; 200 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,
     /// Seed for the order of the modes and for the model. Equal seeds give equal results [from the clock]
@@ -133,6 +145,7 @@ impl TuneArgs {
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
         let of_model = [(self.host.is_some(), "--host")];
+        let of_guest = [(self.kernel.is_some(), "--kernel"), (self.nic.is_some(), "--nic")];
         let of_both = [
             (self.queues.is_some(), "--queues"),
             (self.connections.is_some(), "--connections"),
@@ -141,10 +154,13 @@ impl TuneArgs {
         let given = |options: &[(bool, &'static str)]| options.iter().find(|(given, _)| *given).map(|(_, name)| *name);
         let is_lab = self.experiment == Some(TuneWhere::Lab);
         let is_model = self.experiment == Some(TuneWhere::Sim) || self.advise;
+        let ranks_without_model = self.advise && !matches!(self.experiment, None | Some(TuneWhere::Sim));
         let refused = [
             (given(&of_lab).filter(|_| !is_lab), "--experiment lab"),
             (given(&of_model).filter(|_| !is_model), "--experiment sim and --advise"),
-            (given(&of_both).filter(|_| !is_lab && !is_model), "--experiment, where Quell controls the load"),
+            (given(&of_guest).filter(|_| self.experiment != Some(TuneWhere::Vm)), "--experiment vm"),
+            (given(&of_both).filter(|_| !is_lab && !is_model), "--experiment lab, --experiment sim and --advise"),
+            (ranks_without_model.then_some("--advise"), "the model: without --experiment, or with --experiment sim"),
         ];
         match refused.into_iter().find_map(|(option, applies)| Some((option?, applies))) {
             Some((option, applies)) => Err(Failure::usage(format!("{option} can only be used with {applies}"))),

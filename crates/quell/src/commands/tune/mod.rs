@@ -1,12 +1,13 @@
 //! `quell tune`: searches the values of a delivery mode that are best for a goal, confirms them on fresh slices, and
 //! writes a profile. The subject is a set of running programs, a command, a server in a private
-//! lab, or the model of a host.
+//! lab or in a guest, or the model of a host.
 
 mod args;
 mod on_command;
 mod on_lab;
 mod on_model;
 mod on_programs;
+mod on_vm;
 mod profile;
 
 use std::path::Path;
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         result_file.check_writable()?;
         profile_file.as_ref().map(Destination::check_writable).transpose()?;
     }
-    let host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let began_unix_s = results::unix_time().as_secs();
     let found = match args.programs() {
         Some(targets) => {
@@ -89,6 +90,10 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         }
         None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
         None if args.experiment == Some(TuneWhere::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
+        None if args.experiment == Some(TuneWhere::Vm) => on_vm::run(args)?.map(|(searched, guest)| {
+            host = guest;
+            (searched, None)
+        }),
         None => on_model::run(args)?.map(|searched| (searched, None)),
     };
     let Some((Searched { subject, result, not_a_measurement }, targets)) = found else { return Ok(()) };
