@@ -18,7 +18,7 @@ use crate::space::TuneSpace;
 
 /// Share of the budget for the search; the rest is for the confirmation, which needs more slices to show that limits hold.
 const SEARCH_SHARE: f64 = 0.7;
-const SEARCH_SHARE_WITH_LIMITS: f64 = 0.4;
+const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
 /// Share of the time that is left for the confirmation of one candidate, if others may have to be confirmed after it.
 const CONFIRM_SHARE: f64 = 0.6;
 /// Maximum number of candidates that are confirmed one after another.

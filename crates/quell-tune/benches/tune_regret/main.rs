@@ -12,7 +12,7 @@ use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
 use quell_tune::{TuneGoal, TuneLimit, TuneSpace};
 
-use searches::{Answer, BUDGET_SLICES, GRID_SLICES, METHODS, Prior};
+use searches::{Answer, BUDGET_SLICES, GRID_SLICES, METHODS, of_model};
 use world::{LOADS, Noisy, Regrets, SLICE_MS, Truth, recordings, truths};
 
 fn main() {
@@ -26,7 +26,7 @@ fn main() {
     println!("{} hosts and loads, {modes} modes", truths.len());
     static_against_adaptive(&truths);
     let noise = recordings();
-    let priors = in_parallel(truths.len(), threads, |at| Prior::of(&truths[at], &goals(&truths[at])), |_| ());
+    let of_models = in_parallel(truths.len(), threads, |at| of_model(&truths[at], &goals(&truths[at])), |_| ());
     let cases: Vec<(usize, usize, usize)> = (0..truths.len())
         .flat_map(|truth| (0..GOALS).flat_map(move |goal| (0..seeds).map(move |seed| (truth, goal, seed))))
         .collect();
@@ -45,7 +45,7 @@ fn main() {
             let seed = (truth * 100 + goal * 10 + seed) as u64;
             METHODS.map(|(_, search)| {
                 let mut subject = Noisy::new(&truths[truth], &noise[at % noise.len()], seed);
-                search(&mut subject, &goals[goal], &priors[truth][goal], seed)
+                search(&mut subject, &goals[goal], of_models[truth][goal], seed)
             })
         },
         |_| (),

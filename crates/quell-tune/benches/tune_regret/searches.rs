@@ -31,49 +31,24 @@ pub(crate) struct Answer {
     pub(crate) slices: u32,
 }
 
-/// Modes that the model of a host ranks first.
-pub(crate) struct Ranking(Vec<DeliveryMode>);
-
-/// Host whose model ranks the modes if nothing is known of the searched host.
-const OTHER_HOST: &str = "epyc7662-cx5";
-/// Number of best modes of a ranking with which racing begins, besides the coarse grid.
-const OF_RANKING: usize = 4;
-
-/// Rankings for one goal: of the unperturbed host, and of another one.
-pub(crate) struct Prior {
-    own: Ranking,
-    other: Ranking,
+/// Mode that the unperturbed model of a host ranks first, by goal.
+pub(crate) fn of_model(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Option<DeliveryMode>; GOALS] {
+    let setup = setup(HostProfile::shipped(&truth.shipped).unwrap());
+    let loads = vec![Load::Qps(reach(&setup) * truth.load)];
+    let prior = ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77 };
+    let modes = TuneSpace::default().all();
+    goals.each_ref().map(|goal| prior.rank(goal, &modes, 1).unwrap().first().map(|one| one.mode))
 }
 
-impl Prior {
-    pub(crate) fn of(truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Self; GOALS] {
-        let [own, other] = [&*truth.shipped, OTHER_HOST].map(|host| Ranking::of(host, truth, goals));
-        let mut rankings = own.into_iter().zip(other);
-        std::array::from_fn(|_| rankings.next().map(|(own, other)| Self { own, other }).unwrap())
-    }
-}
+/// A search on a subject for a goal, with the mode that the model of the host ranks first, and a seed.
+type Search = fn(&mut Noisy<'_>, &TuneGoal, Option<DeliveryMode>, u64) -> Answer;
 
-impl Ranking {
-    fn of(host: &str, truth: &Truth, goals: &[TuneGoal; GOALS]) -> [Self; GOALS] {
-        let setup = setup(HostProfile::shipped(host).unwrap());
-        let loads = vec![Load::Qps(reach(&setup) * truth.load)];
-        let prior = ModelPrior { setup, loads, present: DeliveryMode::default(), seed: 77 };
-        let modes = TuneSpace::default().all();
-        goals.each_ref().map(|goal| {
-            let ranked = prior.rank(goal, &modes, 1).unwrap();
-            Self(ranked.iter().map(|one| one.mode).collect())
-        })
-    }
-}
-
-type Search = fn(&mut Noisy<'_>, &TuneGoal, &Prior, u64) -> Answer;
-
-/// Names and searches.
+/// Names and searches. The model's table that `quell tune` uses does not have the searched host, except where stated.
 pub(crate) const METHODS: [(&str, Search); 10] = [
-    ("quell tune", |subject, goal, _, seed| race(subject, goal, &TuneSpace::default().coarse(), seed)),
-    ("and own model", |subject, goal, prior, seed| race(subject, goal, &with_best(&prior.own), seed)),
-    ("and other model", |subject, goal, prior, seed| race(subject, goal, &with_best(&prior.other), seed)),
-    ("own model alone", |_, _, prior, _| Answer { mode: prior.own.0.first().copied(), slices: 0 }),
+    ("quell tune", |subject, goal, _, seed| race(subject, goal, |host, searched| host != searched, seed)),
+    ("and model of host", |subject, goal, _, seed| race(subject, goal, |_, _| true, seed)),
+    ("without model", |subject, goal, _, seed| race(subject, goal, |_, _| false, seed)),
+    ("model of host alone", |_, _, mode, _| Answer { mode, slices: 0 }),
     ("suspend20", |_, _, _, _| Answer { mode: "suspend20".parse().ok(), slices: 0 }),
     ("busy_poll 50", |_, _, _, _| Answer { mode: Some(tuned()), slices: 0 }),
     ("hill climber", |subject, goal, _, _| climb(subject, goal)),
@@ -82,21 +57,17 @@ pub(crate) const METHODS: [(&str, Search); 10] = [
     ("grid", |subject, goal, _, _| grid(subject, goal)),
 ];
 
-/// The coarse grid, and the best modes of a ranking.
-fn with_best(ranking: &Ranking) -> Vec<DeliveryMode> {
-    let coarse = TuneSpace::default().coarse();
-    let best = ranking.0.iter().filter(|mode| !coarse.contains(mode)).take(OF_RANKING);
-    best.chain(&coarse).copied().collect()
-}
-
 /// What `net.core.busy_poll=50` does to an epoll: it busy polls for 50 µs, and interrupts stay as they are.
 pub(crate) fn tuned() -> DeliveryMode {
     "base,busy-poll-usecs=50".parse().unwrap()
 }
 
-fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, arms: &[DeliveryMode], seed: u64) -> Answer {
+/// Searches with the model's table of hosts that `is_known` selects, by their names and that of the searched host.
+fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, is_known: fn(&str, &str) -> bool, seed: u64) -> Answer {
+    let searched = &subject.truth.shipped;
+    let hosts = HostProfile::shipped_names().filter(|host| is_known(host, searched)).map(str::to_owned).collect();
     let plan = TunePlan {
-        arms: arms.to_vec(),
+        model_hosts: hosts,
         budget_ms: (BUDGET_SLICES as f64 * SLICE_MS) as u64,
         ..TunePlan::new(goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
     };

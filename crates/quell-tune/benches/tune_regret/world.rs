@@ -163,7 +163,7 @@ pub(crate) fn recordings() -> Vec<Vec<NoiseSlice>> {
 
 /// The model as a subject, with replayed noise.
 pub(crate) struct Noisy<'a> {
-    truth: &'a Truth,
+    pub(crate) truth: &'a Truth,
     noise: &'a [NoiseSlice],
     random: Pcg64,
     at: usize,
