@@ -100,8 +100,24 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
     let text = std::fs::read_to_string(&profile).unwrap();
     assert!(text.contains("mode = \"suspend"), "{text}");
     assert!(stage.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0), "{stderr}");
-    let (code, _, stderr) = end(stage.start_without_pid(&["detach", &stage.server.pid().to_string()]));
-    assert_eq!(code, Some(0), "{stderr}");
+    let quell = |command: &[&str]| {
+        let (code, stdout, stderr) = end(stage.start_without_pid(command));
+        assert_eq!(code, Some(0), "{command:?}: {stderr}");
+        stdout + &stderr
+    };
+    let suspends = || stage.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+    let (pid, netns, file) =
+        (stage.server.pid().to_string(), stage.lab.server_name.as_str(), profile.to_str().unwrap());
+    quell(&["detach", &pid]);
+    stage.assert_as_before();
+    // The other commands use the same file: for the program, and for the queues alone.
+    quell(&["attach", "--profile", file, &pid, "--yes", "--seconds=0"]);
+    assert!(suspends());
+    quell(&["detach", &pid]);
+    stage.assert_as_before();
+    let said = quell(&["apply", "--netns", netns, file]);
+    assert!(said.contains("the [program] table of") && suspends(), "{said}");
+    quell(&["revert"]);
     stage.assert_as_before();
 }
 

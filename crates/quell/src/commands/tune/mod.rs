@@ -155,7 +155,7 @@ fn finish(
     let result = &file.search;
     let found = result.answer.mode();
     let of_profile = match (profile_file, found) {
-        (Some(destination), Some(mode)) => destination.write(&profile::text(&report(file), mode, &again)),
+        (Some(destination), Some(mode)) => destination.write(&profile::text(&report(file), &file.subject, mode, &again)),
         _ => Ok(()),
     };
     show(file, args.json)?;
