@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_bench::experiment::{QueueFacts, SubjectFacts};
 use quell_host::plan::selects_device;
-use quell_mode::{DeliveryMode, ProgramWait};
+use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 
 /// Text of the profile. `report` is the result as text, `result_file` its quoted path.
 pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, result_file: &str) -> String {
@@ -30,17 +30,17 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, res
     format!("{}\n\n[program]\nmode = \"{mode}\"\n{}", comments.join("\n"), devices.collect::<String>())
 }
 
-/// Whether the mode changes the waits of the program, which only the preload library of `quell run` does.
+/// Whether a running program cannot get the mode.
 fn needs_run(mode: DeliveryMode) -> bool {
-    mode.kind().program_wait() != ProgramWait::AsWritten
+    mode.requirements().contains(&Requirement::SpinBeforeSleep)
 }
 
-/// Queues on which the mode was found, by device. Empty if the queues do not exist on this host, or if their settings
-/// would be wrong without `quell run`.
+/// Queues on which the mode was found, by device. Empty if the queues do not exist on this host, or if the mode changes
+/// the waits of the program: without them, the settings of its queues would delay packets.
 fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet<u32>> {
     let mut by_device: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
     if let SubjectFacts::Programs(facts) = subject
-        && !needs_run(mode)
+        && mode.kind().program_wait() == ProgramWait::AsWritten
     {
         for QueueFacts { device, queues, .. } in facts.queues.iter().filter(|queue| !queue.queues.is_empty()) {
             by_device.entry(device).or_default().extend(queues);
@@ -99,7 +99,7 @@ mod tests {
     fn the_profile_parses_to_the_mode_whatever_the_evidence_contains() {
         let (profile, description) = ("host".to_owned(), String::new());
         let model = SubjectFacts::Model(ModelFacts { profile, description, queues: 1, connections: 560 });
-        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &searched());
+        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &[], &searched());
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let text = text(&report, &model, mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
@@ -139,10 +139,11 @@ mod tests {
 
     #[test]
     fn a_mode_that_needs_the_preload_library_is_only_for_run() {
-        for mode in ["eventspin20", "fullbusy"] {
-            let text = text("", &on_queues(vec![queue("eth0", &[0])]), mode.parse().unwrap(), "found.json");
-            assert!(text.contains("To use it: quell run --profile THIS_FILE -- COMMAND"), "{text}");
-            assert!(!text.contains("quell attach") && !text.contains("[device"), "{text}");
-        }
+        let text = |mode: &str| text("", &on_queues(vec![queue("eth0", &[0])]), mode.parse().unwrap(), "found.json");
+        let spins = text("eventspin20");
+        assert!(spins.contains("To use it: quell run --profile THIS_FILE -- COMMAND"), "{spins}");
+        assert!(!spins.contains("quell attach") && !spins.contains("[device"), "{spins}");
+        let polls = text("fullbusy");
+        assert!(polls.contains("quell attach") && !polls.contains("[device"), "{polls}");
     }
 }
