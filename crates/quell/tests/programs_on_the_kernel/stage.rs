@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
-        let server = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"]));
+        let server = lab.start(memcached());
         let mut stage = Self {
             lab,
             server,
@@ -68,6 +68,37 @@ impl Stage {
         }));
     }
 
+    /// Kills the server, starts it again, and connects a client to it.
+    pub(crate) fn restart_server(&mut self, pause: Duration) {
+        self.server.terminate(Duration::ZERO).unwrap();
+        self.stop_clients();
+        self.server = self.lab.start(memcached());
+        self.asks.store(true, Ordering::Relaxed);
+        self.add_client(pause);
+    }
+
+    /// Command of a load on the server, from the client's namespace.
+    pub(crate) fn load(&self, options: &str) -> String {
+        let (quell, client) = (env!("CARGO_BIN_EXE_quell"), self.lab.server_name.replace("-server", "-client"));
+        let load = "192.0.2.1:11211 -c 4 --keys 100 --polling epoll";
+        format!("nsenter --net=/run/netns/{client} {quell} load {load} {options}")
+    }
+
+    /// Compiles a library that a program can preload. Records a skip without a compiler.
+    pub(crate) fn compile_library(&self, name: &str) -> Option<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs_on_the_kernel").join(name);
+        let library = self.dir.path().join(name).with_extension("so");
+        let cc =
+            Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source.with_extension("c")).output();
+        match cc {
+            Ok(output) if output.status.success() => Some(library),
+            failed => {
+                skip(Lacks::Tool("C compiler"), format_args!("{failed:?}"));
+                None
+            }
+        }
+    }
+
     /// Stops all clients.
     pub(crate) fn stop_clients(&mut self) {
         self.asks.store(false, Ordering::Relaxed);
@@ -92,9 +123,23 @@ impl Stage {
 
     /// Starts `quell` with this command and its options.
     pub(crate) fn start_without_pid(&self, command: &[&str]) -> Child {
+        self.start_with(command, |spawn| spawn)
+    }
+
+    /// Starts a search on a command in the server's namespace.
+    pub(crate) fn start_command(&self, options: &[&str], command: &str) -> Child {
+        let file = self.file();
+        let command: Vec<&str> = command.split(' ').collect();
+        let fixed = ["tune", "--seed=1", "--result", file.to_str().unwrap()];
+        let words = [&fixed[..], options, &["--"], &command].concat();
+        self.start_with(&words, |spawn| spawn.netns(&self.lab.server))
+    }
+
+    /// Starts `quell` with this command and its options, and with what `more` adds.
+    pub(crate) fn start_with<'a>(&self, command: &[&str], more: impl FnOnce(Spawn<'a>) -> Spawn<'a>) -> Child {
         let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(command.iter().copied());
         let spawn = spawn.env("QUELL_JOURNAL_DIR", self.dir.path().join("journal"));
-        spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
+        more(spawn).stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
     }
 
     pub(crate) fn result(&self) -> serde_json::Value {
@@ -144,6 +189,26 @@ impl Stage {
         });
     }
 
+    /// Settings of the server's epolls.
+    pub(crate) fn epolls(&self) -> Vec<String> {
+        self.state().into_iter().filter(|(name, _)| name.starts_with("epoll")).map(|(_, params)| params).collect()
+    }
+
+    /// Checks the settings of the queues only, for a server that has exited.
+    pub(crate) fn assert_queues_as_before(&self) {
+        let queues = |state: &BTreeMap<String, String>| -> Vec<String> {
+            state.iter().filter(|(name, _)| name.starts_with("NAPI")).map(|(_, napi)| napi.clone()).collect()
+        };
+        wait_until(|| {
+            let now = self.state();
+            if queues(&now) == queues(&self.before) {
+                Ok(())
+            } else {
+                Err(format!("before {:?}, now {now:?}", self.before))
+            }
+        });
+    }
+
     /// Checks the settings, and that no journal is left.
     pub(crate) fn assert_as_before(&self) {
         self.assert_settings_as_before();
@@ -152,6 +217,10 @@ impl Stage {
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         });
     }
+}
+
+fn memcached() -> Spawn<'static> {
+    Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"])
 }
 
 impl Drop for Stage {
