@@ -15,7 +15,7 @@ const SECOND_SERVER: &str = "memcached -u root -U 0 -t 1 -l 192.0.2.1 -p 11212";
 
 const LONG: &[&str] = &["--goal=least cpu", "--budget=600s", "--yes"];
 
-/// Pause of the client after each request. Its rate depends little on the mode and on other programs.
+/// Interval at which the client sends. Its rate does not depend on the mode, and little on other programs.
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn enter(test: &str) -> Option<Stage> {
