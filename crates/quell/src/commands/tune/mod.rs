@@ -98,9 +98,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
             }
             on_programs::run(args, targets)?.map(|(searched, targets)| (searched, Some(targets)))
         }
+        None if args.advise => return on_model::advise(args, None),
         None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
         None if args.experiment == Some(TuneWhere::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
-        None if args.advise => return on_model::advise(args, None),
         None => on_model::run(args)?.map(|searched| (searched, None)),
     };
     let Some((searched, targets)) = found else { return Ok(()) };
