@@ -55,6 +55,22 @@ impl TuneMetric {
         format!("{self}-us")
     }
 
+    /// Whether a subject that records metrics under the names for which `is_recorded` returns true has this metric.
+    #[must_use]
+    pub fn is_among(&self, is_recorded: impl Fn(&str) -> bool) -> bool {
+        match self {
+            Self::Latency { .. } => is_recorded(&self.printed_name()),
+            Self::Errors => is_recorded("errors"),
+            _ => self.recorded_names().into_iter().any(is_recorded),
+        }
+    }
+
+    /// Whether a subject that measures the latency of each request has this metric without a recorded name.
+    #[must_use]
+    pub fn needs_latencies(&self) -> bool {
+        matches!(self, Self::Latency { .. } | Self::Errors | Self::Saturated)
+    }
+
     /// Value of the metric in a slice. `None` if it could not be read.
     #[must_use]
     pub fn value(&self, slice: &SliceObservation) -> Option<f64> {
@@ -239,7 +255,8 @@ pub struct TuneTextError {
 const EMPTY: &str = "nothing to optimize: name one objective, such as `least cpu`, `lowest p99` or `most requests`";
 const TWICE: &str = "a second objective: name one, and limit the others as in `p99<=300us`";
 const UNKNOWN: &str = "expected a limit such as `p99<=300us` or `cpu<=1.1x`, or an objective such as `least cpu`";
-const METRIC: &str = "expected cpu, busy, requests, p50, p99, p99.9, or the name of a recorded metric";
+const METRIC: &str =
+    "expected cpu, busy, requests, p50, p99, p99.9, drops, stalls, wait-p99-us, or the name of a recorded metric";
 const LATENCY: &str = "expected a latency above 0 with its unit, such as 300us or 1ms";
 const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share or a percentage)";
 

@@ -17,8 +17,8 @@ const RATIO: std::ops::RangeInclusive<f64> = 0.3..=1.75;
 /// Change of a load during a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LoadChange {
-    /// Rate in the first slices of the present setting, per second.
-    pub(crate) from_per_s: f64,
+    /// Rate in the first slices of the present setting, per second. `None` if no slice had a request or packet.
+    pub(crate) from_per_s: Option<f64>,
     /// Rate in the last slices, per second.
     pub(crate) to_per_s: f64,
 }
@@ -28,12 +28,14 @@ pub(crate) struct LoadChange {
 pub(crate) struct LoadWatch {
     /// Rates of the present setting, by load.
     present: Vec<Vec<f64>>,
+    /// Last rate above 0 in any mode, at any load.
+    last: Option<f64>,
     empty: u32,
 }
 
 impl LoadWatch {
     pub(crate) fn new(loads: usize) -> Self {
-        Self { present: vec![Vec::new(); loads], empty: 0 }
+        Self { present: vec![Vec::new(); loads], last: None, empty: 0 }
     }
 
     /// Records a slice at the load with this index. The rate of other modes than the present one depends on the mode if
@@ -45,12 +47,14 @@ impl LoadWatch {
         if is_present && rate > 0.0 {
             rates.push(rate);
         }
-        let from_per_s = median(rates.get(..COMPARED)?);
+        let from_per_s = rates.get(..COMPARED).map(median);
         if self.empty >= EMPTY_SLICES {
-            return Some(LoadChange { from_per_s, to_per_s: 0.0 });
+            return Some(LoadChange { from_per_s: from_per_s.or(self.last), to_per_s: 0.0 });
         }
+        self.last = Some(rate).filter(|rate| *rate > 0.0).or(self.last);
+        let from_per_s = from_per_s?;
         let to_per_s = median(rates.get(COMPARED..)?.last_chunk::<COMPARED>()?);
-        (!RATIO.contains(&(to_per_s / from_per_s))).then_some(LoadChange { from_per_s, to_per_s })
+        (!RATIO.contains(&(to_per_s / from_per_s))).then_some(LoadChange { from_per_s: Some(from_per_s), to_per_s })
     }
 }
 
@@ -75,7 +79,7 @@ mod tests {
     fn a_load_that_doubles_is_noticed_after_two_slices() {
         let (at, change) =
             change(&[100.0, 101.0, 99.0, 100.0, 200.0, 200.0, 200.0]).unwrap_or_else(|| panic!("no change"));
-        assert_eq!((at, change), (5, LoadChange { from_per_s: 100.0, to_per_s: 200.0 }));
+        assert_eq!((at, change), (5, LoadChange { from_per_s: Some(100.0), to_per_s: 200.0 }));
     }
 
     #[test]
@@ -85,6 +89,24 @@ mod tests {
         assert!((0..3).all(|_| watch.record(0, true, &slice(50.0)).is_none()));
         let noticed = (0..9).position(|_| watch.record(0, false, &slice(0.0)).is_some());
         assert_eq!(noticed, Some(4));
+    }
+
+    #[test]
+    fn a_load_that_vanishes_before_the_present_setting_was_measured_is_noticed() {
+        let mut watch = LoadWatch::new(2);
+        let slice = |rate| SliceObservation::default().with_metric("packets-per-s", Some(rate));
+        assert_eq!(watch.record(0, true, &slice(50.0)), None);
+        assert_eq!(watch.record(1, false, &slice(90.0)), None);
+        let noticed = (0..9).find_map(|at| Some((at, watch.record(at % 2, false, &slice(0.0))?)));
+        assert_eq!(noticed, Some((4, LoadChange { from_per_s: Some(90.0), to_per_s: 0.0 })));
+    }
+
+    #[test]
+    fn a_load_that_never_came_has_no_rate() {
+        let mut watch = LoadWatch::new(1);
+        let slice = SliceObservation::default().with_metric("packets-per-s", Some(0.0));
+        let noticed = (0..9).find_map(|at| Some((at, watch.record(0, at == 0, &slice)?)));
+        assert_eq!(noticed, Some((4, LoadChange { from_per_s: None, to_per_s: 0.0 })));
     }
 
     #[test]

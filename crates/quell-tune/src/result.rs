@@ -22,7 +22,7 @@ pub struct TuneResult {
     pub arms: Vec<ArmReport>,
     /// Slices of the search, in order. Those of the confirmation are in the confirmations.
     pub slices: Vec<TuneSliceRecord>,
-    /// Experiments on fresh slices, in order, at most two.
+    /// Experiments on fresh slices, in order, at most four.
     pub confirmations: Vec<Confirmation>,
     /// The answer.
     pub answer: TuneAnswer,
@@ -177,8 +177,10 @@ pub enum TuneEnd {
     },
     /// The load has vanished, or its rate under the present setting is below 0.3 or above 1.75 times the first rate.
     LoadChanged {
-        /// Rate in the first slices, per second: requests, or packets if requests are not counted.
-        from_per_s: f64,
+        /// Rate in the first slices, per second: requests, or packets if requests are not counted. Absent if no slice had
+        /// a request or packet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_per_s: Option<f64>,
         /// Rate in the last slices.
         to_per_s: f64,
     },

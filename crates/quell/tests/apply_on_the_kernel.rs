@@ -113,6 +113,22 @@ fn an_invalid_profile_is_refused_with_the_position() {
 }
 
 #[test]
+fn a_profile_with_a_program_table_only_is_refused_with_the_commands_that_use_it() {
+    let journal = tempfile::tempdir().unwrap();
+    let quell = Quell { journal: journal.path() };
+    let file = journal.path().join("program.toml");
+    std::fs::write(&file, "[program]\nmode = \"suspend20\"\n").unwrap();
+    for options in [&["apply"][..], &["apply", "--dry-run"]] {
+        let said = quell.says(1, &[options, &[file.to_str().unwrap()]].concat());
+        for part in
+            ["program.toml has only a [program] table", "nothing was changed", "attach --profile", "run --profile"]
+        {
+            assert!(said.contains(part), "no {part:?} in {said}");
+        }
+    }
+}
+
+#[test]
 fn apply_and_run_warn_about_a_short_suspension_before_they_set_it() {
     let Some(lab) = TestLab::raise("cli-short", 1) else { return };
     let journal = tempfile::tempdir().unwrap();

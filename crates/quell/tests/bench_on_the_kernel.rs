@@ -64,6 +64,22 @@ fn a_run_restores_the_state_of_the_machine() {
     stage.assert_as_before();
 }
 
+#[test]
+fn a_search_in_a_lab_answers_and_removes_the_lab() {
+    let Some(stage) = Stage::enter() else { return };
+    let file = stage.file("tune.json");
+    let options =
+        ["--loads=50%", "--connections=16", "--slice=50", "--settle=5", "--budget=8s", "--seed=1", "--insist"];
+    let subject = ["tune", "--experiment=lab", "--goal=least cpu", "--result", file.to_str().unwrap()];
+    let ended = stage.run(&[&subject[..], &options].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let result: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(result["search"]["end"]["kind"], "answered", "{ended:?}");
+    assert_eq!(result["subject"]["kind"], "veth");
+    assert!(ended.stdout.contains("not tried: ") && ended.stdout.contains("start it with `quell run`"), "{ended:?}");
+    stage.assert_as_before();
+}
+
 /// Option that starts a second server, which exits after `seconds` seconds.
 fn second_server(seconds: u32) -> String {
     format!("--beside=timeout {seconds} memcached -u root -U 0 -t 1 -l {{address}} -p {{port}}")

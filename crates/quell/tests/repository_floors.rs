@@ -116,6 +116,27 @@ fn places_with(words: &[&str], but: &[&str]) -> Vec<String> {
     places
 }
 
+/// Files that read the wall clock: times of day in journals, results, logs and reports. Everything else measures with
+/// clocks that do not jump when the system time is set.
+const WALL_CLOCK: &[&str] = &[
+    "quell/src/commands/apply/watchdog.rs",
+    "quell/src/commands/bench/results.rs",
+    "quell/src/logging.rs",
+    "quell/src/render/status.rs",
+    "quell-bench/src/experiment/mod.rs",
+    "quell-host/src/journal/store.rs",
+    "quell-host/src/snapshot/read/mod.rs",
+    "quell-linux/src/clock.rs",
+    "quell-observer/src/observer.rs",
+];
+
+#[test]
+fn durations_are_not_measured_by_the_wall_clock() {
+    let places = places_with(&["SystemTime", "realtime_ns", "ClockId::Realtime"], &[]);
+    let others = places.iter().filter(|place| WALL_CLOCK.iter().all(|file| !place.contains(file)));
+    assert_eq!(others.collect::<Vec<_>>(), Vec::<&String>::new(), "use Instant, or add the file with its reason");
+}
+
 #[test]
 fn every_crate_has_a_floor() {
     let listed: Vec<&str> = FLOORS.iter().map(|(krate, _)| *krate).collect();

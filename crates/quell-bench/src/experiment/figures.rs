@@ -81,6 +81,16 @@ impl Work {
     }
 }
 
+/// Names of the metrics that [`of_counters`] can compute. A metric whose counter cannot be read is absent from a slice.
+#[must_use]
+pub fn names(work: Work) -> Vec<String> {
+    let costs = [CPU, PROCESS_CPU, POLLS, IRQS, NET_RX, TIMER_IRQS, SLEEPS, CYCLES, INSTRUCTIONS];
+    let requests = if work == Work::Request { &[REQUESTS][..] } else { &[] };
+    let others = [EMPTY_POLLS, BUSY, PACKETS, DROPS, WAIT_MEAN, WAIT_P99, STALLS];
+    let others = requests.iter().chain(&others).map(|name| (*name).to_owned());
+    costs.into_iter().map(|cost| work.name(cost)).chain(others).collect()
+}
+
 /// Computes the metrics of a slice from its counters. `requests` is the number of answered requests, if it is known.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^53")]
@@ -184,6 +194,33 @@ mod tests {
             ..TrialCounters::default()
         };
         assert_eq!(of_counters(&counters, Some(10), 1.0)["cpu-us-per-request"], 3.0);
+    }
+
+    #[test]
+    fn the_names_are_those_of_all_counters() {
+        let counters = TrialCounters {
+            server_cpus: Some(CpuUse { capacity_ns: 1, ..CpuUse::default() }),
+            server_run_ns: Some(1),
+            polls: Some(1),
+            empty_polls: Some(1),
+            polled_packets: Some(1),
+            irqs: Some(1),
+            net_rx_softirqs: Some(1),
+            timer_irqs: Some(1),
+            server_sleeps: Some(1),
+            cycles: Some(1),
+            instructions: Some(1),
+            drops: Some(1),
+            wait_mean_ns: Some(1),
+            wait_p99_ns: Some(1),
+            stalls: Some(1),
+            ..TrialCounters::default()
+        };
+        for (work, requests) in [(Work::Packet, None), (Work::Request, Some(1))] {
+            let mut names = names(work);
+            names.sort();
+            assert_eq!(names, of_counters(&counters, requests, 1.0).into_keys().collect::<Vec<_>>(), "{work:?}");
+        }
     }
 
     #[test]

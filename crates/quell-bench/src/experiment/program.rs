@@ -43,6 +43,8 @@ pub struct Programs<'a> {
     instruments: Instruments,
     /// Source of the requests.
     pub traffic: Traffic,
+    /// Settings that were not restored, because another program had changed them. Known after the end.
+    pub left_alone: Vec<String>,
     stopped: &'a dyn Fn() -> bool,
     proc: ProcRoot,
     slice_began: Instant,
@@ -112,6 +114,7 @@ impl<'a> Programs<'a> {
             instruments: Instruments::new(plan.napis(), &watched.server_cpus),
             watched,
             traffic,
+            left_alone: Vec::new(),
             stopped,
             proc: ProcRoot::default(),
             slice_began: Instant::now(),
@@ -147,7 +150,8 @@ impl<'a> Programs<'a> {
     /// Fails if a setting could not be restored.
     fn end(&mut self) -> Result<(), SubjectError> {
         let Some(switching) = self.switching.take() else { return Ok(()) };
-        let Reverted { failed, waiting, .. } = switching.end()?;
+        let Reverted { failed, waiting, left_alone, in_part, .. } = switching.end()?;
+        self.left_alone = left_alone.into_iter().chain(in_part).map(|(_, why)| why).collect();
         let failed = failed.iter().map(|(_, error)| error.to_string());
         let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();
         if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }

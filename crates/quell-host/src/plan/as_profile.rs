@@ -76,7 +76,7 @@ impl Lines {
         let table = format!("device.{}", quoted(&device.name));
         self.push("");
         self.push(format!("[{table}]"));
-        self.push(format!("name = {}", quoted(&glob::Pattern::escape(&device.name))));
+        self.push(format!("name = {}", selects_device(&device.name)));
         if let Some(channels) = self.known("channels", &device.channels) {
             let counts = [("combined", channels.combined_count), ("rx", channels.rx_count), ("tx", channels.tx_count)];
             self.numbers("channels", counts);
@@ -438,6 +438,12 @@ fn flow_rule(rule: &FlowRule, contexts: &[RssContextId]) -> Option<String> {
 }
 
 /// A basic string of TOML.
+/// Value of the key `name` that selects exactly the device with this name, as TOML.
+#[must_use]
+pub fn selects_device(name: &str) -> String {
+    quoted(&glob::Pattern::escape(name))
+}
+
 fn quoted(text: &str) -> String {
     let escape = |letter: char| match letter {
         '"' | '\\' => format!("\\{letter}"),

@@ -19,7 +19,7 @@ use tracing::info;
 
 use crate::snapshot::{Device, Reading, Snapshot, Unknown, UnknownReason};
 
-pub use as_profile::{AsProfileError, as_profile};
+pub use as_profile::{AsProfileError, as_profile, selects_device};
 pub use change::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, RingSizes, RuleAction};
 pub use text::ChangeText;
 

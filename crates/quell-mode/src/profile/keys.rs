@@ -43,7 +43,7 @@ pub(super) const ROOT: ProfileTable = ProfileTable {
     keys: &[
         key("description", "text", "Purpose of the profile, in a sentence.", "'memcached on one NIC'"),
         key("device", "tables", "Devices, each with a label.", "{ nic = { name = 'eth0' } }"),
-        key("program", "table", "Settings of the program that `quell run` starts.", "{ mode = 'suspend20' }"),
+        key("program", "table", "Settings of the program of `quell run` and `quell attach`.", "{ mode = 'suspend20' }"),
         key("sysctl", "table", "Network sysctls.", "{ \"net.core.busy_poll\" = 0 }"),
     ],
 };
@@ -171,7 +171,7 @@ pub(super) const QUEUES: ProfileTable = ProfileTable {
 
 pub(super) const PROGRAM: ProfileTable = ProfileTable {
     path: "program",
-    purpose: "The program that `quell run --profile` starts. `quell apply` ignores this table.",
+    purpose: "The program of `quell run --profile` and `quell attach --profile`. `quell apply` sets only the other tables.",
     keys: &[
         key(
             "mode",

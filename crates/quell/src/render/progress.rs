@@ -46,7 +46,7 @@ impl Progress {
     pub(crate) fn table(&self, percent: u64, lines: &[String]) {
         if self.bar.length().is_none() {
             self.bar.set_length(100);
-            self.bar.set_style(style("{bar:30} {pos} % of the budget (at most {eta} left)\n{msg}"));
+            self.bar.set_style(style("{bar:30} {pos} % of the budget (about {eta} left)\n{msg}"));
             self.bar.reset_eta();
         }
         self.bar.set_position(percent);

@@ -7,8 +7,8 @@ use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible;
 use quell_tune::{
-    ArmReport, ArmState, NextTuneSlice, RankedMode, TuneAnswer, TuneEnd, TuneMetric, TunePhase, TunePlan, TuneResult,
-    Tuner,
+    ArmReport, ArmState, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric, TunePhase, TunePlan,
+    TuneResult, Tuner,
 };
 
 use super::experiment;
@@ -41,14 +41,28 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
         (
             "time",
             format!(
-                "slices of {} ms, at most {} s{of_time}: 60 % to search, 40 % to confirm the winner on fresh slices",
+                "slices of {} ms, at most {} s{of_time}: a part to search, the rest to confirm the winner on fresh slices",
                 plan.slice_and_settle_ms(),
                 plan.budget_ms / 1_000
             ),
         ),
         ("seed", plan.seed.to_string()),
     ];
-    lines.into_iter().map(|(name, text)| wrapped(name, &visible::name(&text))).collect()
+    let skips = skipped(plan).map(|text| ("skips", text));
+    lines.into_iter().chain(skips).map(|(name, text)| wrapped(name, &visible::name(&text))).collect()
+}
+
+/// Kinds of mode that are not tried, by reason. `None` if all are tried.
+fn skipped(plan: &TunePlan) -> Option<String> {
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for RefusedMode { kind, reason } in plan.space.iter().flat_map(|space| &space.refused) {
+        match by_reason.iter_mut().find(|(other, _)| other == reason) {
+            Some((_, kinds)) => kinds.push(kind),
+            None => by_reason.push((reason, vec![kind])),
+        }
+    }
+    let of_reason = by_reason.iter().map(|(reason, kinds)| format!("{} ({reason})", kinds.join(", ")));
+    (!by_reason.is_empty()).then(|| of_reason.collect::<Vec<_>>().join("; "))
 }
 
 /// Name of the server of a lab.
@@ -165,6 +179,7 @@ pub(crate) fn render(
     subject: &SubjectFacts,
     host: &HostFacts,
     not_a_measurement: Option<&str>,
+    left_alone: &[String],
     result: &TuneResult,
 ) -> String {
     let plan = &result.plan;
@@ -172,7 +187,7 @@ pub(crate) fn render(
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    out.push_str(&format!("{}\n{}\n", experiment::subject(subject, host), answer(result)));
+    out.push_str(&format!("{}\n{}\n", experiment::subject(subject, host), answer(result, left_alone)));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -187,10 +202,14 @@ pub(crate) fn render(
         plan.present,
         arm_table(plan, result.arms.iter(), true)
     ));
+    if let Some(skipped) = skipped(plan) {
+        let options = textwrap::Options::new(98).subsequent_indent("  ");
+        out.push_str(&format!("\n{}\n", textwrap::fill(&format!("not tried: {}", visible::name(&skipped)), options)));
+    }
     out
 }
 
-fn answer(result: &TuneResult) -> String {
+fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     let objective = &result.plan.goal.objective;
     let against = |gain: &[Option<RatioEstimate>], other: &str| -> String {
         let of_load = gain.iter().zip(&result.plan.loads).map(|(gain, load)| {
@@ -221,7 +240,7 @@ fn answer(result: &TuneResult) -> String {
             });
             format!("no setting is better here than {present}, the present one\n{misses}{}", refuted(result))
         }
-        TuneAnswer::None => format!("no answer: {}\n", end(&result.end)),
+        TuneAnswer::None => format!("no answer: {}\n", end(&result.end, left_alone)),
     }
 }
 
@@ -253,7 +272,6 @@ fn state(state: &ArmState) -> String {
         ArmState::Alive => "in the race".to_owned(),
         ArmState::Worse { than } => format!("worse than {than}"),
         ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
-        ArmState::Outpaced => "outpaced by others".to_owned(),
         ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
         ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
     }
@@ -264,31 +282,62 @@ fn of_limit(ratio: f64) -> String {
     if ratio.is_finite() { format!("{:.0} %", ratio * 100.0) } else { ABSENT.to_owned() }
 }
 
-/// Why a search ended, as a sentence without a full stop.
+/// Why a search ended, as a sentence without a full stop. `left_alone` are the settings that another program changed.
 #[must_use]
-pub(crate) fn end(end: &TuneEnd) -> String {
+pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
+    let restored = match left_alone {
+        [] => "all settings were restored".to_owned(),
+        changed => {
+            format!("all other settings were restored (left alone: {})", visible::name(&changed.join("; ")))
+        }
+    };
     match end {
         TuneEnd::Answered => "the search is complete".to_owned(),
         TuneEnd::Interrupted => "interrupted".to_owned(),
-        TuneEnd::GuardUnreadable { guard } => format!(
-            "the guard {} cannot be read, so nothing protects the server; all settings were restored",
-            visible::name(guard)
-        ),
-        TuneEnd::MetricUnreadable { metric } => {
-            format!("{} cannot be read here; all settings were restored", visible::name(metric))
+        TuneEnd::GuardUnreadable { guard } => {
+            format!("the guard {} cannot be read, so nothing protects the server; {restored}", visible::name(guard))
         }
-        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => {
-            format!("the load of {} per second has vanished; all settings were restored", short(*from_per_s))
-        }
+        TuneEnd::MetricUnreadable { metric } => format!("{} cannot be read here; {restored}", visible::name(metric)),
+        TuneEnd::LoadChanged { from_per_s, to_per_s } if *to_per_s == 0.0 => match from_per_s {
+            Some(from_per_s) => format!("the load of {} per second has vanished; {restored}", short(*from_per_s)),
+            None => format!("there is no load: no request and no packet has arrived; {restored}"),
+        },
         TuneEnd::LoadChanged { from_per_s, to_per_s } => format!(
-            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; all \
-             settings were restored",
-            short(*from_per_s),
+            "the load has changed from {} to {} per second under the present setting, so modes cannot be compared; \
+             {restored}",
+            from_per_s.map_or_else(|| ABSENT.to_owned(), short),
             short(*to_per_s)
         ),
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))
         }
-        TuneEnd::SubjectFailed { reason } => format!("{}; all settings were restored", visible::name(reason)),
+        TuneEnd::SubjectFailed { reason } => format!("{}; {restored}", visible::name(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_mode::DeliveryMode;
+    use quell_tune::TuneSpace;
+
+    #[test]
+    fn a_plan_names_the_kinds_of_mode_that_it_skips_with_the_reason() {
+        let refused = |kind: &str, reason: &str| RefusedMode { kind: kind.to_owned(), reason: reason.to_owned() };
+        let refused =
+            vec![refused("suspend", "stalls"), refused("fullbusy", "needs run"), refused("eventspin", "needs run")];
+        let goal = "least cpu".parse().unwrap_or_else(|why| panic!("{why}"));
+        let text = plan(&TunePlan::new(goal, DeliveryMode::default(), TuneSpace { refused }, 1), "");
+        assert!(text.contains("  skips   suspend (stalls); fullbusy, eventspin (needs run)\n"), "{text}");
+        assert!(!text.contains("eventspin20"), "{text}");
+    }
+
+    #[test]
+    fn an_end_does_not_claim_that_a_setting_of_another_program_was_restored() {
+        let failed = TuneEnd::SubjectFailed { reason: "another program has changed NAPI 1".to_owned() };
+        assert!(end(&failed, &[]).ends_with("; all settings were restored"));
+        let text = end(&failed, &["NAPI 1: gro-flush-timeout is 7".to_owned()]);
+        let said = "all other settings were restored (left alone: NAPI 1: gro-flush-timeout is 7)";
+        assert!(text.ends_with(said), "{text}");
     }
 }

@@ -1,14 +1,14 @@
 //! The server, its lab and its clients.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::process::{Child, Output, Spawn};
@@ -33,14 +33,14 @@ impl Stage {
         Self::enter_with(test, Duration::ZERO)
     }
 
-    /// With one client that pauses after each request.
+    /// With one client that sends at this interval and does not wait for responses. On a busy machine, its rate is the same.
     pub(crate) fn enter_with(test: &str, pause: Duration) -> Option<Self> {
         let mut lab = TestLab::raise(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
-        let server = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"]));
+        let server = lab.start(memcached());
         let mut stage = Self {
             lab,
             server,
@@ -62,10 +62,44 @@ impl Stage {
         ask(&mut connection).unwrap();
         let goes_on = Arc::clone(&self.asks);
         self.clients.push(std::thread::spawn(move || {
-            while goes_on.load(Ordering::Relaxed) && ask(&mut connection).is_ok() {
-                std::thread::sleep(pause);
+            let mut due = Instant::now();
+            let mut sent = || if pause.is_zero() { ask(&mut connection) } else { send(&mut connection) };
+            while goes_on.load(Ordering::Relaxed) && sent().is_ok() {
+                due += pause;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
         }));
+    }
+
+    /// Kills the server, starts it again, and connects a client to it.
+    pub(crate) fn restart_server(&mut self, pause: Duration) {
+        self.server.terminate(Duration::ZERO).unwrap();
+        self.stop_clients();
+        self.server = self.lab.start(memcached());
+        self.asks.store(true, Ordering::Relaxed);
+        self.add_client(pause);
+    }
+
+    /// Command of a load on the server, from the client's namespace.
+    pub(crate) fn load(&self, options: &str) -> String {
+        let (quell, client) = (env!("CARGO_BIN_EXE_quell"), self.lab.server_name.replace("-server", "-client"));
+        let load = "192.0.2.1:11211 -c 4 --keys 100 --polling epoll";
+        format!("nsenter --net=/run/netns/{client} {quell} load {load} {options}")
+    }
+
+    /// Compiles a library that a program can preload. Records a skip without a compiler.
+    pub(crate) fn compile_library(&self, name: &str) -> Option<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs_on_the_kernel").join(name);
+        let library = self.dir.path().join(name).with_extension("so");
+        let cc =
+            Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source.with_extension("c")).output();
+        match cc {
+            Ok(output) if output.status.success() => Some(library),
+            failed => {
+                skip(Lacks::Tool("C compiler"), format_args!("{failed:?}"));
+                None
+            }
+        }
     }
 
     /// Stops all clients.
@@ -92,9 +126,23 @@ impl Stage {
 
     /// Starts `quell` with this command and its options.
     pub(crate) fn start_without_pid(&self, command: &[&str]) -> Child {
+        self.start_with(command, |spawn| spawn)
+    }
+
+    /// Starts a search on a command in the server's namespace.
+    pub(crate) fn start_command(&self, options: &[&str], command: &str) -> Child {
+        let file = self.file();
+        let command: Vec<&str> = command.split(' ').collect();
+        let fixed = ["tune", "--seed=1", "--result", file.to_str().unwrap()];
+        let words = [&fixed[..], options, &["--"], &command].concat();
+        self.start_with(&words, |spawn| spawn.netns(&self.lab.server))
+    }
+
+    /// Starts `quell` with this command and its options, and with what `more` adds.
+    pub(crate) fn start_with<'a>(&self, command: &[&str], more: impl FnOnce(Spawn<'a>) -> Spawn<'a>) -> Child {
         let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(command.iter().copied());
         let spawn = spawn.env("QUELL_JOURNAL_DIR", self.dir.path().join("journal"));
-        spawn.stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
+        more(spawn).stdout(Output::Tail(OUTPUT_KEPT)).stderr(Output::Tail(OUTPUT_KEPT)).start().unwrap()
     }
 
     pub(crate) fn result(&self) -> serde_json::Value {
@@ -144,6 +192,26 @@ impl Stage {
         });
     }
 
+    /// Settings of the server's epolls.
+    pub(crate) fn epolls(&self) -> Vec<String> {
+        self.state().into_iter().filter(|(name, _)| name.starts_with("epoll")).map(|(_, params)| params).collect()
+    }
+
+    /// Checks the settings of the queues only, for a server that has exited.
+    pub(crate) fn assert_queues_as_before(&self) {
+        let queues = |state: &BTreeMap<String, String>| -> Vec<String> {
+            state.iter().filter(|(name, _)| name.starts_with("NAPI")).map(|(_, napi)| napi.clone()).collect()
+        };
+        wait_until(|| {
+            let now = self.state();
+            if queues(&now) == queues(&self.before) {
+                Ok(())
+            } else {
+                Err(format!("before {:?}, now {now:?}", self.before))
+            }
+        });
+    }
+
     /// Checks the settings, and that no journal is left.
     pub(crate) fn assert_as_before(&self) {
         self.assert_settings_as_before();
@@ -152,6 +220,10 @@ impl Stage {
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         });
     }
+}
+
+fn memcached() -> Spawn<'static> {
+    Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1"])
 }
 
 impl Drop for Stage {
@@ -164,6 +236,19 @@ fn ask(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     connection.get_mut().write_all(b"version\r\n")?;
     match connection.skip_until(b'\n')? {
         0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Sends a request, and reads the responses that are there.
+fn send(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
+    let socket = connection.get_mut();
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)?;
+    let would_block = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    match socket.write_all(b"version\r\n").and_then(|()| socket.read(&mut [0; 4096])) {
+        Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if !would_block(&error) => Err(error),
         _ => Ok(()),
     }
 }

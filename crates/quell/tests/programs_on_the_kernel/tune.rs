@@ -1,5 +1,7 @@
 //! Runs `quell tune --pid` on memcached with live traffic. Each test checks that the queues and epolls are restored.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_linux::pidfd::Signal;
@@ -8,9 +10,12 @@ use quell_mode::PartialNapiSettings;
 
 use crate::stage::{Stage, end};
 
+/// A server beside that of the stage.
+const SECOND_SERVER: &str = "memcached -u root -U 0 -t 1 -l 192.0.2.1 -p 11212";
+
 const LONG: &[&str] = &["--goal=least cpu", "--budget=600s", "--yes"];
 
-/// Pause of the client after each request. Its rate depends little on the mode and on other programs.
+/// Interval at which the client sends. Its rate does not depend on the mode, and little on other programs.
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn enter(test: &str) -> Option<Stage> {
@@ -39,6 +44,18 @@ fn latency(stage: &Stage, suspended: &str, otherwise: &str) -> String {
     format!("--latency=sh -c 'if {is_suspended}; then {suspended}; else {otherwise}; fi'")
 }
 
+/// A command that measures a latency of 5 ms under every mode that defers interrupts, and of 100 µs otherwise. It writes
+/// the gro-flush-timeout of each slice to `log`.
+fn deferral_is_slow(stage: &Stage, log: &Path) -> String {
+    let (quell, netns, log) = (env!("CARGO_BIN_EXE_quell"), &stage.lab.server_name, log.to_str().unwrap());
+    let timeout =
+        format!("{quell} show -j --netns {netns} | grep -Eo \"gro-flush-timeout[^0-9]*[1-9][0-9]*\" | head -1");
+    let script = format!(
+        "t=$({timeout}); echo \"$t\" >> {log}; if [ -n \"$t\" ]; then echo p99-us 5000; else echo p99-us 100; fi"
+    );
+    format!("--latency=sh -c '{script}'")
+}
+
 #[test]
 fn a_search_under_live_traffic_answers_and_restores() {
     let Some(stage) = enter("tp-live") else { return };
@@ -55,7 +72,9 @@ fn a_plan_is_printed_without_any_change() {
     let Some(stage) = enter("tp-plan") else { return };
     let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--dry-run"]);
     assert_eq!(code, Some(0), "{stderr}");
-    for said in ["memcached", "1 queue", "suspend", "at most 180 s", "restored"] {
+    for said in
+        ["memcached", "1 queue", "suspend", "at most 180 s", "restored", "  skips ", "start it with `quell run`"]
+    {
         assert!(stdout.contains(said), "no {said:?} in {stdout}");
     }
     assert!(!stage.file().exists());
@@ -100,8 +119,24 @@ fn the_mode_with_the_lower_latency_is_found_written_to_a_profile_and_kept() {
     let text = std::fs::read_to_string(&profile).unwrap();
     assert!(text.contains("mode = \"suspend"), "{text}");
     assert!(stage.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0), "{stderr}");
-    let (code, _, stderr) = end(stage.start_without_pid(&["detach", &stage.server.pid().to_string()]));
-    assert_eq!(code, Some(0), "{stderr}");
+    let quell = |command: &[&str]| {
+        let (code, stdout, stderr) = end(stage.start_without_pid(command));
+        assert_eq!(code, Some(0), "{command:?}: {stderr}");
+        stdout + &stderr
+    };
+    let suspends = || stage.lab.napi().settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+    let (pid, netns, file) =
+        (stage.server.pid().to_string(), stage.lab.server_name.as_str(), profile.to_str().unwrap());
+    quell(&["detach", &pid]);
+    stage.assert_as_before();
+    // The other commands use the same file: for the program, and for the queues alone.
+    quell(&["attach", &format!("--profile={file}"), &pid, "--yes", "--seconds=0"]);
+    assert!(suspends());
+    quell(&["detach", &pid]);
+    stage.assert_as_before();
+    let said = quell(&["apply", "--netns", netns, file]);
+    assert!(said.contains("the [program] table of") && suspends(), "{said}");
+    quell(&["revert"]);
     stage.assert_as_before();
 }
 
@@ -120,6 +155,35 @@ fn a_mode_that_violates_a_guard_is_abandoned_and_not_set_again() {
         assert_eq!((&arm["state"]["kind"], &arm["slices"]), (&"violated-guard".into(), &0.into()), "{arm}");
     }
     stage.assert_as_before();
+}
+
+#[test]
+fn each_mode_that_violates_a_guard_is_left_after_one_slice_in_20_of_20() {
+    let Some(stage) = enter("tp-once") else { return };
+    let mut left = 0;
+    while left < 20 {
+        let log = stage.dir.path().join("slices");
+        let slow = deferral_is_slow(&stage, &log);
+        let (code, _, stderr) =
+            run(&stage, &["--goal=least cpu", "--budget=10s", "--slice=20", "--never=p99>1ms", "--yes", &slow]);
+        assert_eq!(code, Some(0), "{stderr}");
+        let mut slices: BTreeMap<String, usize> = BTreeMap::new();
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().filter(|line| !line.is_empty()).for_each(|line| *slices.entry(line.to_owned()).or_default() += 1);
+        let result = stage.result();
+        let arms = result["search"]["arms"].as_array().unwrap();
+        let abandoned = arms.iter().filter(|arm| arm["state"]["kind"] == "violated-guard").count();
+        // defer160 and suspend160 have the same gro-flush-timeout.
+        assert_eq!(
+            slices.values().sum::<usize>(),
+            abandoned,
+            "a mode that violates the guard had a second slice: {slices:?}"
+        );
+        assert!(abandoned > 0);
+        left += abandoned;
+        std::fs::remove_file(&log).unwrap();
+        stage.assert_as_before();
+    }
 }
 
 #[test]
@@ -153,9 +217,101 @@ fn figures_of_how_long_a_mode_that_violates_a_guard_is_set() {
 #[test]
 fn a_guard_that_cannot_be_read_ends_the_search() {
     let Some(stage) = enter("tp-blind") else { return };
-    let (code, _, stderr) = run(&stage, &[LONG, &["--never=errors"]].concat());
+    let errors = latency(&stage, "echo p99-us 100", "echo errors 0");
+    let (code, _, stderr) = run(&stage, &[LONG, &["--never=errors", &errors]].concat());
     assert_eq!(code, Some(3), "{stderr}");
     assert!(stderr.contains("the guard errors cannot be read, so nothing protects the server"), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn metrics_that_cannot_be_read_are_refused_before_any_change() {
+    let Some(stage) = enter("tp-names") else { return };
+    let figures = "--latency=echo p50-us 7";
+    for (options, said) in [
+        (&["--goal=least foo", "--yes"][..], "the goal needs foo"),
+        (&["--goal=p99<=300us, least cpu", "--dry-run"], "need --latency"),
+        (&["--goal=least cpu", "--never=stall", "--yes"], "did you mean stalls?"),
+        (&["--goal=lowest p99", "--yes", figures], "did not print it in a first run"),
+    ] {
+        let (code, _, stderr) = run(&stage, options);
+        assert_eq!(code, Some(1), "{options:?}: {stderr}");
+        assert!(stderr.contains(said) && stderr.contains("nothing was changed"), "{options:?}: {stderr}");
+        assert!(!stage.file().exists());
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn advice_for_a_running_program_uses_what_it_can_see_and_changes_nothing() {
+    let Some(stage) = enter("tp-advise") else { return };
+    let (code, stdout, stderr) =
+        end(stage.start(&["tune", "--advise", "--goal=least cpu", "--slice=20", "--settle=20"]));
+    assert_eq!(code, Some(0), "{stderr}");
+    for said in ["seen here: 1 queue(s)", "present setting base", "packets/s", "modes ranked by the model of"] {
+        assert!(stdout.contains(said), "no {said:?} in {stdout}");
+    }
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_load_command_is_the_load_and_ends_with_the_search() {
+    let Some(mut stage) = enter("tp-load") else { return };
+    stage.stop_clients();
+    stage.begin_here();
+    let load = format!("--load={}", stage.load("--rate 2K --seconds 600"));
+    // The number of packets per request depends on the machine.
+    let counts = "--latency=echo requests 100";
+    let (code, stdout, stderr) = run(&stage, &["--goal=least cpu", "--budget=9s", "--yes", &load, counts]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("load: "), "{stdout}");
+    assert_eq!(stage.result()["search"]["end"]["kind"], "answered", "{stdout}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_search_on_a_command_answers_and_leaves_nothing() {
+    let Some(stage) = enter("tp-command") else { return };
+    let judge = format!(
+        "--latency={}",
+        stage.load("--rate 2K --warm-up 0.02 --seconds 0.1 --figures").replace(":11211", ":11212")
+    );
+    let options = ["--goal=least cpu", "--slice=100", "--settle=20", "--budget=40s", "--yes", &judge];
+    let (code, stdout, stderr) = end(stage.start_command(&options, SECOND_SERVER));
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stage.result()["search"]["end"]["kind"], "answered", "{stdout}");
+    assert_eq!(stage.result()["subject"]["kind"], "command");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_search_on_a_command_without_load_says_so() {
+    let Some(stage) = enter("tp-no-load") else { return };
+    let options = ["--goal=least cpu", "--slice=20", "--settle=20", "--budget=120s", "--yes"];
+    let (code, _, stderr) = end(stage.start_command(&options, SECOND_SERVER));
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("--load and --latency are absent"), "{stderr}");
+    let said = ["nothing has sent requests to the command", "there is no load"];
+    assert!(said.iter().any(|said| stderr.contains(said)), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_clock_that_jumps_changes_nothing() {
+    let Some(stage) = enter("tp-clock") else { return };
+    let Some(library) = stage.compile_library("jumping_clock") else { return };
+    let file = stage.file();
+    let options = ["--goal=least cpu", "--budget=9s", "--yes", "--slice=50", "--settle=5", "--seed=1", "--result"];
+    let pid = stage.server.pid().to_string();
+    let command = [&["tune"][..], &options, &[file.to_str().unwrap(), "--pid", &pid]].concat();
+    let (code, stdout, stderr) = end(stage.start_with(&command, |spawn| spawn.env("LD_PRELOAD", &library)));
+    assert_eq!(code, Some(0), "{stderr}");
+    let result = stage.result();
+    assert_eq!(result["search"]["end"]["kind"], "answered", "{stdout}");
+    // Each reading of the clock jumps by two hours.
+    let slices = result["search"]["slices"].as_array().unwrap();
+    let spent_ms = slices.iter().map(|slice| slice["observation"]["spent-ms"].as_f64().unwrap());
+    assert!(spent_ms.sum::<f64>() < 3_600_000.0, "{result}");
     stage.assert_as_before();
 }
 
@@ -213,8 +369,11 @@ fn a_setting_that_another_program_changes_ends_the_search() {
     let (code, _, stderr) = end(quell);
     assert_eq!(code, Some(4), "{stderr}");
     assert!(stderr.contains("another program has changed NAPI"), "{stderr}");
-    // The value of the other program stays.
+    assert!(stderr.contains("all other settings were restored (left alone: "), "{stderr}");
+    // The value of the other program stays. Everything else is as before.
     assert_eq!(stage.lab.napi().settings.gro_flush_timeout_ns, Some(7_777_000));
+    stage.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(0), ..PartialNapiSettings::default() });
+    stage.assert_as_before();
 }
 
 #[test]
@@ -224,6 +383,7 @@ fn a_second_search_on_the_same_program_is_refused() {
     stage.wait_until_switched();
     let (code, _, stderr) = end(stage.start(&[&["tune"], LONG].concat()));
     assert_ne!(code, Some(0));
+    assert!(stderr.contains("is already attached (attach experiment)"), "{stderr}");
     assert!(stderr.contains("nothing was changed"), "{stderr}");
     first.pidfd().signal(Signal::INT).unwrap();
     assert_eq!(end(first).0, Some(130));
@@ -240,6 +400,21 @@ fn if_the_server_dies_its_pid_is_reported() {
     let (code, _, stderr) = end(quell);
     assert_eq!(code, Some(4), "{stderr}");
     assert!(stderr.contains(&format!("process {pid} has exited; all settings were restored")), "{stderr}");
+    stage.assert_queues_as_before();
+}
+
+#[test]
+fn if_the_server_restarts_the_search_ends_and_the_new_server_has_the_settings_from_before() {
+    let Some(mut stage) = enter("tp-restart") else { return };
+    let epolls = stage.epolls();
+    let quell = start(&stage, LONG);
+    stage.wait_until_a_slice_was_measured();
+    stage.restart_server(PAUSE);
+    let (code, _, stderr) = end(quell);
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("has exited; all settings were restored"), "{stderr}");
+    stage.assert_queues_as_before();
+    assert_eq!(stage.epolls(), epolls);
 }
 
 #[test]

@@ -82,6 +82,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let layers = layers::read(&args.files)?;
     let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
+    refuse_without_host_settings(&profile, &called)?;
     let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
     if !args.dry_run {
         refuse_under_attachments()?;
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let observed = observe(request.netns, &profile).map_err(failure)?;
     let plan = ProfilePlan::of(&observed, &profile);
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
+    say_what_programs_need(&profile, &called);
     if args.dry_run {
         show(&plan, args.json)?;
         return match plan.impossible.is_empty() || args.partly {
@@ -100,6 +102,27 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);
     shown
+}
+
+/// Refuses a profile that has settings of a program only: the host would stay as it is.
+fn refuse_without_host_settings(profile: &Profile, called: &str) -> Result<(), Failure> {
+    match &profile.program {
+        Some(_) if profile.devices.is_empty() && profile.sysctls.is_empty() => Err(Failure::usage(format!(
+            "{called} has only a [program] table, which `quell apply` does not use; nothing was changed.\n\
+             For a running program: quell attach --profile FILE PID\n\
+             To start a program: quell run --profile FILE -- COMMAND"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Names the commands that use the part of the profile that is not applied.
+fn say_what_programs_need(profile: &Profile, called: &str) {
+    if profile.program.is_some() {
+        output::say(&format!(
+            "the [program] table of {called} is not applied: `quell attach --profile` and `quell run --profile` use it"
+        ));
+    }
 }
 
 fn refused(error: &ProfileError) -> Failure {

@@ -38,10 +38,13 @@ use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
-use crate::render::attach as render;
+use crate::render::attach::{self as render, finding_lines};
 
 /// Time between the two snapshots that show how long other users of the queues can wait.
 const LOAD_WATCHED: Duration = Duration::from_millis(500);
+
+/// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
+const EFFECT_WATCHED: Duration = Duration::from_secs(1);
 
 /// Time limit for observing new connections after steering, and threads that wait in epoll before pinning.
 const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let (mode, targets) = args.programs.find()?;
     if !args.all_processes {
-        refuse_every_process(&targets)?;
+        refuse_every_process(&targets, ", or add --all-processes")?;
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
@@ -150,6 +153,7 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let Observation { plan, findings, .. } =
         look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+    finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
     refuse_stalls(&report)?;
@@ -157,7 +161,12 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result
     let mut placement = Placement::new(Wanted::default());
     let placed = (&Groups::default(), &mut placement, None);
     let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
-    leave(attachment).map(drop)
+    let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
+    leave(attachment)?;
+    if let Some(effect) = effect(&request, &queues, EFFECT_WATCHED, &interruption) {
+        output::say(effect.to_string().trim_end());
+    }
+    Ok(())
 }
 
 fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &PlacementResult) -> Result<(), Failure> {
@@ -222,13 +231,13 @@ fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool)
     Ok(groups)
 }
 
-/// Refuses PID 1, because every process descends from it.
-pub(super) fn refuse_every_process(targets: &Targets) -> Result<(), Failure> {
+/// Refuses PID 1, because every process descends from it. `remedy` names the option that allows it, if there is one.
+pub(super) fn refuse_every_process(targets: &Targets, remedy: &str) -> Result<(), Failure> {
     match targets.pids().iter().any(|pid| pid.get() == 1) {
-        true => Err(Failure::usage(
-            "process 1 is among the selected processes, and every process descends from it: name the programs, or add \
-             --all-processes; nothing was changed",
-        )),
+        true => Err(Failure::usage(format!(
+            "process 1 is among the selected processes, and every process descends from it: name the programs{remedy}; \
+             nothing was changed"
+        ))),
         false => Ok(()),
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     // Changes left by a killed run must be reverted first. Otherwise they would be recorded as the host's own settings.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
-    refuse_every_process(&targets)?;
+    refuse_every_process(&targets, "")?;
     let source = LoadSource::of(request.load.clone(), clients);
     let (mut result, why) = under_load(&journal, source, |clients, has_load, stopped| {
         request.clients = clients;

@@ -41,13 +41,13 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "experiment")]
     pub(crate) cgroup: Option<String>,
     /// Search on a server in a private lab or in a guest, or on the model of a host.
-    #[arg(long, value_enum, value_name = "WHERE", required_unless_present_any = ["pid", "unit", "cgroup", "command", "show", "schema", "advise"])]
+    #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) experiment: Option<TuneWhere>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL", required_unless_present_any = ["show", "schema"])]
     pub(crate) goal: Option<TuneGoal>,
-    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", drops or saturated. Can be
-    /// repeated.
+    /// Abandon a mode after the first slice that violates this, such as "p99>1ms", stalls or "drops>100" (packets per
+    /// slice). Can be repeated.
     #[arg(long, value_name = "GUARD")]
     pub(crate) never: Vec<TuneGuard>,
     /// Generate the load on the programs with this command during the search [live traffic]
@@ -94,14 +94,14 @@ pub(crate) struct TuneArgs {
     /// In the lab: search even if there are too few CPUs or a lab check fails. The result is marked as not a measurement.
     #[arg(long)]
     pub(crate) insist: bool,
-    /// Maximum duration of all slices; on the model, the time is virtual. At most 60 % of it is used to search, the rest
-    /// to confirm [3m; 5m with a COMMAND; in a guest 90s]
+    /// Maximum duration of all slices; on the model, the time is virtual. A part of it is used to search, the rest to
+    /// confirm [3m; 5m with -- COMMAND; in a guest 90s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
-    /// Duration of a slice, in milliseconds [200; 500 with --latency, a COMMAND, or in a guest; 100 on the model]
+    /// Duration of a slice, in milliseconds [200; 500 with --latency, -- COMMAND, or in a guest; 100 on the model]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// Settling time between setting a mode and measuring it, in milliseconds [10; 300 with a COMMAND; 150 on the
+    /// Settling time between setting a mode and measuring it, in milliseconds [10; 300 with -- COMMAND; 150 on the
     /// model, which starts idle; 200 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,
@@ -111,8 +111,9 @@ pub(crate) struct TuneArgs {
     /// Print the plan and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds.
-    #[arg(long, conflicts_with_all = ["pid", "unit", "cgroup", "dry_run", "never", "budget", "profile", "result"])]
+    /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --unit or
+    /// --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
+    #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "result"])]
     pub(crate) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
     #[arg(long, value_name = "FILE")]
@@ -143,6 +144,12 @@ impl TuneArgs {
 
     /// Refuses options that do not apply to the subject.
     pub(crate) fn check(&self) -> Result<(), Failure> {
+        let has_programs = !self.pid.is_empty() || self.unit.is_some() || self.cgroup.is_some();
+        if !has_programs && self.command.is_empty() && self.experiment.is_none() && !self.advise {
+            return Err(Failure::usage(
+                "name what to search on: --pid, --unit, --cgroup, --experiment lab, --experiment vm, --experiment sim, or -- COMMAND",
+            ));
+        }
         let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
         let of_model = [(self.host.is_some(), "--host")];
         let of_guest = [(self.kernel.is_some(), "--kernel"), (self.nic.is_some(), "--nic")];
@@ -172,6 +179,7 @@ impl TuneArgs {
 const GOALS_HELP: &str = concat!(
     "A goal has one objective (least, lowest, most or highest, and a metric) and any number of limits (METRIC<=VALUE, or ",
     "METRIC<=Nx for N times the value under the present setting). ",
-    "Metrics: p50, p99, p99.9 (us, ms), cpu (us per request), busy (share of CPU time), requests (per second). ",
-    "Guards also know errors, saturated and drops.",
+    "Metrics: p50, p99, p99.9 (us, ms, s), cpu (us per request), busy (share of CPU time), requests (per second), ",
+    "wait-mean-us and wait-p99-us (bound of the wait in the ring). ",
+    "Guards also know errors, saturated, drops (packets per slice) and stalls (queues that were not polled for 50 ms).",
 );

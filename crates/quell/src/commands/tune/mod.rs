@@ -3,12 +3,14 @@
 //! lab or in a guest, or the model of a host.
 
 mod args;
+mod metrics;
 mod on_command;
 mod on_lab;
 mod on_model;
 mod on_programs;
 mod on_vm;
 mod profile;
+mod seen;
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use quell_bench::facts::HostFacts;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TuneResult, Tuner};
+use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TunePlanError, TuneResult, Tuner};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,9 @@ struct TuneFile {
     /// Reason why the result is not a measurement. Absent if it is a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     not_a_measurement: Option<String>,
+    /// Settings that another program changed during the search, and that were therefore not restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    left_alone: Vec<String>,
     /// The search and its answer.
     search: TuneResult,
 }
@@ -61,6 +66,8 @@ struct Searched {
     subject: SubjectFacts,
     result: TuneResult,
     not_a_measurement: Option<String>,
+    /// Settings that another program changed, and that were therefore not restored.
+    left_alone: Vec<String>,
 }
 
 /// Runs the command.
@@ -86,8 +93,13 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let found = match args.programs() {
         Some(targets) => {
             let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
+            if args.advise {
+                let seen = seen::see(&targets)?;
+                return on_model::advise(args, Some(&seen));
+            }
             on_programs::run(args, targets)?.map(|(searched, targets)| (searched, Some(targets)))
         }
+        None if args.advise => return on_model::advise(args, None),
         None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
         None if args.experiment == Some(TuneWhere::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
         None if args.experiment == Some(TuneWhere::Vm) => on_vm::run(args)?.map(|(searched, guest)| {
@@ -96,12 +108,17 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         }),
         None => on_model::run(args)?.map(|searched| (searched, None)),
     };
-    let Some((Searched { subject, result, not_a_measurement }, targets)) = found else { return Ok(()) };
+    let Some((searched, targets)) = found else { return Ok(()) };
+    let Searched { subject, result, not_a_measurement, left_alone } = searched;
     let quell_version = env!("CARGO_PKG_VERSION").to_owned();
-    let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, search: result };
+    let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, left_alone, search: result };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
         (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode),
+        (Some(_), None) if args.keep => {
+            output::say("no mode was left attached, because none was found");
+            Ok(())
+        }
         _ => Ok(()),
     }
 }
@@ -143,6 +160,24 @@ fn guarded(plan: &TunePlan) -> Result<Option<Duration>, Failure> {
     }
 }
 
+/// Checks the plan of a search.
+fn check(plan: &TunePlan) -> Result<(), Failure> {
+    plan.check().map_err(|error| match error {
+        TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
+            let loads = plan.loads.len();
+            let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
+            Failure::usage(format!(
+                "--budget {} s is too short for {arms} modes at {loads} load(s) in slices of {} ms: use at least {} s, \
+                 or shorter slices (--slice, --settle){fewer_loads}",
+                budget_ms / 1_000,
+                plan.slice_and_settle_ms(),
+                needed_ms.div_ceil(1_000)
+            ))
+        }
+        error => Failure::usage(error),
+    })
+}
+
 fn show_progress(progress: &Progress, tuner: &Tuner) {
     let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
     progress.table(percent, &render::standing(tuner));
@@ -160,7 +195,9 @@ fn finish(
     let result = &file.search;
     let found = result.answer.mode();
     let of_profile = match (profile_file, found) {
-        (Some(destination), Some(mode)) => destination.write(&profile::text(&report(file), mode, &again)),
+        (Some(destination), Some(mode)) => {
+            destination.write(&profile::text(&report(file), &file.subject, mode, &again))
+        }
         _ => Ok(()),
     };
     show(file, args.json)?;
@@ -180,12 +217,14 @@ fn finish(
         TuneEnd::Interrupted => {
             Err(Failure::new(Exit::Interrupted, "interrupted: the table contains what was observed so far"))
         }
-        end @ TuneEnd::PresentNotSettable { .. } => Err(Failure::new(Exit::NotSupported, render::end(end))),
+        end @ TuneEnd::PresentNotSettable { .. } => {
+            Err(Failure::new(Exit::NotSupported, render::end(end, &file.left_alone)))
+        }
         end @ (TuneEnd::GuardUnreadable { .. } | TuneEnd::MetricUnreadable { .. }) => {
-            Err(Failure::new(Exit::VerifyFailed, render::end(end)))
+            Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone)))
         }
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
-            Err(Failure::new(Exit::RolledBack, render::end(end)))
+            Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
         }
     }
 }
@@ -196,7 +235,7 @@ fn show(file: &TuneFile, json: bool) -> Result<(), Failure> {
 
 /// The result as text.
 fn report(file: &TuneFile) -> String {
-    render::render(&file.subject, &file.host, file.not_a_measurement.as_deref(), &file.search)
+    render::render(&file.subject, &file.host, file.not_a_measurement.as_deref(), &file.left_alone, &file.search)
 }
 
 fn read(file: &Path) -> Result<TuneFile, Failure> {

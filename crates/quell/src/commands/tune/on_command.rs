@@ -8,10 +8,10 @@ use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::{CommandFacts, SubjectFacts};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
-use quell_tune::{TuneEvent, TunePlan, TuneSpace, tune};
+use quell_tune::{TuneEnd, TuneEvent, TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, guarded, show_progress};
+use super::{Searched, check, guarded, metrics, show_progress};
 use crate::commands::attach::ask;
 use crate::commands::bench::on_command::Runner;
 use crate::commands::bench::{self, seed_from_the_clock};
@@ -42,7 +42,12 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     if let Some(limit) = guarded(&plan)? {
         judges.run_max = limit;
     }
-    plan.check().map_err(Failure::usage)?;
+    check(&plan)?;
+    // The figures that a command of --latency prints are known after the first slice.
+    if judges.latency.is_none() {
+        metrics::of_server().check(&plan)?;
+    }
+    let has_load = load.is_some() || judges.latency.is_some();
     let subject = SubjectFacts::Command(CommandFacts {
         command: args.command.clone(),
         load: load.clone(),
@@ -51,9 +56,10 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         client: None,
     });
     let text = format!(
-        "searches on {}\n{}the connections of the command are closed after each slice\n",
+        "searches on {}\n{}the connections of the command are closed after each slice\n{}",
         render::searched_on(&subject),
-        render::plan(&plan, "")
+        render::plan(&plan, ""),
+        if has_load { "" } else { "--load and --latency are absent: clients have to connect again in each slice\n" }
     );
     if args.dry_run {
         return output::data(&text).map(|()| None);
@@ -78,5 +84,10 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     progress.finish();
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    Ok(Some(Searched { subject, result: finished.result, not_a_measurement: None }))
+    let mut result = finished.result;
+    if let (TuneEnd::MetricUnreadable { .. }, false) = (&result.end, has_load) {
+        let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();
+        result.end = TuneEnd::SubjectFailed { reason };
+    }
+    Ok(Some(Searched { subject, result, not_a_measurement: None, left_alone: Vec::new() }))
 }

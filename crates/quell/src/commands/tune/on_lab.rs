@@ -8,11 +8,11 @@ use quell_bench::experiment::program::Programs;
 use quell_bench::run::{LabEvent, LabRequest, in_lab, schedule};
 use quell_linux::signal::Interruption;
 use quell_load::OfferedLoad;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Requirement};
 use quell_tune::{TuneEvent, TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, guarded, refused, show_progress};
+use super::{Searched, check, guarded, metrics, refused, show_progress};
 use crate::commands::bench::on_veth::{self, NotRun};
 use crate::commands::bench::seed_from_the_clock;
 use crate::exit::{Exit, Failure};
@@ -37,10 +37,11 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         slice_ms: args.slice.unwrap_or(SLICE_MS),
         settle_ms: args.settle.unwrap_or(SETTLE_MS),
         budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
+        ..TunePlan::new(goal, DeliveryMode::default(), space(), seed)
     };
     guarded(&plan)?;
-    plan.check().map_err(Failure::usage)?;
+    check(&plan)?;
+    metrics::of_generator().check(&plan)?;
     let (budget_ms, slice_ms, settle_ms) = (plan.budget_ms, plan.slice_ms, plan.settle_ms);
     let request = LabRequest {
         modes: TuneSpace::default().all(),
@@ -90,5 +91,14 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     let (finished, subject, not_a_measurement) = searched.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    Ok(Some(Searched { subject, result: finished.result, not_a_measurement }))
+    Ok(Some(Searched { subject, result: finished.result, not_a_measurement, left_alone: Vec::new() }))
+}
+
+/// Modes that can be set on a server that was not started by `quell run`, as far as this is known before the lab is up.
+fn space() -> TuneSpace {
+    let why = |mode: &DeliveryMode| {
+        let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
+        mode.requirements().into_iter().find(launch)
+    };
+    TuneSpace { refused: refused(&TuneSpace::default().all(), &why) }
 }

@@ -9,13 +9,13 @@ use quell_bench::facts::ModelFacts;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
-use quell_mode::DeliveryMode;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
 use quell_tune::{ModelPrior, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, show_progress};
+use super::seen::Seen;
+use super::{Searched, check, metrics, show_progress};
 use crate::commands::bench::seed_from_the_clock;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
@@ -29,19 +29,21 @@ const SLICE_MS: u32 = 100;
 /// A simulated run starts idle, so it needs longer than a server that is switched.
 const SETTLE_MS: u32 = 150;
 
-/// Searches on the model. Returns `None` after a dry run, and after a ranking without a search.
+/// Ranks all modes by the model, with the queues, connections and load of programs if there are any.
+pub(super) fn advise(args: &TuneArgs, seen: Option<&Seen>) -> Result<(), Failure> {
+    Request::new(args, seen)?.advise(seen, args.json)
+}
+
+/// Searches on the model. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
-    let request = Request::new(args)?;
-    if args.advise {
-        return request.advise(args.json).map(|()| None);
-    }
+    let request = Request::new(args, None)?;
     if args.dry_run {
         return output::data(&request.plan_text()).map(|()| None);
     }
     output::say(request.plan_text().trim_end());
     let subject = SubjectFacts::Model(request.model());
     let not_a_measurement = Some(format!("simulated on the model of {}", request.setup.host.name));
-    Ok(Some(Searched { subject, result: request.tune()?, not_a_measurement }))
+    Ok(Some(Searched { subject, result: request.tune()?, not_a_measurement, left_alone: Vec::new() }))
 }
 
 /// A search on the model that was checked.
@@ -53,28 +55,31 @@ struct Request {
 
 impl Request {
     /// Checks the options, and measures on the model which rate `base` reaches if a load is a percentage of it.
-    fn new(args: &TuneArgs) -> Result<Self, Failure> {
+    fn new(args: &TuneArgs, seen: Option<&Seen>) -> Result<Self, Failure> {
         let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
         let mut setup = Setup::new(sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?);
-        if let Some(queues) = args.queues {
+        if let Some(queues) = args.queues.or(seen.map(|seen| seen.queues)) {
             setup = setup.with_queues(sim::queues(queues)?);
         }
-        if let Some(connections) = args.connections {
+        if let Some(connections) = args.connections.or(seen.map(|seen| seen.connections)) {
             setup.connections = connections as usize;
         }
         sim::check_connections(&setup)?;
         let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-        let offered = args.loads.clone().unwrap_or_else(|| LOADS.to_vec());
+        let seen_load = || seen.and_then(Seen::load).map(|load| vec![load]);
+        let offered = args.loads.clone().or_else(seen_load).unwrap_or_else(|| LOADS.to_vec());
+        let present = seen.and_then(|seen| seen.present).unwrap_or_default();
         let plan = TunePlan {
             guards: args.never.clone(),
             loads: offered.iter().map(ToString::to_string).collect(),
             slice_ms: args.slice.unwrap_or(SLICE_MS),
             settle_ms: args.settle.unwrap_or(SETTLE_MS),
             budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-            ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
+            ..TunePlan::new(goal, present, TuneSpace::default(), seed)
         };
+        metrics::of_model().check(&plan)?;
         if !args.advise {
-            plan.check().map_err(Failure::usage)?;
+            check(&plan)?;
         }
         let ns = |ms: u32| u64::from(ms) * 1_000_000;
         let setup = Setup { measured_ns: ns(plan.slice_ms), warm_up_ns: ns(plan.settle_ms), ..setup };
@@ -102,14 +107,18 @@ impl Request {
     }
 
     /// Ranks all modes by the model.
-    fn advise(self, json: bool) -> Result<(), Failure> {
+    fn advise(self, seen: Option<&Seen>, json: bool) -> Result<(), Failure> {
         let host = self.setup.host.name.clone();
         let (seed, present) = (self.plan.seed, self.plan.present);
         let prior = ModelPrior { setup: self.setup, loads: self.loads, present, seed };
-        let modes = TuneSpace::default().all();
+        let mut modes = TuneSpace::default().all();
+        if !modes.contains(&present) {
+            modes.push(present);
+        }
         let ranked = prior.rank(&self.plan.goal, &modes, sim::threads());
         let ranked = ranked.map_err(|error| Failure::new(Exit::NotSupported, error))?;
-        if json { output::json(&ranked) } else { output::data(&render::advice(&host, &self.plan, &ranked)) }
+        let seen = seen.map(ToString::to_string).unwrap_or_default();
+        if json { output::json(&ranked) } else { output::data(&(seen + &render::advice(&host, &self.plan, &ranked))) }
     }
 
     /// Runs the search.

@@ -1,5 +1,6 @@
 //! Searches on running programs of this host: says what it would do, asks, starts the load, searches, restores.
 
+use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::program::{Programs, Traffic};
 use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side};
 use quell_host::attach::Targets;
+use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::journal::Journal;
 use quell_host::switching::{SwitchPlan, Switching};
 use quell_linux::visible;
@@ -14,7 +16,7 @@ use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, guarded, refused, show_progress};
+use super::{Searched, check, guarded, metrics, refused, show_progress};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
 use crate::commands::bench::on_programs::{LoadSource, affected, preview, stall, under_load};
 use crate::commands::bench::{self, seed_from_the_clock};
@@ -35,7 +37,7 @@ const LIVE: &str = "the present load";
 /// Searches on the programs of `targets`. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched, Targets)>, Failure> {
     let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
-    refuse_every_process(&targets)?;
+    refuse_every_process(&targets, "")?;
     let words = |command: &Option<String>| bench::words(command.as_deref());
     let (load, clients) = (words(&args.load)?, words(&args.clients)?);
     let mut judges = Judges { latency: bench::judge(args.latency.as_deref())?, ..Judges::default() };
@@ -56,6 +58,12 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     if let Some(limit) = guarded(&plan)? {
         judges.run_max = limit;
     }
+    match (&clients, judges.is_empty()) {
+        (Some(_), _) => metrics::of_generator().check(&plan)?,
+        (None, true) => metrics::of_server().check(&plan)?,
+        // Checked after the first run of the command.
+        (None, false) => {}
+    }
     let journal = journal();
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
@@ -66,26 +74,31 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     }
     // Changes left by a killed run must be reverted first. Otherwise they would be taken for the present setting.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
+    // Another search switches these settings. A snapshot of them would be of no use.
+    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
     let source = LoadSource::of(load.clone(), clients);
     let of_search = targets.clone();
     let (mut searched, why) = under_load(&journal, source, |clients, has_load, stopped| {
         let preview = preview(&of_search, &TuneSpace::default().all(), has_load, stopped)?;
         let (preview, modes) = with_present(&mut plan, preview, &of_search)?;
-        plan.check().map_err(Failure::usage)?;
+        check(&plan)?;
         let facts = ProgramsFacts::of(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
         let subject = SubjectFacts::Programs(facts);
         output::say(plan_text(&plan, &preview, &subject).trim_end());
         ask::unless(args.yes, "search?", "--yes")?;
-        // A command that fails is detected before anything is changed.
-        if !judges.is_empty() && judges.run(slice_ms, stopped).map_err(Failure::usage)?.is_none() {
-            return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
+        // A command that fails, or does not print a figure, is detected before anything is changed.
+        if !judges.is_empty() {
+            match judges.run(slice_ms, stopped).map_err(Failure::usage)? {
+                Some(printed) => metrics::of_command(&printed).check(&plan)?,
+                None => return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed")),
+            }
         }
         let traffic = match clients {
             Some(clients) => Traffic::Clients(Box::new(clients)),
             None => Traffic::Live(judges.clone()),
         };
-        let result = search(plan, &preview, &modes, of_search, traffic, &journal, stopped)?;
-        Ok(Searched { subject, result, not_a_measurement: None })
+        let (result, left_alone) = search(plan, &preview, &modes, of_search, traffic, &journal, stopped)?;
+        Ok(Searched { subject, result, not_a_measurement: None, left_alone })
     })?;
     searched.ended_because(why);
     Ok(Some((searched, targets)))
@@ -99,10 +112,10 @@ fn search(
     traffic: Traffic,
     journal: &Journal,
     stopped: &dyn Fn() -> bool,
-) -> Result<TuneResult, Failure> {
+) -> Result<(TuneResult, Vec<String>), Failure> {
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-    let switching = Switching::begin(journal, targets, &preview.plan, Some(&mut keeper::start))
-        .map_err(|error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed")))?;
+    let switching =
+        Switching::begin(journal, targets, &preview.plan, Some(&mut keeper::start)).map_err(nothing_was_changed)?;
     let mut subject = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
     let progress = Progress::new();
     let mut watch = |event: TuneEvent<'_>| {
@@ -115,7 +128,11 @@ fn search(
     progress.finish();
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    Ok(finished.result)
+    Ok((finished.result, subject.left_alone))
+}
+
+fn nothing_was_changed(error: impl Display) -> Failure {
+    Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"))
 }
 
 /// Completes the plan: which mode the programs have now, and which kinds of mode are not possible for them. Returns a
@@ -160,13 +177,14 @@ fn with_present(
 }
 
 /// The settings of the first queue and the first epoll as a mode: `base` with overrides.
-fn present_mode(plan: &SwitchPlan) -> Option<DeliveryMode> {
+pub(super) fn present_mode(plan: &SwitchPlan) -> Option<DeliveryMode> {
     let queue = plan.queues.first()?.old;
     let epoll = plan.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
     let settings = [
         ("defer-hard-irqs", queue.defer_hard_irqs.map(u64::from)),
         ("gro-flush-timeout", queue.gro_flush_timeout_ns),
         ("irq-suspend-timeout", queue.irq_suspend_timeout_ns),
+        ("threaded", queue.threaded.map(|threaded| threaded.as_kernel().into())),
         ("busy-poll-usecs", Some(epoll.busy_poll_usecs.into())),
         ("busy-poll-budget", Some(epoll.busy_poll_budget.into())),
         ("prefer-busy-poll", Some(epoll.prefer_busy_poll.into())),

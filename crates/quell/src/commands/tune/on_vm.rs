@@ -12,7 +12,7 @@ use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult, TuneSpace
 use quell_vm::machine::{Emulator, Machine};
 
 use super::args::TuneArgs;
-use super::{Searched, guarded, show_progress};
+use super::{Searched, check, guarded, metrics, show_progress};
 use crate::commands::bench::{on_vm, seed_from_the_clock};
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
@@ -36,7 +36,8 @@ const SETTLE_MS: u32 = 200;
 pub(super) fn run(args: &TuneArgs) -> Result<Option<(Searched, HostFacts)>, Failure> {
     let plan = plan(args)?;
     guarded(&plan)?;
-    plan.check().map_err(Failure::usage)?;
+    check(&plan)?;
+    metrics::of_generator().check(&plan)?;
     let kernel = stored_kernel(args.kernel.as_ref())?;
     let text = format!(
         "searches on a server in a guest with Linux {}, in a closed loop; this host is not changed\n\
@@ -69,7 +70,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<(Searched, HostFacts)>, Fail
         let text = format!("no mode can be set on Linux {release}: {}", visible::name(reason));
         return Err(Failure::new(Exit::NotSupported, text));
     }
-    Ok(Some((Searched { subject, result, not_a_measurement }, host)))
+    Ok(Some((Searched { subject, result, not_a_measurement, left_alone: Vec::new() }, host)))
 }
 
 /// Why the first mode cannot be set, if none except the present setting can.

@@ -1,25 +1,71 @@
 //! The profile that a search hands over: the mode, and the evidence as comments.
 
-use quell_mode::DeliveryMode;
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_bench::experiment::{QueueFacts, SubjectFacts};
+use quell_host::plan::selects_device;
+use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 
 /// Text of the profile. `report` is the result as text, `result_file` its quoted path.
-pub(super) fn text(report: &str, mode: DeliveryMode, result_file: &str) -> String {
+pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, result_file: &str) -> String {
+    let queues = queues(subject, mode);
     let evidence = format!(
         "Found by `quell tune`.\n{}\n\
          All evidence: quell tune --show {result_file}\n\
-         To use it: quell attach --profile THIS_FILE PID, or quell run --profile THIS_FILE -- COMMAND",
-        report.trim_end()
+         {}",
+        report.trim_end(),
+        usage(mode, &queues)
     );
     let comments = evidence.lines().map(|line| format!("# {}", line.replace(char::is_control, " ")));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
-    format!("{}\n\n[program]\nmode = \"{mode}\"\n", comments.join("\n"))
+    let devices = queues.iter().enumerate().map(|(at, (device, queues))| {
+        let label = format!("device.found{}", at + 1);
+        let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
+        format!(
+            "\n[{label}]\nname = {}\n\n[{label}.queues.found]\nqueues = [{}]\nmode = \"{mode}\"\n",
+            selects_device(device),
+            queues.join(", ")
+        )
+    });
+    format!("{}\n\n[program]\nmode = \"{mode}\"\n{}", comments.join("\n"), devices.collect::<String>())
+}
+
+/// Whether a running program cannot get the mode.
+fn needs_run(mode: DeliveryMode) -> bool {
+    mode.requirements().contains(&Requirement::SpinBeforeSleep)
+}
+
+/// Queues on which the mode was found, by device. Empty if the queues do not exist on this host, or if the mode changes
+/// the waits of the program: without them, the settings of its queues would delay packets.
+fn queues(subject: &SubjectFacts, mode: DeliveryMode) -> BTreeMap<&str, BTreeSet<u32>> {
+    let mut by_device: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    if let SubjectFacts::Programs(facts) = subject
+        && mode.kind().program_wait() == ProgramWait::AsWritten
+    {
+        for QueueFacts { device, queues, .. } in facts.queues.iter().filter(|queue| !queue.queues.is_empty()) {
+            by_device.entry(device).or_default().extend(queues);
+        }
+    }
+    by_device
+}
+
+fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>) -> String {
+    let run = "quell run --profile THIS_FILE -- COMMAND";
+    match (needs_run(mode), queues.is_empty()) {
+        (true, _) => format!("To use it: {run}. A running program cannot get this mode."),
+        (false, true) => format!("To use it: quell attach --profile THIS_FILE PID, or {run}"),
+        (false, false) => format!(
+            "To use it: quell attach --profile THIS_FILE PID, or {run}\n\
+             quell apply THIS_FILE sets only the queues below, for all programs. It sets no epoll of a program."
+        ),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::render::tune as render;
-    use quell_bench::experiment::SubjectFacts;
+    use quell_bench::experiment::ProgramsFacts;
     use quell_bench::experiment::model::SearchedModel;
     use quell_bench::facts::{HostFacts, ModelFacts};
     use quell_mode::profile::{Profile, Source};
@@ -53,12 +99,51 @@ mod tests {
     fn the_profile_parses_to_the_mode_whatever_the_evidence_contains() {
         let (profile, description) = ("host".to_owned(), String::new());
         let model = SubjectFacts::Model(ModelFacts { profile, description, queues: 1, connections: 560 });
-        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &searched());
+        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &[], &searched());
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
-        let text = text(&report, mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
+        let text = text(&report, &model, mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
         let program = profile.program.unwrap();
         assert_eq!(program.mode.map(|mode| mode.value), Some(mode), "{text}");
         assert!(text.contains("NOT A MEASUREMENT") && text.contains("quell tune --show"), "{text}");
+    }
+
+    fn on_queues(queues: Vec<QueueFacts>) -> SubjectFacts {
+        SubjectFacts::Programs(ProgramsFacts {
+            processes: Vec::new(),
+            queues,
+            epolls: 1,
+            cpus: Vec::new(),
+            load: None,
+            latency: None,
+            beside: None,
+            clients: None,
+        })
+    }
+
+    fn queue(device: &str, queues: &[u32]) -> QueueFacts {
+        QueueFacts { device: device.to_owned(), queues: queues.to_vec(), napi: 8_193, irq: None }
+    }
+
+    #[test]
+    fn the_profile_has_the_mode_of_the_queues_on_which_it_was_found() {
+        let subject = on_queues(vec![queue("eth*0\"", &[2]), queue("eth1", &[]), queue("eth*0\"", &[0, 1])]);
+        let mode: DeliveryMode = "suspend20".parse().unwrap();
+        let text = text("", &subject, mode, "found.json");
+        let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
+        let [device] = &profile.devices[..] else { panic!("{text}") };
+        assert!(text.contains("name = \"eth[*]0\\\"\"") && text.contains("queues = [0, 1, 2]"), "{text}");
+        assert_eq!(device.queues[0].mode.as_ref().map(|mode| mode.value), Some(mode), "{text}");
+        assert!(text.contains("quell apply THIS_FILE sets only the queues below"), "{text}");
+    }
+
+    #[test]
+    fn a_mode_that_needs_the_preload_library_is_only_for_run() {
+        let text = |mode: &str| text("", &on_queues(vec![queue("eth0", &[0])]), mode.parse().unwrap(), "found.json");
+        let spins = text("eventspin20");
+        assert!(spins.contains("To use it: quell run --profile THIS_FILE -- COMMAND"), "{spins}");
+        assert!(!spins.contains("quell attach") && !spins.contains("[device"), "{spins}");
+        let polls = text("fullbusy");
+        assert!(polls.contains("quell attach") && !polls.contains("[device"), "{polls}");
     }
 }

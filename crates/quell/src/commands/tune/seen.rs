@@ -1,0 +1,111 @@
+//! What can be seen of running programs without a change: the set-up for which `--advise` asks the model.
+
+use std::fmt;
+
+use quell_bench::counters::Instruments;
+use quell_bench::experiment::judge::Judges;
+use quell_bench::experiment::{Preview, figures, server_side};
+use quell_host::attach::Targets;
+use quell_linux::signal::Interruption;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+use quell_tune::TuneSpace;
+
+use super::on_programs::present_mode;
+use crate::commands::attach::refuse_every_process;
+use crate::commands::bench::on_programs::preview;
+use crate::exit::{Exit, Failure};
+
+/// Time for which the programs are observed, in ms.
+const OBSERVED_MS: u32 = 1_000;
+
+/// Programs under their present load.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Seen {
+    /// Number of queues from which the programs receive.
+    pub(super) queues: u32,
+    /// Number of their sockets that epolls watch, at least one per queue.
+    pub(super) connections: u32,
+    /// Present setting of the queues and epolls. `None` if it differs between them.
+    pub(super) present: Option<DeliveryMode>,
+    /// Share of time in which the CPUs of the programs were not idle, 0 to 1.
+    busy: Option<f64>,
+    /// Packets per second from these queues.
+    packets_per_s: Option<f64>,
+}
+
+/// Observes programs. Changes nothing.
+///
+/// # Errors
+/// When the programs have no queue, or on a signal.
+pub(super) fn see(targets: &Targets) -> Result<Seen, Failure> {
+    refuse_every_process(targets, "")?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let stopped = || flag.get().is_some();
+    let Preview { snapshot, plan } = preview(targets, &TuneSpace::default().all(), false, &stopped)?;
+    let watched = server_side::watched(&snapshot, &targets.pids(), &plan.napis());
+    let mut instruments = Instruments::new(plan.napis(), &watched.server_cpus);
+    let observed = server_side::observe(&watched, &mut instruments, &Judges::default(), OBSERVED_MS, &stopped);
+    let Some((slice, _)) = observed.map_err(Failure::usage)? else {
+        return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
+    };
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let queues = number(plan.queues.len());
+    let sockets = number(plan.epolls.iter().map(|epoll| epoll.sockets).sum());
+    Ok(Seen {
+        queues,
+        connections: sockets.max(queues),
+        present: present_mode(&plan),
+        busy: slice.metric(figures::BUSY),
+        packets_per_s: slice.metric(figures::PACKETS),
+    })
+}
+
+impl Seen {
+    /// The load as a share of the maximum of `base`: the share of time in which the CPUs were not idle. `None` without
+    /// packets.
+    pub(super) fn load(&self) -> Option<OfferedLoad> {
+        let percent = (self.busy? * 100.0).round();
+        (self.packets_per_s? > 0.0).then(|| OfferedLoad::Percent(percent.clamp(1.0, 100.0)))
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { queues, connections, present, busy, packets_per_s } = self;
+        let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
+        write!(f, "seen here: {queues} queue(s), {connections} watched sockets, present setting {present}")?;
+        match (packets_per_s, busy) {
+            (Some(packets), Some(busy)) if *packets > 0.0 => {
+                writeln!(f, ", {packets:.0} packets/s\nCPUs of the programs are {:.0} % busy", busy * 100.0)?;
+                writeln!(f, "--loads is the share of base's maximum, which is assumed to be this CPU share by default")
+            }
+            _ => writeln!(f, "; no load was seen"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Seen = Seen { queues: 2, connections: 9, present: None, busy: Some(0.304), packets_per_s: Some(0.0) };
+
+    #[test]
+    fn the_load_is_the_share_of_busy_time_if_packets_arrive() {
+        assert_eq!(IDLE.load(), None);
+        assert_eq!(Seen { packets_per_s: Some(5.0), ..IDLE }.load(), Some(OfferedLoad::Percent(30.0)));
+        assert_eq!(Seen { packets_per_s: Some(5.0), busy: Some(0.0), ..IDLE }.load(), Some(OfferedLoad::Percent(1.0)));
+        assert_eq!(Seen { busy: None, ..IDLE }.load(), None);
+    }
+
+    #[test]
+    fn what_is_unknown_is_not_a_number() {
+        let text = Seen { packets_per_s: None, ..IDLE }.to_string();
+        assert!(
+            text.contains("2 queue(s)") && text.contains("no load was seen") && !text.contains("packets/s"),
+            "{text}"
+        );
+    }
+}
