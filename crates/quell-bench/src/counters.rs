@@ -9,10 +9,6 @@ use quell_linux::{CpuList, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
-/// A queue in which packets can have waited for this long has stalled. It is longer than the suspension timeout of all
-/// modes.
-pub const STALLED_NS: u64 = 50_000_000;
-
 /// Differences of the kernel counters over the measured time of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -44,7 +40,7 @@ pub struct TrialCounters {
     pub wait_mean_ns: Option<u64>,
     /// 99th percentile of that bound in the queue where it is largest, in nanoseconds.
     pub wait_p99_ns: Option<u64>,
-    /// Number of queues in which a packet can have waited for [`STALLED_NS`].
+    /// Number of queues in which a packet can have waited for [`quell_sampler::STALLED_NS`].
     pub stalls: Option<u64>,
     /// Number of packets that the devices of server and generator dropped, in both directions.
     pub drops: Option<u64>,
@@ -230,7 +226,7 @@ impl Watched {
             polled_packets: polls(|sample| sample.packets),
             wait_mean_ns: samples.as_deref().and_then(mean_wait_ns),
             wait_p99_ns: samples.as_ref().and_then(|samples| samples.iter().filter_map(|one| one.wait.p99_ns).max()),
-            stalls: polls(|sample| u64::from(sample.wait.max_ns >= Some(STALLED_NS))),
+            stalls: polls(|sample| u64::from(sample.wait.has_stalled())),
             drops: increase(from.drops, to.drops),
             cycles: hardware.and_then(|(from, to)| to.cycles_since(from)),
             instructions: hardware.and_then(|(from, to)| to.instructions_since(from)),

@@ -3,8 +3,12 @@
 
 #![forbid(unsafe_code)]
 
+mod drops;
 mod observer;
 mod report;
+mod skipped;
 
 pub use observer::Observer;
-pub use report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};
+pub use report::{
+    IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
+};

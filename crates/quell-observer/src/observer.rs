@@ -10,14 +10,16 @@ use quell_host::attach::plan::EpollsSetBy;
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
-use quell_linux::proc::ProcRoot;
+use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, clock, kernel};
 use quell_mode::DeliveryMode;
-use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
-use tracing::info;
+use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled};
+use tracing::{info, warn};
 
-use crate::report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};
+use crate::drops::{self, DeviceCounters};
+use crate::report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
+use crate::skipped::skipped;
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
@@ -29,8 +31,20 @@ struct Readings {
     interrupts: BTreeMap<NapiId, u64>,
     /// Run time of NAPI threads.
     threads_ns: BTreeMap<NapiId, u64>,
+    devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
+}
+
+/// Process ID and start time.
+type ProgramKey = (u32, u64);
+
+/// Condition of the mode of a program.
+#[derive(Debug, Clone)]
+struct ModeCondition {
+    /// Number of drifted settings of its attachment. Absent if they cannot be read.
+    drifted: Option<usize>,
+    skipped: Vec<SkippedPart>,
 }
 
 /// Observes the queues and programs of a scope, from one report to the next.
@@ -39,10 +53,12 @@ pub struct Observer {
     scope: SnapshotScope,
     journal: Journal,
     sampler: Result<Sampler, SamplerError>,
+    /// Instances that the sampler has no room for.
+    unsampled: BTreeMap<NapiId, Unsampled>,
     snapshot: Snapshot,
     before: Option<Snapshot>,
-    /// Drifted settings of each attachment's processes at the time of the snapshot.
-    drifted: BTreeMap<(u32, u64), usize>,
+    /// Conditions of the modes of attached programs at the time of the snapshot.
+    conditions: BTreeMap<ProgramKey, ModeCondition>,
     next_snapshot: Instant,
     read_at: Instant,
     read: Readings,
@@ -56,14 +72,19 @@ impl Observer {
     /// When no snapshot can be taken. Polls that cannot be sampled are not an error: reports contain the reason.
     pub fn begin(scope: SnapshotScope, journal: Journal) -> Result<Self, TakeError> {
         let (snapshot, pause) = take(&scope)?;
-        let sampler = Sampler::attach(kernel::sysfs());
-        if let Err(error) = &sampler {
-            info!(error = %error, "polls cannot be sampled");
-        }
-        let next_snapshot = Instant::now() + pause;
-        let (read_at, read) = (Instant::now(), Readings::default());
-        let drifted = drifted(&journal);
-        let mut this = Self { scope, journal, sampler, snapshot, before: None, drifted, next_snapshot, read_at, read };
+        let now = Instant::now();
+        let mut this = Self {
+            scope,
+            sampler: attach(),
+            unsampled: BTreeMap::new(),
+            conditions: conditions(&journal, &snapshot),
+            journal,
+            snapshot,
+            before: None,
+            next_snapshot: now + pause,
+            read_at: now,
+            read: Readings::default(),
+        };
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
         Ok(this)
@@ -81,8 +102,8 @@ impl Observer {
         if now >= self.next_snapshot {
             let (snapshot, pause) = take(&self.scope)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
-            self.next_snapshot = now + pause;
-            self.drifted = drifted(&self.journal);
+            self.conditions = conditions(&self.journal, &self.snapshot);
+            self.next_snapshot = now + pause + self.retry();
         }
         let queues = self.queues(&earlier);
         let programs = self.programs(&queues, interval_ns);
@@ -94,6 +115,7 @@ impl Observer {
             interval_ns,
             polls_unknown: self.sampler.as_ref().err().map(ToString::to_string),
             queues,
+            devices: drops::between(&self.snapshot, &earlier.devices, &self.read.devices),
             programs,
             idle_states: self.idle_states(&earlier),
             hidden_processes: self.snapshot.hidden_processes.len(),
@@ -103,18 +125,36 @@ impl Observer {
     /// Selects the instances of the latest snapshot.
     fn select(&mut self) {
         let napis = napis(&self.snapshot).map(|(_, napi)| napi.id).collect();
-        if let Ok(sampler) = &mut self.sampler
-            && let Err(error) = sampler.select(napis)
-        {
-            self.sampler = Err(error);
+        self.unsampled.clear();
+        if let Ok(sampler) = &mut self.sampler {
+            match sampler.select(napis) {
+                Ok(unsampled) => self.unsampled = unsampled,
+                Err(error) => self.failed(error),
+            }
         }
+    }
+
+    /// Records why polls cannot be sampled until the next snapshot.
+    fn failed(&mut self, error: SamplerError) {
+        warn!(error = %error, "polls cannot be sampled");
+        self.sampler = Err(error);
+    }
+
+    /// Tries to sample again after an error. Returns the pause for the CPU time of this.
+    fn retry(&mut self) -> Duration {
+        if self.sampler.is_ok() {
+            return Duration::ZERO;
+        }
+        let before_ns = clock::process_cpu_ns();
+        self.sampler = attach();
+        pause_since(before_ns)
     }
 
     fn readings(&mut self) -> Readings {
         let counters = match self.sampler.as_ref().map(Sampler::read) {
             Ok(Ok(counters)) => counters,
             Ok(Err(error)) => {
-                self.sampler = Err(error);
+                self.failed(error);
                 BTreeMap::new()
             }
             Err(_) => BTreeMap::new(),
@@ -127,7 +167,8 @@ impl Observer {
             Some((napi.id, ProcRoot::default().process(thread.tid).schedstat().ok()?.run_ns))
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
-        Readings { counters, interrupts, threads_ns, idle: idle(&self.snapshot) }
+        let devices = drops::read(&self.snapshot);
+        Readings { counters, interrupts, threads_ns, devices, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
@@ -135,14 +176,19 @@ impl Observer {
             let (now, before) = (of(&self.read).get(&napi)?, of(earlier).get(&napi)?);
             Some(now.saturating_sub(*before))
         };
-        let queue = |(device, napi): (&Device, &SnapshotNapi)| ObservedQueue {
-            namespace: device.namespace,
-            device: device.name.clone(),
-            rx_queues: rx_queues(device, napi.id),
-            napi: napi.id,
-            interrupts: increase(|readings| &readings.interrupts, napi.id),
-            thread_ns: increase(|readings| &readings.threads_ns, napi.id),
-            sample: self.sample(earlier, napi.id),
+        let queue = |(device, napi): (&Device, &SnapshotNapi)| {
+            let sample = self.sample(earlier, napi.id);
+            ObservedQueue {
+                namespace: device.namespace,
+                device: device.name.clone(),
+                rx_queues: rx_queues(device, napi.id),
+                napi: napi.id,
+                interrupts: increase(|readings| &readings.interrupts, napi.id),
+                thread_ns: increase(|readings| &readings.threads_ns, napi.id),
+                sample,
+                unsampled: self.unsampled.get(&napi.id).copied(),
+                stalled: sample.map(|sample| sample.wait.has_stalled()),
+            }
         };
         napis(&self.snapshot).map(queue).collect()
     }
@@ -173,14 +219,23 @@ impl Observer {
             if napis.is_empty() && mode.is_none() {
                 return None;
             }
-            let of_program = napis.iter().filter_map(|napi| by_napi.get(napi).copied());
+            let condition = mode.and_then(|_| self.conditions.get(&identity));
+            // A queue that the attachment has not set is no evidence about the mode.
+            let is_set = |napi: &&NapiId| {
+                let not_set = SkippedPart { napi: Some(**napi), reason: SkipReason::QueueNotSet };
+                condition.is_none_or(|condition| !condition.skipped.contains(&not_set))
+            };
+            let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
+            let dir = ProcRoot::default().process(process.pid);
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
-                unit: ProcRoot::default().process(process.pid).unit().ok().flatten(),
+                unit: dir.unit().ok().flatten(),
                 cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
+                cpu_ns: cpu_ns(&dir, process),
                 effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
-                drifted: mode.and_then(|_| self.drifted.get(&identity).copied()),
+                drifted: condition.and_then(|condition| condition.drifted),
+                skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
                 napis: napis.into_iter().collect(),
             })
@@ -192,8 +247,21 @@ impl Observer {
 fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
     let (snapshot, _) = snapshot::take(scope)?;
-    let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(before_ns));
-    Ok((snapshot, used * PAUSE_PER_CPU_TIME))
+    Ok((snapshot, pause_since(before_ns)))
+}
+
+fn pause_since(before_ns: u64) -> Duration {
+    Duration::from_nanos(clock::process_cpu_ns().saturating_sub(before_ns)) * PAUSE_PER_CPU_TIME
+}
+
+fn attach() -> Result<Sampler, SamplerError> {
+    Sampler::attach(kernel::sysfs()).inspect_err(|error| info!(error = %error, "polls cannot be sampled"))
+}
+
+/// User and system time of a process, unless its ID belongs to another one now.
+fn cpu_ns(dir: &ProcDir, process: &Process) -> Option<u64> {
+    let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == process.start_time_ticks)?;
+    u64::try_from((stat.utime.duration() + stat.stime.duration()).as_nanos()).ok()
 }
 
 /// Entries of each idle state on all CPUs. Names are those of the first CPU that has idle states.
@@ -222,7 +290,7 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
 }
 
 /// Modes of attached and launched programs, by process ID and start time.
-fn modes(journal: &Journal) -> BTreeMap<(u32, u64), String> {
+fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
     let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {
         let mode = mode_of(&attached.history);
@@ -232,17 +300,18 @@ fn modes(journal: &Journal) -> BTreeMap<(u32, u64), String> {
     of_attachment.collect()
 }
 
-/// Number of drifted settings of attachments, by the process ID and start time of their programs. Attachments whose
-/// settings cannot be read are absent.
-fn drifted(journal: &Journal) -> BTreeMap<(u32, u64), usize> {
-    let mut drifted = BTreeMap::new();
+/// Conditions of the modes of attached programs.
+fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, ModeCondition> {
+    let mut conditions = BTreeMap::new();
     for attached in attachments(journal).unwrap_or_default() {
-        let Ok(condition) = condition(&attached.path, &attached.history) else { continue };
+        let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
+        let Some(Ok(mode)) = mode_of(&attached.history).map(str::parse) else { continue };
+        let condition = ModeCondition { drifted, skipped: skipped(snapshot, &attached, mode) };
         for target in &attached.history.targets {
-            drifted.insert((target.pid, target.start_time_ticks), condition.drifted.len());
+            conditions.insert((target.pid, target.start_time_ticks), condition.clone());
         }
     }
-    drifted
+    conditions
 }
 
 /// CPU time of the threads of a process per wall-clock time. Threads that exited in between are not included.

@@ -2,7 +2,7 @@
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::{NapiId, Pid};
-use quell_sampler::QueueSample;
+use quell_sampler::{QueueSample, Unsampled};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -20,6 +20,8 @@ pub struct IntervalReport {
     pub polls_unknown: Option<String>,
     /// NAPI instances of the devices, by device.
     pub queues: Vec<ObservedQueue>,
+    /// Devices with NAPI instances.
+    pub devices: Vec<ObservedDevice>,
     /// Programs with sockets on these instances, in ascending order of process ID.
     pub programs: Vec<ObservedProgram>,
     /// Idle states that the CPUs entered, from the lightest to the deepest. Empty without a cpuidle driver.
@@ -36,6 +38,21 @@ pub struct ObservedIdleState {
     pub name: String,
     /// Number of times that CPUs entered it during the interval.
     pub entered: u64,
+}
+
+/// A network device. `rx-dropped` and `tx-dropped` are those of `/proc/net/dev`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ObservedDevice {
+    /// Inode of its network namespace.
+    pub namespace: u64,
+    /// Its name.
+    pub name: String,
+    /// Received packets that were dropped during the interval: `rx_dropped` and `rx_missed_errors`. Null if it cannot be
+    /// read.
+    pub rx_dropped: Option<u64>,
+    /// Packets that were dropped on transmit, likewise.
+    pub tx_dropped: Option<u64>,
 }
 
 /// One NAPI instance.
@@ -56,6 +73,11 @@ pub struct ObservedQueue {
     pub thread_ns: Option<u64>,
     /// Its polls during the interval; null if polls cannot be sampled.
     pub sample: Option<QueueSample>,
+    /// Why this instance is not sampled although others are; null otherwise.
+    pub unsampled: Option<Unsampled>,
+    /// Whether a packet that was polled during the interval can have waited for 50 ms, which is longer than the
+    /// suspension timeout of all modes. Null without samples.
+    pub stalled: Option<bool>,
 }
 
 impl ObservedQueue {
@@ -84,6 +106,9 @@ pub struct ObservedProgram {
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before
     /// the second snapshot, and if a counter cannot be read.
     pub cpus: Option<f64>,
+    /// User and system time of the process since it started, in nanoseconds, with that of threads that exited. Its unit is
+    /// the kernel's clock tick, usually 10 ms. Null if it cannot be read.
+    pub cpu_ns: Option<u64>,
     /// Mode that `quell attach` or `quell run` applied; null without one, and if the journals cannot be read.
     pub mode: Option<String>,
     /// Whether that mode is in effect on the program's queues: "not in effect" if it is not on one of them. Null without
@@ -92,4 +117,61 @@ pub struct ObservedProgram {
     /// Number of settings of that mode that no longer have the applied value, at the latest snapshot. Null without a mode,
     /// and if a setting cannot be read.
     pub drifted: Option<usize>,
+    /// Parts of that mode that are not applied, at the latest snapshot. Null without a mode.
+    pub skipped: Option<Vec<SkippedPart>>,
+}
+
+/// A part of a mode that is not applied.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct SkippedPart {
+    /// NAPI instance; null if the part is no queue.
+    pub napi: Option<NapiId>,
+    /// The reason.
+    pub reason: SkipReason,
+}
+
+/// Why a part of a mode is not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SkipReason {
+    /// The attachment has not set the queue: a socket received from it only later.
+    QueueNotSet,
+    /// The epoll has other parameters: they were changed, or it was created after the attachment.
+    EpollNotSet,
+    /// The sockets do not busy poll: they were changed, or created after the attachment.
+    PollingNotSet,
+    /// A socket receives from a NAPI instance of no visible device.
+    UnknownQueue,
+    /// The queue keeps its NAPI thread, which the mode does not use.
+    ThreadStays,
+    /// The program has no epoll with network sockets.
+    NoEpoll,
+    /// An epoll watches the sockets that should busy poll, and `epoll_wait` ignores `SO_BUSY_POLL`.
+    WatchedByEpoll,
+    /// The program receives through AF_XDP or io_uring, which do not suspend interrupts.
+    OtherWays,
+    /// The mode limits the sleep in `epoll_wait`, which only the preload library of `quell run` can do.
+    WaitsAsWritten,
+    /// Another part, which `quell attach --dry-run` describes.
+    Other,
+}
+
+impl SkipReason {
+    /// The reason as a word of JSON and of labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::QueueNotSet => "queue-not-set",
+            Self::EpollNotSet => "epoll-not-set",
+            Self::PollingNotSet => "polling-not-set",
+            Self::UnknownQueue => "unknown-queue",
+            Self::ThreadStays => "thread-stays",
+            Self::NoEpoll => "no-epoll",
+            Self::WatchedByEpoll => "watched-by-epoll",
+            Self::OtherWays => "other-ways",
+            Self::WaitsAsWritten => "waits-as-written",
+            Self::Other => "other",
+        }
+    }
 }

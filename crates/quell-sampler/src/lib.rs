@@ -13,5 +13,5 @@ mod sampler;
 mod wait;
 
 pub use counters::{PollCounters, PollsByPoller, QueueSample};
-pub use sampler::{Sampler, SamplerError};
-pub use wait::WaitBounds;
+pub use sampler::{Sampler, SamplerError, Unsampled};
+pub use wait::{STALLED_NS, WaitBounds};

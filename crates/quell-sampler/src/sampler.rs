@@ -11,12 +11,15 @@ use aya::programs::{BtfTracePoint, ProgramError};
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
+use schemars::JsonSchema;
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::counters::{Abilities, NAPI, PollCounters, WORDS};
 
 /// Compiled from `bpf/sampler.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/sampler.bpf.o");
+const SELECTING: &str = "selecting a NAPI instance";
 const QUEUES: &str = "queues";
 const SLOTS: &str = "slots";
 /// A program and its tracepoint.
@@ -51,6 +54,19 @@ pub enum SamplerError {
         /// The error and its causes.
         said: String,
     },
+}
+
+/// Why one instance cannot be sampled beside the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Error)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Unsampled {
+    /// The low 16 bits of its ID are those of another selected instance.
+    #[error("its ID and that of another instance have equal low 16 bits")]
+    EqualSlots,
+    /// As many instances are selected as the sampler has room for.
+    #[error("4,096 other instances are sampled")]
+    TooMany,
 }
 
 impl SamplerError {
@@ -153,21 +169,21 @@ impl Sampler {
     /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach) and [`select`](Self::select).
+    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
         let mut sampler = Self::attach_programs(sys, &[POLLS])?;
-        sampler.select(napis.into_iter().collect())?;
+        sampler.select_all(napis.into_iter().collect())?;
         Ok(sampler)
     }
 
     /// Selects these instances instead of the previous ones. Counters of those that stay selected go on; the others
-    /// begin at zero.
+    /// begin at zero. Returns the instances that cannot be sampled beside the others.
     ///
     /// # Errors
-    /// When the kernel refuses, when more than 4,096 instances are selected, or two whose IDs have equal low 16 bits.
-    pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<(), SamplerError> {
-        const ACTION: &str = "selecting a NAPI instance";
-        let refused = |error: MapError| SamplerError::new(ACTION, &error);
+    /// When the kernel refuses.
+    pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<BTreeMap<NapiId, Unsampled>, SamplerError> {
+        let refused = |error: MapError| SamplerError::new(SELECTING, &error);
+        let mut unsampled = BTreeMap::new();
         let gone: Vec<NapiId> = self.selected.keys().filter(|napi| !napis.contains(napi)).copied().collect();
         for napi in gone {
             self.slots.set(self.slot(napi), 0, 0).map_err(refused)?;
@@ -179,20 +195,31 @@ impl Sampler {
             }
             let slot = self.slot(napi);
             if self.slots.get(&slot, 0).map_err(refused)? != 0 {
-                let said = format!("the IDs of NAPI {napi} and of another selected instance have equal low 16 bits");
-                return Err(SamplerError::Refused { action: ACTION, said });
+                unsampled.insert(napi, Unsampled::EqualSlots);
+                continue;
             }
-            let at = self.free.pop_front().ok_or_else(|| SamplerError::Refused {
-                action: ACTION,
-                said: format!("{} are already selected", self.selected.len()),
-            })?;
+            let Some(at) = self.free.pop_front() else {
+                unsampled.insert(napi, Unsampled::TooMany);
+                continue;
+            };
             let mut words = [0; WORDS];
             words[NAPI] = napi.get().into();
             self.queues.set(at, words, 0).map_err(refused)?;
             self.slots.set(slot, at + 1, 0).map_err(refused)?;
             self.selected.insert(napi, at);
         }
-        Ok(())
+        Ok(unsampled)
+    }
+
+    /// Selects all of these instances instead of the previous ones.
+    ///
+    /// # Errors
+    /// As [`select`](Self::select), and when one of them cannot be sampled beside the others.
+    pub fn select_all(&mut self, napis: BTreeSet<NapiId>) -> Result<(), SamplerError> {
+        match self.select(napis)?.first_key_value() {
+            None => Ok(()),
+            Some((napi, why)) => Err(SamplerError::Refused { action: SELECTING, said: format!("NAPI {napi}: {why}") }),
+        }
     }
 
     fn slot(&self, napi: NapiId) -> u32 {

@@ -4,6 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A queue in which packets can have waited for this long has stalled. It is longer than the suspension timeout of all
+/// modes.
+pub const STALLED_NS: u64 = 50_000_000;
+
 /// Number of buckets.
 pub(crate) const BUCKETS: usize = 224;
 const UNIT_BITS: usize = 7;
@@ -32,6 +36,12 @@ pub struct WaitBounds {
 }
 
 impl WaitBounds {
+    /// Whether a packet can have waited for [`STALLED_NS`].
+    #[must_use]
+    pub fn has_stalled(&self) -> bool {
+        self.max_ns >= Some(STALLED_NS)
+    }
+
     /// Summarizes a histogram whose packets waited `sum_ns` in total.
     pub(crate) fn of(buckets: &[u64; BUCKETS], sum_ns: u64, interrupt_packets: u64) -> Self {
         let packets: u64 = buckets.iter().sum();

@@ -13,7 +13,7 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::Trigger;
 use quell_linux::netdev::{NapiThreading, PartialNapiSettings};
 use quell_linux::proc::ProcRoot;
-use quell_sampler::{QueueSample, Sampler, SamplerError};
+use quell_sampler::{QueueSample, Sampler, SamplerError, Unsampled};
 use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram};
 use quell_test_support::{Lacks, skip, wait_until};
 
@@ -265,4 +265,26 @@ fn only_selected_instances_are_counted_and_a_new_selection_begins_at_zero() {
     exchange(&program, 1);
     let seen = sample(&sampler, busiest);
     assert!(seen.packets >= 1 && seen.packets < all[&busiest].since(None).packets, "{seen:?}");
+}
+
+#[test]
+fn instances_that_do_not_fit_are_left_out_with_the_reason_and_the_others_are_counted() {
+    let Some(lab) = TestLab::raise("smp-fit", 1) else { return };
+    let Some(mut sampler) = sampler_of(&lab.napis) else { return };
+    let napi = lab.napis[0];
+    let id = |number: u32| NapiId::from_kernel(number).unwrap();
+    let same_slot = id(napi.get() + (1 << 16));
+    let unsampled = sampler.select([napi, same_slot].into()).unwrap();
+    assert_eq!(unsampled, [(same_slot, Unsampled::EqualSlots)].into());
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    exchange(&program, DATAGRAMS);
+    assert!(sample(&sampler, napi).packets > 0);
+    // The selected instance keeps its place among many.
+    let many: BTreeSet<NapiId> = (napi.get()..napi.get() + 4_100).map(id).collect();
+    let unsampled = sampler.select(many.clone()).unwrap();
+    assert_eq!(unsampled.len(), 4, "{unsampled:?}");
+    assert!(unsampled.values().all(|why| *why == Unsampled::TooMany) && !unsampled.contains_key(&napi));
+    assert_eq!(sampler.read().unwrap().len(), 4_096);
+    assert!(sampler.select_all(many).unwrap_err().to_string().contains("4,096 other instances"));
+    assert!(sampler.select([napi].into()).unwrap().is_empty(), "room again");
 }

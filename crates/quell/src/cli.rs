@@ -135,7 +135,7 @@ pub(crate) enum Command {
     Tune(Box<tune::TuneArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
-    /// Report each second who polls the queues, and how long packets can have waited.
+    /// Report continuously who polls the queues, and how long packets can have waited.
     Top(top::TopArgs),
     /// Export what `top` shows to Prometheus.
     Export(export::ExportArgs),

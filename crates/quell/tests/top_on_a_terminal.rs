@@ -193,6 +193,22 @@ fn a_namespace_that_vanishes_ends_it_with_its_name() {
     assert!(text.contains(&name), "{text}");
 }
 
+#[test]
+fn no_color_in_the_environment_disables_colors() {
+    let colors = |starter: &str| {
+        let screen = Screen::start_by("color", starter, "")?;
+        screen.wait_for_text("Queues");
+        let text = String::from_utf8(screen.tmux(&["capture-pane", "-p", "-e"]).stdout).unwrap();
+        // Parameters 30 to 37 and 90 to 97 of an SGR sequence select colors.
+        let parameters = text.split("\u{1b}[").skip(1).filter_map(|rest| rest.split_once('m'));
+        let is_color = |one: &str| one.len() == 2 && (one.starts_with('3') && one != "39" || one.starts_with('9'));
+        Some(parameters.flat_map(|(list, _)| list.split(';')).any(is_color))
+    };
+    let Some(with) = colors("env -u NO_COLOR") else { return };
+    assert!(with);
+    assert_eq!(colors("env NO_COLOR=1"), Some(false));
+}
+
 /// Prints the CPU time of the view with 64 queues and 1,000 sockets: `cargo test --release -p quell --test
 /// top_on_a_terminal -- --ignored --nocapture`.
 #[test]

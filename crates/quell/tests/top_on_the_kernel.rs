@@ -9,6 +9,7 @@ use std::thread;
 
 use quell_linux::Pid;
 use quell_linux::event::Trigger;
+use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram};
 use quell_test_support::{Lacks, skip};
@@ -129,12 +130,54 @@ fn it_ends_on_ctrl_c() {
 fn it_ends_with_the_name_of_a_namespace_that_vanished() {
     let Some(lab) = TestLab::raise("top-gone", 1) else { return };
     let name = lab.server_name.clone();
-    let (mut child, mut stdout) = started(&["-j", "--netns", &name]);
+    let (child, stdout) = started(&["-j", "--netns", &name]);
     drop(lab);
+    ends_with(child, stdout, &name);
+}
+
+/// Requires that the program ends with exit code 1 and this text.
+fn ends_with(mut child: Child, mut stdout: BufReader<std::process::ChildStdout>, text: &str) {
     let mut rest = String::new();
     stdout.read_to_string(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains(&name), "{said}");
+    assert!(said.contains(text), "{said}");
+}
+
+#[test]
+fn it_ends_with_the_name_of_a_device_that_vanished() {
+    let Some(lab) = TestLab::raise("top-dev", 1) else { return };
+    let (child, stdout) = started(&["-j", "--netns", &lab.server_name, "--device", "server0"]);
+    quell_linux::link::Links::open_in(&lab.server).unwrap().delete(lab.server_index).unwrap();
+    ends_with(child, stdout, "server0");
+}
+
+#[test]
+fn it_ends_with_the_number_of_a_process_that_exited() {
+    let mut program = Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = program.id().to_string();
+    let (child, stdout) = started(&["-j", &pid]);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    ends_with(child, stdout, &pid);
+}
+
+#[test]
+fn a_report_says_whether_a_queue_stalled_and_what_its_device_dropped() {
+    let Some(lab) = TestLab::raise("top-stall", 1) else { return };
+    // The timer polls after 0.2 s, and the interrupt stays masked.
+    lab.set_napi(&PartialNapiSettings {
+        defer_hard_irqs: Some(1_000_000),
+        gro_flush_timeout_ns: Some(200_000_000),
+        irq_suspend_timeout_ns: None,
+        threaded: None,
+    });
+    let all = with_traffic(&lab, || reports(&mut top(&["--netns", &lab.server_name, "-n", "5", "-j"])));
+    assert!(all.iter().any(|report| report["queues"][0]["stalled"] == true), "{all:#?}");
+    for report in &all {
+        let device = &report["devices"][0];
+        assert_eq!((&device["name"], &device["rx-dropped"]), (&"server0".into(), &0.into()), "{report}");
+        assert_eq!(report["queues"][0]["unsampled"], Value::Null, "{report}");
+    }
 }

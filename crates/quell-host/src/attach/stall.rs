@@ -65,7 +65,7 @@ impl StallWatch {
         let napis = wanted.keys().copied();
         match &mut self.sampler {
             _ if wanted.is_empty() => self.sampler = None,
-            Some(sampler) => sampler.select(napis.collect())?,
+            Some(sampler) => sampler.select_all(napis.collect())?,
             None => self.sampler = Some(Sampler::of(kernel::sysfs(), napis)?),
         }
         let now = Instant::now();

@@ -1,5 +1,7 @@
 //! `quell status`, `quell revert`, `quell confirm`: persistent changes, their drift, and their end.
 
+use std::time::Duration;
+
 use clap::Args;
 use quell_host::apply::profile_of;
 use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
@@ -8,7 +10,11 @@ use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal, RecordedChange};
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover};
-use quell_linux::visible;
+use quell_host::snapshot::SnapshotScope;
+use quell_linux::proc::ProcRoot;
+use quell_linux::signal::Interruption;
+use quell_linux::{Pid, visible};
+use quell_observer::{IntervalReport, Observer};
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::lab::is_persistent_lab;
@@ -16,6 +22,9 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::status::{self as render, AppliedReport, StatusReport};
+
+/// Time for which polls are counted.
+const OBSERVED: Duration = Duration::from_millis(200);
 
 /// Options of the three commands.
 #[derive(Debug, Args)]
@@ -43,7 +52,17 @@ fn applied() -> Result<Vec<Persistent>, Failure> {
     Ok(kept)
 }
 
-/// Prints the applied profiles and attachments, their age and their drift.
+/// Observes these programs for a moment, as `quell top` does. An error is the reason why this is not possible.
+fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
+    let scope = SnapshotScope { pids, ..SnapshotScope::default() };
+    let interruption = Interruption::listen().map_err(|error| error.to_string())?;
+    let mut observer = Observer::begin(scope, journal()).map_err(|error| error.to_string())?;
+    // A signal only ends the wait: the rest of the report does not depend on it.
+    interruption.wait(OBSERVED).map_err(|error| error.to_string())?;
+    observer.report().map_err(|error| error.to_string())
+}
+
+/// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in effect.
 ///
 /// # Errors
 /// With [`Exit::VerifyFailed`] if a setting has drifted.
@@ -52,6 +71,12 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
         let condition = condition(&launched.path, &launched.history).map_err(Failure::refused)?;
         applied.push(AppliedReport::launched(launched, condition));
+    }
+    let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).filter_map(Pid::from_kernel).collect();
+    let pids: Vec<Pid> = pids.into_iter().filter(|pid| ProcRoot::default().process(*pid).stat().is_ok()).collect();
+    if !pids.is_empty() {
+        let observed = observed(pids);
+        applied.iter_mut().for_each(|applied| applied.judge(&observed));
     }
     let unusable = journal().list().map_err(Failure::refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),

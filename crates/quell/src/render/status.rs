@@ -6,16 +6,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
+use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
 use quell_host::journal::{History, JournalError, RecordedChange, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible;
+use quell_observer::IntervalReport;
 use serde::Serialize;
 
-use super::attach::detached;
+use super::attach::{detached, verdict_in_words};
 use super::plan_tree;
+use crate::output::on_one_line;
 
 /// Report of `quell status`.
 #[derive(Debug, Serialize)]
@@ -60,6 +63,27 @@ pub(crate) struct AppliedReport {
     /// Programs of an attachment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<TargetProgram>,
+    /// Verdicts on its programs that are running. Empty for profiles.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    effects: Vec<ProgramEffect>,
+}
+
+/// Whether the mode of a program is in effect.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ProgramEffect {
+    pid: u32,
+    name: String,
+    /// The verdict, or the reason why there is none.
+    #[serde(flatten)]
+    effect: LiveEffect,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum LiveEffect {
+    Judged(ModeVerdict),
+    Unknown(String),
 }
 
 /// State, which determines when the changes end.
@@ -109,7 +133,39 @@ impl AppliedReport {
                 .pending()
                 .any(|(_, entry)| matches!(entry.change, RecordedChange::NapiSettings(_))),
             programs: history.targets.clone(),
+            effects: Vec::new(),
         }
+    }
+
+    /// Process IDs of the programs whose mode can be observed.
+    pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
+        let is_meant = matches!(self.standing, Standing::Attached | Standing::Launched);
+        self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
+    }
+
+    /// Adds the verdicts of a report. An error is the reason why there is none.
+    pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
+        let pids: Vec<u32> = self.attached_pids().collect();
+        let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
+        let effect = |program: &TargetProgram| ProgramEffect {
+            pid: program.pid,
+            name: program.name.clone(),
+            effect: live_effect(program.pid, observed),
+        };
+        self.effects = programs.map(effect).collect();
+    }
+}
+
+fn live_effect(pid: u32, observed: &Result<IntervalReport, String>) -> LiveEffect {
+    let report = match observed {
+        Ok(report) => report,
+        Err(why) => return LiveEffect::Unknown(why.clone()),
+    };
+    let program = report.programs.iter().find(|program| i64::from(program.pid.get()) == i64::from(pid));
+    match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
+        (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
+        (None, Some(why)) => LiveEffect::Unknown(why.clone()),
+        (None, None) => LiveEffect::Unknown("none of its sockets has received from a queue with the mode".to_owned()),
     }
 }
 
@@ -211,7 +267,18 @@ impl fmt::Display for AppliedReport {
             }
             _ => {}
         }
+        self.effects.iter().try_for_each(|effect| effect.fmt(f))?;
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
+    }
+}
+
+impl fmt::Display for ProgramEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verdict, why) = match &self.effect {
+            LiveEffect::Judged(verdict) => verdict_in_words(verdict),
+            LiveEffect::Unknown(why) => ("unknown", why.as_str()),
+        };
+        writeln!(f, "  {} {}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
     }
 }
 
@@ -349,7 +416,50 @@ pub(crate) fn reverted_report(
 
 #[cfg(test)]
 mod tests {
+    use quell_linux::Pid;
+    use quell_observer::ObservedProgram;
+
     use super::*;
+
+    fn report(effect: Option<ModeVerdict>, polls_unknown: Option<&str>) -> IntervalReport {
+        let program = ObservedProgram {
+            pid: Pid::from_kernel(42).unwrap(),
+            name: "memcached".to_owned(),
+            unit: None,
+            napis: Vec::new(),
+            cpus: None,
+            cpu_ns: None,
+            mode: Some("suspend20".to_owned()),
+            effect,
+            drifted: None,
+            skipped: None,
+        };
+        IntervalReport {
+            schema: "quell-top/1",
+            unix_ns: 0,
+            interval_ns: 1,
+            polls_unknown: polls_unknown.map(str::to_owned),
+            queues: Vec::new(),
+            devices: Vec::new(),
+            programs: vec![program],
+            idle_states: Vec::new(),
+            hidden_processes: 0,
+        }
+    }
+
+    #[test]
+    fn a_program_has_one_line_with_its_verdict_or_the_reason_why_there_is_none() {
+        let line = |observed: Result<IntervalReport, String>| {
+            let effect = live_effect(42, &observed);
+            ProgramEffect { pid: 42, name: "me\nm".to_owned(), effect }.to_string()
+        };
+        let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
+        assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
+        assert_eq!(judged.lines().count(), 1, "{judged}");
+        assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
+        assert!(line(Ok(report(None, None))).contains(": unknown: none of its sockets"));
+        assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
+    }
 
     #[test]
     fn a_duration_has_its_two_largest_units() {

@@ -87,6 +87,28 @@ fn top_shows_the_mode_of_an_attached_program_and_whether_it_is_in_effect() {
     let program = &report["programs"][0];
     assert_eq!((&program["name"], &program["mode"]), (&"memcached".into(), &MODE.into()), "{report}");
     assert_eq!(program["effect"]["verdict"], "cannot-tell", "no load: {report}");
+    assert_eq!(program["skipped"], serde_json::json!([]), "{report}");
+    let status = stage.says(0, &["status"]);
+    let line = format!("  memcached {}: unknown at this load: only ", stage.pid());
+    assert!(status.lines().any(|shown| shown.starts_with(&line)), "{status}");
+    stage.says(0, &["detach", &stage.pid()]);
+}
+
+#[test]
+fn a_queue_that_is_used_only_after_the_attachment_is_reported_as_not_set() {
+    let Some(mut stage) = Stage::without_connections("cli-later") else { return };
+    stage.connect(1);
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    stage.connect(24);
+    let is_reported = || {
+        let report: Value =
+            serde_json::from_str(&stage.says(0, &["top", &stage.pid(), "-i", "0.2", "-n", "1", "-j"])).unwrap();
+        let program = &report["programs"][0];
+        let napis = program["napis"].as_array().unwrap();
+        let parts = program["skipped"].as_array().unwrap();
+        parts.iter().any(|part| part["reason"] == "queue-not-set" && napis.contains(&part["napi"]))
+    };
+    wait_until(is_reported, "no queue is reported as not set");
     stage.says(0, &["detach", &stage.pid()]);
 }
 

@@ -1,6 +1,7 @@
 //! The exposition: OpenMetrics, and the older text format for `promtool check metrics` and node_exporter. At most 15
 //! series a queue.
 
+use std::collections::BTreeMap;
 use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
@@ -11,9 +12,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
-use quell_observer::ObservedProgram;
+use quell_observer::{ObservedProgram, SkippedPart};
+use quell_sampler::Unsampled;
 
-use super::totals::{QueueKey, QueueTotals, Totals};
+use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
 
 /// What a scrape returns.
 #[derive(Debug, Default)]
@@ -78,6 +80,12 @@ enum Samples {
 #[derive(Debug)]
 struct Snapshot(Vec<Metric>);
 
+fn device_labels(key: &DeviceKey) -> Labels {
+    let mut labels = vec![("device", key.device.clone())];
+    labels.extend(key.namespace.map(|inode| ("netns", inode.to_string())));
+    labels
+}
+
 fn queue_labels(key: &QueueKey) -> Labels {
     let mut labels = vec![("device", key.device.clone()), ("queue", key.queue.clone())];
     labels.extend(key.namespace.map(|inode| ("netns", inode.to_string())));
@@ -119,10 +127,13 @@ impl Snapshot {
             polls(totals),
             counter("queue_packets", "Packets that polls reported as work", &|queue| Some(queue.sample?.packets)),
             counter("queue_empty_polls", "Polls without packets", &|queue| Some(queue.sample?.empty)),
-            counter("queue_exhausted_polls", "Polls that used their whole budget", &|queue| {
-                Some(queue.sample?.budget_exhausted)
-            }),
-            counter("queue_interrupts", "Interrupts of the queue", &|queue| queue.interrupts),
+            counter("queue_stalls", "Updates in which packets can have waited for 50 ms", &|queue| queue.stalls),
+            in_seconds(
+                "queue_cpu",
+                "CPU time of polls in softirqs and in the NAPI thread",
+                &|queue| queue.cpu_ns,
+                true,
+            ),
             in_seconds(
                 "queue_masked",
                 "Time with the interrupt masked but not suspended",
@@ -159,7 +170,18 @@ impl Snapshot {
             "NAPI instance of the queue",
             totals.queues.iter().filter_map(napi).collect(),
         ));
+        metrics.extend(devices(totals));
         metrics.extend(programs(&totals.programs));
+        let unsampled = |(why, count): (&Unsampled, &u32)| {
+            let reason = match why {
+                Unsampled::EqualSlots => "equal-slots",
+                Unsampled::TooMany => "too-many",
+                _ => "other",
+            };
+            (vec![("reason", reason.to_owned())], f64::from(*count))
+        };
+        let unsampled = totals.unsampled.iter().map(unsampled).collect();
+        metrics.push(gauge("unsampled_queues", "Queues that are not sampled although others are", unsampled));
         let unknown = totals.polls_unknown.iter().map(|why| (vec![("reason", why.clone())], 1.0)).collect();
         metrics.push(gauge("polls_unknown_info", "Why polls cannot be sampled", unknown));
         let hidden = vec![(Vec::new(), totals.hidden_processes as f64)];
@@ -172,6 +194,32 @@ impl Snapshot {
 
 fn gauge(name: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) -> Metric {
     Metric { name, help, unit: None, samples: Samples::Gauge(samples) }
+}
+
+fn devices(totals: &Totals) -> [Metric; 2] {
+    let metric = |name, help, of: fn(&DeviceTotals) -> Option<u64>| {
+        let samples = totals.devices.iter().filter_map(|(key, device)| Some((device_labels(key), of(device)?)));
+        Metric { name, help, unit: None, samples: Samples::Counter(samples.collect()) }
+    };
+    [
+        metric("device_rx_dropped", "Packets that the device dropped on receive", |device| device.rx_dropped),
+        metric("device_tx_dropped", "Packets that the device dropped on transmit", |device| device.tx_dropped),
+    ]
+}
+
+/// Number of parts of the mode of a program that are not applied, by the reason.
+fn skipped(programs: &[ObservedProgram]) -> Metric {
+    let by_reason = |program: &ObservedProgram| {
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for SkippedPart { reason, .. } in program.skipped.iter().flatten() {
+            *counts.entry(reason.name()).or_default() += 1;
+        }
+        let labels = program_labels(program);
+        let sample = move |(reason, count)| (with(labels.clone(), "reason", reason), f64::from(count));
+        counts.into_iter().map(sample)
+    };
+    let samples = programs.iter().flat_map(by_reason).collect();
+    gauge("program_skipped_parts", "Parts of that mode that are not applied, by the reason", samples)
 }
 
 fn polls(totals: &Totals) -> Metric {
@@ -192,7 +240,7 @@ fn polls(totals: &Totals) -> Metric {
     Metric { name: "queue_polls", help: "NAPI polls by who polled", unit: None, samples: Samples::Counter(samples) }
 }
 
-fn programs(programs: &[ObservedProgram]) -> [Metric; 4] {
+fn programs(programs: &[ObservedProgram]) -> [Metric; 5] {
     let samples = |of: &dyn Fn(&ObservedProgram) -> Option<(Labels, f64)>| programs.iter().filter_map(of).collect();
     let in_effect = |program: &ObservedProgram| match program.effect.as_ref()? {
         ModeVerdict::InEffect(_) => Some((program_labels(program), 1.0)),
@@ -200,11 +248,12 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 4] {
         ModeVerdict::CannotTell(_) => None,
     };
     [
-        gauge(
-            "program_cpus",
-            "CPUs that the program uses",
-            samples(&|program| Some((program_labels(program), program.cpus?))),
-        ),
+        Metric {
+            name: "program_cpu",
+            help: "User and system time of the program since it started",
+            unit: Some(Unit::Seconds),
+            samples: Samples::Seconds(samples(&|program| Some((program_labels(program), seconds(program.cpu_ns?))))),
+        },
         gauge(
             "program_mode_info",
             "Mode that was applied to the program",
@@ -220,6 +269,7 @@ fn programs(programs: &[ObservedProgram]) -> [Metric; 4] {
             "Settings of that mode that others changed",
             samples(&|program| Some((program_labels(program), program.drifted? as f64))),
         ),
+        skipped(programs),
     ]
 }
 
@@ -257,6 +307,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use quell_linux::{NapiId, Pid};
+    use quell_observer::SkipReason;
 
     use super::super::totals::tests::report;
     use super::*;
@@ -268,9 +319,15 @@ mod tests {
             unit: Some("memcached.service".to_owned()),
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
+            cpu_ns: Some(1_230_000_000),
             mode: Some("suspend200".to_owned()),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),
             drifted: Some(2),
+            skipped: Some(vec![
+                SkippedPart { napi: NapiId::from_kernel(8_194), reason: SkipReason::QueueNotSet },
+                SkippedPart { napi: NapiId::from_kernel(8_195), reason: SkipReason::QueueNotSet },
+                SkippedPart { napi: None, reason: SkipReason::OtherWays },
+            ]),
         }
     }
 
@@ -284,7 +341,7 @@ mod tests {
     #[test]
     fn a_queue_has_at_most_fifteen_series() {
         let text = exposition(Some(10)).open_metrics;
-        let series = text.lines().filter(|line| line.contains("device=\"eth0\""));
+        let series = text.lines().filter(|line| line.contains("device=\"eth0\",queue="));
         assert_eq!(series.count(), 15 + 1, "with queue_info, which is the only one with the NAPI ID\n{text}");
     }
 
@@ -296,6 +353,9 @@ mod tests {
             "quell_queue_polls_total{device=\"eth0\",queue=\"3\",poller=\"timer\"} 10",
             "quell_queue_wait_bound_p99_seconds{device=\"eth0\",queue=\"3\"} 0.002",
             "quell_queue_info{device=\"eth0\",queue=\"3\",napi_id=\"8193\"} 1.0",
+            "quell_queue_cpu_seconds_total{device=\"eth0\",queue=\"3\"} 2.0",
+            "quell_queue_stalls_total{device=\"eth0\",queue=\"3\"} 0",
+            "quell_device_rx_dropped_total{device=\"eth0\"} 2",
             "# EOF",
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
@@ -305,8 +365,22 @@ mod tests {
     #[test]
     fn what_cannot_be_sampled_is_absent_with_the_reason() {
         let text = exposition(None).open_metrics;
-        assert!(!text.contains("quell_queue_packets_total"), "{text}");
+        let absent = ["quell_queue_packets_total", "quell_queue_stalls_total", "quell_device_tx_dropped_total"];
+        assert!(absent.iter().all(|name| !text.contains(name)), "{text}");
         assert!(text.contains("quell_polls_unknown_info{reason=\"needs CAP_BPF\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn programs_have_a_counter_of_cpu_time_and_the_parts_that_are_skipped_by_reason() {
+        let text = exposition(Some(10)).open_metrics;
+        let value = |start: &str, end: &str| {
+            let line = text.lines().find(|line| line.starts_with(start) && line.contains(end));
+            line.and_then(|line| line.rsplit(' ').next()).unwrap_or_else(|| panic!("{start} {end}\n{text}"))
+        };
+        assert_eq!(value("quell_program_cpu_seconds_total{", ""), "1.23");
+        assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
+        assert_eq!(value("quell_program_skipped_parts{", "reason=\"other-ways\"}"), "1.0");
+        assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
     }
 
     #[test]

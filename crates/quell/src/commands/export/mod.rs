@@ -11,6 +11,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use clap::Args;
+use hyper::body::Bytes;
 use quell_linux::netns::Namespace;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
@@ -38,13 +39,26 @@ pub(crate) struct ExportArgs {
     /// Write `quell.prom` to this directory of node_exporter's textfile collector instead of listening.
     #[arg(long, value_name = "DIR")]
     textfile: Option<PathBuf>,
-    /// Seconds between two updates; best the scrape interval.
+    /// Seconds between two updates; set it to the scrape interval.
     #[arg(short, long, value_name = "S", default_value = "10", value_parser = super::top::interval)]
     interval: Duration,
 }
 
-/// The latest exposition, shared with the server.
-type Shared = Arc<RwLock<Arc<Exposition>>>;
+/// The latest exposition, shared with the server and with the responses that are being sent.
+type Shared = Arc<RwLock<Served>>;
+
+/// An exposition whose texts are shared by all responses.
+#[derive(Debug, Clone, Default)]
+struct Served {
+    open_metrics: Bytes,
+    text: Bytes,
+}
+
+impl From<Exposition> for Served {
+    fn from(exposition: Exposition) -> Self {
+        Self { open_metrics: exposition.open_metrics.into(), text: exposition.text.into() }
+    }
+}
 
 /// Exports until a signal arrives.
 ///
@@ -69,7 +83,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
         let exposition = encode(&totals);
         match &args.textfile {
             Some(directory) => write_textfile(directory, &exposition.text)?,
-            None => *shared.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(exposition),
+            None => *shared.write().unwrap_or_else(PoisonError::into_inner) = exposition.into(),
         }
         pause = args.interval;
     }

@@ -85,26 +85,26 @@ async fn serve(connection: TcpStream, shared: Shared) {
 
 fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, TEXT, Bytes::from_static(b"only GET and HEAD\n"));
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
     match request.uri().path() {
         "/metrics" => {
-            let exposition = Arc::clone(&shared.read().unwrap_or_else(PoisonError::into_inner));
+            let exposition = shared.read().unwrap_or_else(PoisonError::into_inner).clone();
             let accepts = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("openmetrics-text"));
             match request.headers().get_all(ACCEPT).iter().any(accepts) {
-                true => plain(StatusCode::OK, OPEN_METRICS, exposition.open_metrics.clone()),
-                false => plain(StatusCode::OK, TEXT, exposition.text.clone()),
+                true => plain(StatusCode::OK, OPEN_METRICS, exposition.open_metrics),
+                false => plain(StatusCode::OK, TEXT, exposition.text),
             }
         }
-        "/" => plain(StatusCode::OK, HTML, PAGE.to_owned()),
-        _ => plain(StatusCode::NOT_FOUND, TEXT, "only / and /metrics\n".to_owned()),
+        "/" => plain(StatusCode::OK, HTML, Bytes::from_static(PAGE.as_bytes())),
+        _ => plain(StatusCode::NOT_FOUND, TEXT, Bytes::from_static(b"only / and /metrics\n")),
     }
 }
 
-fn plain(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn plain(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use quell_linux::NapiId;
-use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
-use quell_sampler::QueueSample;
+use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
+use quell_sampler::{QueueSample, Unsampled};
 
 /// Identity of a queue that outlives its NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,6 +15,24 @@ pub(super) struct QueueKey {
     pub(super) device: String,
     /// Numbers of the receive queues, separated by commas. Without receive queues, the NAPI ID.
     pub(super) queue: String,
+}
+
+/// Identity of a device.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct DeviceKey {
+    /// Inode of its network namespace; absent for the namespace of this program.
+    pub(super) namespace: Option<u64>,
+    /// Its name.
+    pub(super) device: String,
+}
+
+/// Totals of a device since the start of this program. Absent if they were never read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct DeviceTotals {
+    /// Packets dropped on receive.
+    pub(super) rx_dropped: Option<u64>,
+    /// Packets dropped on transmit.
+    pub(super) tx_dropped: Option<u64>,
 }
 
 /// Totals of a queue since the start of this program, and values of the last interval.
@@ -28,8 +46,10 @@ pub(super) struct QueueTotals {
     pub(super) wait_sum_ns: u64,
     /// 99th percentile of the bound of the wait in the last interval, in nanoseconds.
     pub(super) wait_p99_ns: Option<u64>,
-    /// Interrupts. Absent if they cannot be counted.
-    pub(super) interrupts: Option<u64>,
+    /// CPU time of polls in softirqs and in the NAPI thread, in nanoseconds. Absent if it was never measured.
+    pub(super) cpu_ns: Option<u64>,
+    /// Reports in which the queue had stalled. Absent if polls were never sampled.
+    pub(super) stalls: Option<u64>,
 }
 
 /// State of the exporter.
@@ -38,6 +58,10 @@ pub(super) struct Totals {
     own_namespace: u64,
     /// Totals of the queues that exist.
     pub(super) queues: BTreeMap<QueueKey, QueueTotals>,
+    /// Totals of the devices that exist.
+    pub(super) devices: BTreeMap<DeviceKey, DeviceTotals>,
+    /// Number of queues that are not sampled although others are, by the reason.
+    pub(super) unsampled: BTreeMap<Unsampled, u32>,
     /// Programs of the last report.
     pub(super) programs: Vec<ObservedProgram>,
     /// Reason why polls cannot be sampled.
@@ -49,7 +73,15 @@ pub(super) struct Totals {
 impl Totals {
     /// No queues and programs. `own_namespace` is the inode of this program's network namespace.
     pub(super) fn new(own_namespace: u64) -> Self {
-        Self { own_namespace, queues: BTreeMap::new(), programs: Vec::new(), polls_unknown: None, hidden_processes: 0 }
+        Self {
+            own_namespace,
+            queues: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            unsampled: BTreeMap::new(),
+            programs: Vec::new(),
+            polls_unknown: None,
+            hidden_processes: 0,
+        }
     }
 
     /// Adds a report.
@@ -59,27 +91,57 @@ impl Totals {
         for (key, queue) in keys.into_iter().zip(&report.queues) {
             self.queues.entry(key).or_default().add(queue);
         }
+        self.add_devices(&report.devices);
+        self.unsampled.clear();
+        for why in report.queues.iter().filter_map(|queue| queue.unsampled) {
+            *self.unsampled.entry(why).or_default() += 1;
+        }
         self.programs.clone_from(&report.programs);
         self.polls_unknown.clone_from(&report.polls_unknown);
         self.hidden_processes = report.hidden_processes;
     }
 
+    fn add_devices(&mut self, devices: &[ObservedDevice]) {
+        let key = |device: &ObservedDevice| DeviceKey {
+            namespace: self.label(device.namespace),
+            device: device.name.clone(),
+        };
+        let keys: Vec<DeviceKey> = devices.iter().map(key).collect();
+        self.devices.retain(|key, _| keys.contains(key));
+        for (key, device) in keys.into_iter().zip(devices) {
+            let totals = self.devices.entry(key).or_default();
+            add(&mut totals.rx_dropped, device.rx_dropped);
+            add(&mut totals.tx_dropped, device.tx_dropped);
+        }
+    }
+
+    /// Inode of a namespace, if it is not that of this program.
+    fn label(&self, namespace: u64) -> Option<u64> {
+        Some(namespace).filter(|namespace| *namespace != self.own_namespace)
+    }
+
     fn key(&self, queue: &ObservedQueue) -> QueueKey {
         let numbers: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
         QueueKey {
-            namespace: Some(queue.namespace).filter(|namespace| *namespace != self.own_namespace),
+            namespace: self.label(queue.namespace),
             device: queue.device.clone(),
             queue: if numbers.is_empty() { format!("napi{}", queue.napi) } else { numbers.join(",") },
         }
     }
 }
 
+/// Adds a value if it is known.
+fn add(total: &mut Option<u64>, value: Option<u64>) {
+    if let Some(value) = value {
+        *total.get_or_insert_default() += value;
+    }
+}
+
 impl QueueTotals {
     fn add(&mut self, queue: &ObservedQueue) {
         self.napi = Some(queue.napi);
-        if let Some(interrupts) = queue.interrupts {
-            *self.interrupts.get_or_insert_default() += interrupts;
-        }
+        add(&mut self.cpu_ns, queue.cpu_ns());
+        add(&mut self.stalls, queue.stalled.map(u64::from));
         self.wait_p99_ns = queue.sample.and_then(|sample| sample.wait.p99_ns);
         let Some(new) = queue.sample else { return };
         self.wait_sum_ns += new.wait.mean_ns.unwrap_or(0) * new.wait.packets;
@@ -93,7 +155,6 @@ impl QueueTotals {
         sum.polls.program_last += new.polls.program_last;
         sum.packets += new.packets;
         sum.empty += new.empty;
-        sum.budget_exhausted += new.budget_exhausted;
         sum.masked_ns += new.masked_ns;
         sum.suspended_ns += new.suspended_ns;
         sum.wait.packets += new.wait.packets;
@@ -111,6 +172,7 @@ pub(super) mod tests {
         let sample = packets.map(|packets| QueueSample {
             polls: PollsByPoller { timer: packets, ..PollsByPoller::default() },
             packets,
+            softirq_ns: Some(2_000_000_000),
             wait: WaitBounds { packets, mean_ns: Some(1_000), p99_ns: Some(2_000_000), ..WaitBounds::default() },
             ..QueueSample::default()
         });
@@ -122,6 +184,14 @@ pub(super) mod tests {
             interrupts: packets,
             thread_ns: None,
             sample,
+            unsampled: None,
+            stalled: packets.map(|packets| packets == 5),
+        };
+        let device = ObservedDevice {
+            namespace: 7,
+            name: "eth0".to_owned(),
+            rx_dropped: packets.map(|packets| packets / 5),
+            tx_dropped: None,
         };
         IntervalReport {
             schema: "quell-top/1",
@@ -129,6 +199,7 @@ pub(super) mod tests {
             interval_ns: 1_000_000_000,
             polls_unknown: packets.is_none().then(|| "needs CAP_BPF".to_owned()),
             queues: vec![queue],
+            devices: vec![device],
             programs: Vec::new(),
             idle_states: Vec::new(),
             hidden_processes: 0,
@@ -142,7 +213,8 @@ pub(super) mod tests {
         totals.add(&report(8_200, Some(5)));
         let (key, queue) = totals.queues.first_key_value().unwrap();
         assert_eq!((key.namespace, key.device.as_str(), key.queue.as_str()), (None, "eth0", "3"));
-        assert_eq!((queue.napi, queue.interrupts), (NapiId::from_kernel(8_200), Some(15)));
+        assert_eq!((queue.napi, queue.cpu_ns), (NapiId::from_kernel(8_200), Some(4_000_000_000)));
+        assert_eq!(queue.stalls, Some(1), "one of two reports");
         assert_eq!((queue.sample.unwrap().packets, queue.wait_sum_ns), (15, 15_000));
     }
 
@@ -151,8 +223,29 @@ pub(super) mod tests {
         let mut totals = Totals::new(1);
         totals.add(&report(8_193, None));
         let (key, queue) = totals.queues.first_key_value().unwrap();
-        assert_eq!((key.namespace, queue.sample, queue.interrupts), (Some(7), None, None));
-        totals.add(&IntervalReport { queues: Vec::new(), ..report(8_193, None) });
-        assert!(totals.queues.is_empty(), "a device that vanished");
+        assert_eq!((key.namespace, queue.sample, queue.stalls, queue.cpu_ns), (Some(7), None, None, None));
+        totals.add(&IntervalReport { queues: Vec::new(), devices: Vec::new(), ..report(8_193, None) });
+        assert!(totals.queues.is_empty() && totals.devices.is_empty(), "a device that vanished");
+    }
+
+    #[test]
+    fn drops_that_cannot_be_read_are_absent_and_the_others_add_up() {
+        let mut totals = Totals::new(7);
+        totals.add(&report(8_193, Some(10)));
+        totals.add(&report(8_193, None));
+        totals.add(&report(8_193, Some(5)));
+        let key = DeviceKey { namespace: None, device: "eth0".to_owned() };
+        assert_eq!(totals.devices[&key], DeviceTotals { rx_dropped: Some(3), tx_dropped: None });
+    }
+
+    #[test]
+    fn queues_that_are_not_sampled_are_counted_by_reason_until_they_are() {
+        let mut totals = Totals::new(7);
+        let mut without = report(8_193, None);
+        without.queues[0].unsampled = Some(Unsampled::TooMany);
+        totals.add(&without);
+        assert_eq!(totals.unsampled, [(Unsampled::TooMany, 1)].into());
+        totals.add(&report(8_193, Some(1)));
+        assert!(totals.unsampled.is_empty());
     }
 }

@@ -307,6 +307,8 @@ mod tests {
             napi: NapiId::from_kernel(napi).unwrap(),
             interrupts: None,
             thread_ns: None,
+            unsampled: None,
+            stalled: Some(false),
             sample: Some(QueueSample { packets, ..QueueSample::default() }),
         };
         IntervalReport {
@@ -315,6 +317,7 @@ mod tests {
             interval_ns: 1_000_000_000,
             polls_unknown: None,
             queues: packets.iter().map(queue).collect(),
+            devices: Vec::new(),
             programs: Vec::new(),
             idle_states: Vec::new(),
             hidden_processes: 0,

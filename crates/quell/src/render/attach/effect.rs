@@ -44,16 +44,21 @@ impl Effect {
     }
 }
 
+/// A verdict in words, and its reason.
+pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
+    match verdict {
+        ModeVerdict::InEffect(why) => ("in effect", why),
+        ModeVerdict::NotInEffect(why) => ("not in effect", why),
+        ModeVerdict::CannotTell(why) => ("unknown at this load", why),
+    }
+}
+
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotWatched(why) => writeln!(f, "could not check whether the mode is in effect: {why}"),
             Self::Watched(queues) => queues.iter().try_for_each(|queue| {
-                let (verdict, why) = match &queue.verdict {
-                    ModeVerdict::InEffect(why) => ("in effect", why),
-                    ModeVerdict::NotInEffect(why) => ("not in effect", why),
-                    ModeVerdict::CannotTell(why) => ("unknown at this load", why),
-                };
+                let (verdict, why) = verdict_in_words(&queue.verdict);
                 writeln!(f, "{}: {verdict}: {why}", queue.name)
             }),
         }

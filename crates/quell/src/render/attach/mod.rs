@@ -5,7 +5,7 @@ mod effect;
 pub(crate) mod placement;
 mod unassigned_epolls;
 
-pub(crate) use effect::Effect;
+pub(crate) use effect::{Effect, verdict_in_words};
 
 use std::fmt::{self, Write as _};
 

@@ -4,7 +4,7 @@ pub(crate) mod screen;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
-use quell_observer::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue};
+use quell_observer::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
@@ -56,11 +56,54 @@ pub(crate) fn text(report: &IntervalReport) -> String {
     if let Some(idle) = idle_states(report) {
         out.push_str(&format!("{idle}\n"));
     }
+    out.extend(losses(report).map(|losses| losses + "\n"));
     if report.hidden_processes > 0 {
-        out.push_str(&format!("{} processes hidden: needs CAP_SYS_PTRACE\n", report.hidden_processes));
+        out.push_str(&format!("{}: needs CAP_SYS_PTRACE\n", hidden(report.hidden_processes)));
     }
     out.push('\n');
     out
+}
+
+/// Stalled queues, devices that drop packets, and queues that are not sampled although others are. `None` without any.
+fn losses(report: &IntervalReport) -> Option<String> {
+    let seconds = report.interval_ns as f64 / 1e9;
+    let queue = |queue: &ObservedQueue| format!("{} NAPI {}", on_one_line(&queue.device), queue.napi);
+    let stalled = report.queues.iter().filter(|queue| queue.stalled == Some(true));
+    let stalled = some_of("stalled", stalled.map(queue));
+    let direction = |name: &str, count: Option<u64>| {
+        let count = count.filter(|count| *count > 0)?;
+        Some(format!(" {name} {}/s", rate(count as f64 / seconds)))
+    };
+    let drops = |device: &ObservedDevice| {
+        let directions = [direction("rx", device.rx_dropped), direction("tx", device.tx_dropped)];
+        let shown: String = directions.into_iter().flatten().collect();
+        (!shown.is_empty()).then(|| on_one_line(&device.name) + &shown)
+    };
+    let drops = some_of("dropped", report.devices.iter().filter_map(drops));
+    let unsampled = report.queues.iter().filter_map(|queue| queue.unsampled);
+    let unsampled = unsampled.clone().next().map(|why| match unsampled.count() {
+        1 => format!("1 queue is not sampled: {why}"),
+        count => format!("{count} queues are not sampled, one because {why}"),
+    });
+    let all: Vec<String> = [stalled, drops, unsampled].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// A heading with the first of the objects and the number of the others. `None` without objects.
+fn some_of(heading: &str, objects: impl Iterator<Item = String>) -> Option<String> {
+    const SHOWN: usize = 3;
+    let objects: Vec<String> = objects.collect();
+    let first = objects.get(..SHOWN.min(objects.len()))?;
+    match objects.len() {
+        0 => None,
+        count if count > SHOWN => Some(format!("{heading}: {} and {} more", first.join(", "), count - SHOWN)),
+        _ => Some(format!("{heading}: {}", first.join(", "))),
+    }
+}
+
+/// Number of processes whose files may not be read.
+fn hidden(processes: usize) -> String {
+    format!("{processes} {} hidden", if processes == 1 { "process" } else { "processes" })
 }
 
 /// How often the CPUs entered each idle state. `None` without a cpuidle driver.
@@ -193,7 +236,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_linux::{NapiId, Pid};
-    use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
+    use quell_sampler::{PollsByPoller, QueueSample, STALLED_NS, Unsampled, WaitBounds};
 
     use super::*;
 
@@ -209,8 +252,11 @@ mod tests {
             napi: napi(8193),
             interrupts: None,
             thread_ns: Some(100_000_000),
+            stalled: sample.map(|sample| sample.wait.has_stalled()),
+            unsampled: None,
             sample,
         };
+        let device = ObservedDevice { namespace: 1, name: queue.device.clone(), rx_dropped: Some(0), tx_dropped: None };
         let program = ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
@@ -218,6 +264,8 @@ mod tests {
             drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
             cpus: Some(0.5),
+            cpu_ns: None,
+            skipped: None,
             mode: Some("suspend20".to_owned()),
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
         };
@@ -227,6 +275,7 @@ mod tests {
             interval_ns: 2_000_000_000,
             polls_unknown: polls_unknown.map(str::to_owned),
             queues: vec![queue],
+            devices: vec![device],
             programs: vec![program],
             idle_states: vec![ObservedIdleState { name: "C1\x1b".to_owned(), entered: 40 }],
             hidden_processes: 0,
@@ -270,6 +319,41 @@ mod tests {
         assert!(shown[1].starts_with("me") && shown[1].ends_with("mcached"), "{text}");
         assert_eq!(shown[2..5], ["8193-8194,8196", "0.50", "suspend20"]);
         assert!(text.contains("\n42: only 7 packets\n"), "{text}");
+    }
+
+    #[test]
+    fn stalls_and_drops_have_a_line_only_if_there_are_some() {
+        assert!(!text(&report(None, None)).contains("dropped"));
+        let wait = WaitBounds { max_ns: Some(STALLED_NS), ..WaitBounds::default() };
+        let mut report = report(Some(QueueSample { wait, ..QueueSample::default() }), None);
+        report.devices[0].rx_dropped = Some(24);
+        let shown = text(&report);
+        let line = shown.lines().find(|line| line.starts_with("stalled: eth0")).unwrap_or_else(|| panic!("{shown}"));
+        assert!(line.contains(" NAPI 8193; dropped: eth0") && line.ends_with(" rx 12/s"), "{line}");
+    }
+
+    #[test]
+    fn queues_that_are_not_sampled_are_counted_with_the_reason() {
+        let mut report = report(None, None);
+        report.queues[0].unsampled = Some(Unsampled::TooMany);
+        let shown = text(&report);
+        assert!(shown.contains("\n1 queue is not sampled: 4,096 other instances are sampled\n"), "{shown}");
+    }
+
+    #[test]
+    fn a_single_hidden_process_is_not_several() {
+        let shown = |hidden_processes| text(&IntervalReport { hidden_processes, ..report(None, None) });
+        assert!(shown(1).contains("\n1 process hidden: needs CAP_SYS_PTRACE\n"), "{}", shown(1));
+        assert!(shown(2).contains("\n2 processes hidden: "), "{}", shown(2));
+        assert!(!shown(0).contains("hidden"), "{}", shown(0));
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let names = |count: u8| (0..count).map(|number| number.to_string());
+        assert_eq!(some_of("dropped", names(0)), None);
+        assert_eq!(some_of("dropped", names(3)).unwrap(), "dropped: 0, 1, 2");
+        assert_eq!(some_of("dropped", names(5)).unwrap(), "dropped: 0, 1, 2 and 2 more");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::effect::ModeVerdict;
-use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -11,8 +11,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table, TableState, Wrap};
 
 use super::{
-    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, cpus, cpus_used, idle_states, on_one_line, percent,
-    program_cells, queue_cells, rate, verdict,
+    ABSENT, LEGEND, PROGRAM_HEADINGS, QUEUE_HEADINGS, cpus, cpus_used, hidden, idle_states, losses, on_one_line,
+    percent, program_cells, queue_cells, rate, verdict,
 };
 use crate::commands::top::state::{HistoryPoint, Page, Pane, ProgramOrder, QueueOrder, TopState};
 use crate::render::number::short;
@@ -100,7 +100,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     frame.render_widget(Paragraph::new(footer(state)).style(palette.dim), foot);
 }
 
-/// Three lines: whether modes are in effect, who polls and what is unknown, and idle states of the CPUs.
+/// Three lines: whether modes are in effect; who polls and what is unknown; stalls, drops, and idle states of the CPUs.
 fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
     let with_mode: Vec<_> = report.programs.iter().filter(|program| program.mode.is_some()).collect();
     let is =
@@ -121,11 +121,17 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
         None => vec![Span::raw(who_polls(report))],
     };
     if report.hidden_processes > 0 {
-        second.push(Span::styled(format!("  {} processes hidden", report.hidden_processes), palette.dim));
+        second.push(Span::styled(format!("  {}", hidden(report.hidden_processes)), palette.dim));
     }
     let name = Span::styled("quell top", palette.heading);
     let first = Line::from(vec![name, Span::raw(": "), modes, Span::raw(format!("; {counts}"))]);
-    vec![first, Line::from(second), Line::styled(idle_states(report).unwrap_or_default(), palette.dim)]
+    let mut third: Vec<Span<'static>> =
+        losses(report).map(|losses| Span::styled(losses, palette.bad)).into_iter().collect();
+    if let Some(idle) = idle_states(report) {
+        let separator = if third.is_empty() { "" } else { "  " };
+        third.push(Span::styled(format!("{separator}{idle}"), palette.dim));
+    }
+    vec![first, Line::from(second), Line::from(third)]
 }
 
 fn plural(count: usize, noun: &str) -> String {
@@ -321,7 +327,8 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let Some(sample) = &queue.sample else {
-        return frame.render_widget(Paragraph::new("polls unknown"), inner);
+        let why = queue.unsampled.map_or_else(String::new, |why| format!(": {why}"));
+        return frame.render_widget(Paragraph::new(format!("polls unknown{why}")), inner);
     };
     let of_polls = |count: u64| percent(count, sample.polls.total());
     let per_s = |count: u64| rate(count as f64 / seconds);
@@ -377,6 +384,7 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
             "  packets at an enabled interrupt, without a bound: {}/s",
             per_s(sample.wait.interrupt_packets)
         )),
+        Line::from(stalls_and_drops(state, queue)),
     ];
     let rows = u16::try_from(lines.len()).unwrap_or(u16::MAX);
     let [text, charts] = Layout::vertical([Constraint::Length(rows), Constraint::Min(0)]).areas(inner);
@@ -402,6 +410,14 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let unit = program.unit.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line);
     let drifted = program.drifted.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
     lines.push(Line::from(format!("unit {unit}   settings changed by others {drifted}")));
+    if let Some(skipped) = program.skipped.as_ref().filter(|skipped| !skipped.is_empty()) {
+        let part = |part: &SkippedPart| match part.napi {
+            Some(napi) => format!("NAPI {napi} {}", part.reason.name()),
+            None => part.reason.name().to_owned(),
+        };
+        let parts: Vec<String> = skipped.iter().map(part).collect();
+        lines.push(Line::styled(format!("not applied: {}", parts.join(", ")), palette.bad));
+    }
     if let Some(effect) = &program.effect {
         let (in_effect, why) = verdict(effect);
         lines.push(Line::from(vec![Span::raw("in effect: "), Span::styled(in_effect, palette.verdict(Some(effect)))]));
@@ -413,6 +429,24 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let queues: Vec<_> = all.filter(|queue| program.napis.contains(&queue.napi)).collect();
     let block = self::block(" Its queues ".to_owned(), false, palette);
     queue_table(frame, table, state, &queues, block, None, palette);
+}
+
+/// Whether the queue has stalled, and the drops of its device.
+fn stalls_and_drops(state: &TopState, queue: &ObservedQueue) -> String {
+    let is_its = |device: &&ObservedDevice| device.namespace == queue.namespace && device.name == queue.device;
+    let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
+    let device = state.report.iter().flat_map(|report| &report.devices).find(is_its);
+    let per_s = |of: fn(&ObservedDevice) -> Option<u64>| match device.and_then(of) {
+        Some(count) => format!("{}/s", rate(count as f64 / seconds)),
+        None => ABSENT.to_owned(),
+    };
+    let stalled = match queue.stalled {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => ABSENT,
+    };
+    let (rx, tx) = (per_s(|device| device.rx_dropped), per_s(|device| device.tx_dropped));
+    format!("  stalled (50 ms) {stalled}   packets that the device dropped: rx {rx}, tx {tx}")
 }
 
 /// CPU time of the polls of a queue per packet, in µs. Absent if programs poll too, whose CPU time has other work.
@@ -440,6 +474,7 @@ mod tests {
     use std::time::Duration;
 
     use quell_linux::{NapiId, Pid};
+    use quell_observer::SkipReason;
     use quell_sampler::{PollsByPoller, QueueSample};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -456,6 +491,8 @@ mod tests {
             napi: NapiId::from_kernel(8_192 + number).unwrap(),
             interrupts: None,
             thread_ns: None,
+            unsampled: None,
+            stalled: Some(false),
             sample: Some(QueueSample { polls, packets, masked_ns: 1, ..QueueSample::default() }),
         }
     }
@@ -468,6 +505,8 @@ mod tests {
             drifted: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
+            cpu_ns: None,
+            skipped: None,
             mode: Some("suspend200".to_owned()),
             effect: Some(effect),
         };
@@ -478,6 +517,12 @@ mod tests {
             interval_ns: 1_000_000_000,
             polls_unknown: None,
             queues: (0..queues).map(|number| queue(number, 1_000 + u64::from(number))).collect(),
+            devices: vec![ObservedDevice {
+                namespace: 1,
+                name: "eth0\u{1b}[2J".to_owned(),
+                rx_dropped: Some(12),
+                tx_dropped: None,
+            }],
             programs: vec![program],
             idle_states: Vec::new(),
             hidden_processes: 0,
@@ -561,9 +606,34 @@ mod tests {
         let mut state = state(2, ModeVerdict::InEffect(String::new()));
         state.key(Key::Char('\n'));
         let shown = lines(&state, 80, 24).join("\n");
-        for part in ["RX 0, NAPI 8192", "program                     3.0K/s   75%", "masked 100%", "99th of the wait"] {
+        for part in [
+            "RX 0, NAPI 8192",
+            "program                     3.0K/s   75%",
+            "masked 100%",
+            "99th of the wait",
+            "stalled (50 ms) no   packets that the device dropped: rx 12/s, tx –",
+        ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
+    }
+
+    #[test]
+    fn stalls_and_drops_are_on_the_third_line() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        state.report.as_mut().unwrap().queues[1].stalled = Some(true);
+        let shown = lines(&state, 80, 24);
+        assert!(shown[2].starts_with("stalled: eth0") && shown[2].contains(" NAPI 8193; dropped: eth0"), "{shown:#?}");
+    }
+
+    #[test]
+    fn details_of_a_program_show_the_parts_that_are_skipped() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        let part = SkippedPart { napi: NapiId::from_kernel(8_193), reason: SkipReason::QueueNotSet };
+        state.report.as_mut().unwrap().programs[0].skipped = Some(vec![part]);
+        state.key(Key::Char('\t'));
+        state.key(Key::Char('\n'));
+        let shown = lines(&state, 80, 24).join("\n");
+        assert!(shown.contains("not applied: NAPI 8193 queue-not-set"), "{shown}");
     }
 
     #[test]
