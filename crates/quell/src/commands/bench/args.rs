@@ -130,7 +130,7 @@ pub(crate) struct BenchArgs {
     /// Measure this server instead of memcached. {address}, {port} and {workers} are replaced.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
-    /// With --server: request protocol [memcached]
+    /// With --server: request protocol [default: memcached]
     #[arg(long, value_enum, requires = "server")]
     pub(crate) protocol: Option<LabProtocol>,
     /// Do not replace the interrupts of the server's queues by NAPI threads. Softirqs then poll the queues on the

@@ -82,7 +82,7 @@ pub(crate) struct TuneArgs {
     /// In the lab: search on this server instead of memcached, as `quell bench --server` does.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
-    /// With --server: request protocol [memcached]
+    /// With --server: request protocol [default: memcached]
     #[arg(long, value_enum, requires = "server")]
     pub(crate) protocol: Option<LabProtocol>,
     /// With --experiment vm: kernel of the guest, from `quell vm list` [the newest]
