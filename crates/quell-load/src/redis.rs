@@ -93,6 +93,8 @@ mod tests {
         let oom = b"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
         assert_eq!(parse_get(oom, b"abc"), whole(oom, Answer::ServerError));
         assert_eq!(parse_set(oom), whole(oom, Answer::ServerError));
+        let denied = format!("-DENIED Redis is running in protected mode {}\r\n", "x".repeat(1_200)).into_bytes();
+        assert_eq!(parse_set(&denied), whole(&denied, Answer::ServerError));
         assert_eq!(parse_set(b"+OK\r\n$3"), whole(b"+OK\r\n", Answer::Right));
     }
 

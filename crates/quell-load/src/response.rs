@@ -27,8 +27,9 @@ pub(crate) enum Parsed {
     Malformed,
 }
 
-/// Maximum length of a line. memcached: a key of 250 bytes and two numbers fit, and so does every error text.
-const LINE_BYTES_MAX: usize = 1024;
+/// Maximum length of a line. A key of memcached with 250 bytes and two numbers fits, and so does every error text;
+/// that of Redis about its protected mode has more than 1,000 bytes.
+const LINE_BYTES_MAX: usize = 2_048;
 
 /// The response to `get`: `VALUE <key> <flags> <bytes>`, the value, `END`; or `END` alone.
 #[inline]
