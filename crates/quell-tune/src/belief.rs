@@ -64,16 +64,17 @@ impl Belief {
         let responses = MODEL.of(metric, modes, hosts);
         let places = GridPlace::of(modes);
         let steps = |a: usize, b: usize| places[a].as_ref()?.steps_to(places[b].as_ref()?);
+        let shared = |a: usize, b: usize| match steps(a, b) {
+            _ if a == b => 1.0,
+            steps => steps.map_or(0.0, |steps| (-0.55 * steps as f64).exp()),
+        };
+        let spread = |mode: usize| responses.mean[mode].map_or(deviation.unknown, |_| deviation.smooth);
         for a in (0..count).filter(|a| modes[*a] != base) {
             belief.mean[a] = responses.mean[a].unwrap_or(0.0);
             for b in (0..count).filter(|b| modes[*b] != base) {
-                let is_known = responses.mean[a].is_some() && responses.mean[b].is_some();
-                let spread = if is_known { deviation.smooth } else { deviation.unknown };
-                let (shared, own) = match steps(a, b) {
-                    _ if a == b => (1.0, deviation.own),
-                    steps => (steps.map_or(0.0, |steps| (-0.55 * steps as f64).exp()), 0.0),
-                };
-                belief.covariance[a * size + b] = responses.covariance(a, b) + spread.powi(2) * shared + own.powi(2);
+                let own = if a == b { deviation.own.powi(2) } else { 0.0 };
+                belief.covariance[a * size + b] =
+                    responses.covariance(a, b) + spread(a) * spread(b) * shared(a, b) + own;
             }
         }
         belief
@@ -245,5 +246,75 @@ impl Selected {
         let (a, b) = (&self.deviations[a], &self.deviations[b]);
         let products: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
         if a.len().min(b.len()) > 1 { products / (a.len() as f64 - 1.0) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: usize = 0;
+    const SUSPEND40: usize = 1;
+    const SUSPEND80: usize = 2;
+    const DEFER40: usize = 3;
+
+    fn estimates() -> Estimates {
+        let modes: Vec<DeliveryMode> =
+            ["base", "suspend40", "suspend80", "defer40"].iter().map(|mode| mode.parse().unwrap()).collect();
+        Estimates::new(&Belief::new(&TuneMetric::Cpu, &modes, &["epyc7662-cx5".to_owned(), "neper-2024".to_owned()]))
+    }
+
+    /// Twenty blocks of `base` and `suspend40`, which needs 0.3 times as much, with this noise. Each block has its level.
+    fn observed(noise: f64) -> Estimates {
+        let mut estimates = estimates();
+        for block in 0..20 {
+            let (level, odd) = (f64::from(block % 7), f64::from(block % 2) * 2.0 - 1.0);
+            let wave = f64::from(block % 3 - 1) * noise;
+            estimates.observe_block(&[(BASE, level + odd * noise), (SUSPEND40, level + 0.3_f64.ln() + wave)]);
+        }
+        estimates
+    }
+
+    #[test]
+    fn the_level_of_a_block_does_not_change_ratios() {
+        let ratio = observed(0.02).best().belief.ratio(SUSPEND40, BASE);
+        assert!((ratio.mean.exp() - 0.3).abs() < 0.01, "{ratio:?}");
+    }
+
+    #[test]
+    fn a_mode_tells_about_its_neighbors_more_than_about_others() {
+        let (before, after) = (estimates(), observed(0.02));
+        let narrowed = |mode: usize| {
+            let variance = |of: &Estimates| of.best().belief.ratio(mode, BASE).variance;
+            variance(&after) / variance(&before)
+        };
+        assert!(narrowed(SUSPEND80) < 0.8 && narrowed(SUSPEND80) < narrowed(DEFER40), "{}", narrowed(SUSPEND80));
+        assert!(after.best().belief.ratio(SUSPEND80, BASE).mean < before.best().belief.ratio(SUSPEND80, BASE).mean);
+    }
+
+    #[test]
+    fn the_noise_of_slices_is_estimated() {
+        for noise in [0.02, 0.2] {
+            let estimated = observed(noise).best().noise;
+            assert!(estimated > noise / 2.0 && estimated < noise * 2.0, "{estimated} of {noise}");
+        }
+    }
+
+    #[test]
+    fn an_outlier_hardly_changes_what_many_slices_have_shown() {
+        let mut estimates = observed(0.02);
+        let before = estimates.best().belief.ratio(SUSPEND40, BASE);
+        estimates.observe_block(&[(BASE, 0.0), (SUSPEND40, 3.0)]);
+        let after = estimates.best().belief.ratio(SUSPEND40, BASE);
+        assert!((after.mean - before.mean).abs() < 0.05, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn a_quantity_that_the_model_does_not_know_has_a_wide_belief() {
+        let modes: Vec<DeliveryMode> = ["base", "suspend40"].iter().map(|mode| mode.parse().unwrap()).collect();
+        let metric = TuneMetric::Recorded { name: "irqs-per-request".to_owned() };
+        let belief = Belief::new(&metric, &modes, &["epyc7662-cx5".to_owned()]);
+        assert_eq!((belief.ratio(1, 0).mean, belief.ratio(0, 0).variance), (0.0, 0.0));
+        assert!(belief.ratio(1, 0).variance >= 0.25);
     }
 }

@@ -3,8 +3,9 @@
 //! [`ExperimentSubject`](quell_experiment::ExperimentSubject) does all access to the system.
 //!
 //! - [`TuneGoal`], [`TuneGuard`]: parsed from text, and evaluated on the observation of a slice.
-//! - [`TuneSpace`]: the grid of modes and values, and the neighbors of a point.
+//! - [`TuneSpace`]: the grid of modes and values.
 //! - [`ModelPrior`]: ranks modes with the model of a host. Without measurements, this is all that `--advise` needs.
+//! - `belief`: what is known of every mode, from the model's table (`data/model.tsv`) and from slices.
 //! - [`Tuner`]: the state machine. It selects the next slice, drops arms, confirms the winner.
 //! - [`tune`]: runs a [`Tuner`] on a subject, and restores the subject on every path.
 //! - [`TuneResult`]: plan, arms, slices and answer, as stored in a file.

@@ -1,4 +1,5 @@
-//! The race: which arms are in a block, what the slices so far say about each arm, and which arms are dropped.
+//! The race: which arms are in a block, what the beliefs expect of each arm, which arms are dropped, and which one is
+//! worth a confirmation.
 
 use libm::erfc;
 use quell_experiment::{ExperimentRecord, SliceObservation, SliceRecord};
@@ -25,6 +26,10 @@ const IN_BLOCK: usize = 6;
 const DRAWS: usize = 60;
 /// Smallest expected gain for which a confirmation is begun.
 const WORTH_MIN: f64 = 0.001;
+/// Variance of a ratio to the present setting, in variances of a slice: the present setting has two slices in a block of
+/// a confirmation.
+const OF_RATIO: f64 = 1.5;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
     pub(crate) arms: Vec<(DeliveryMode, ArmState)>,
@@ -116,8 +121,9 @@ impl Race {
         arm == PRESENT || self.arms[arm].0 == DeliveryMode::default()
     }
 
-    pub(crate) fn candidates(&self) -> Vec<usize> {
-        (PRESENT + 1..self.arms.len()).filter(|arm| self.is_alive(*arm)).collect()
+    /// Arms that can still be the best, without the fixed ones.
+    fn candidates(&self) -> Vec<usize> {
+        (0..self.arms.len()).filter(|arm| self.is_alive(*arm) && !self.is_fixed(*arm)).collect()
     }
 
     /// Records the slice of the next arm. Returns whether a round (a block at each load) is complete.
@@ -177,14 +183,13 @@ impl Race {
             let mode = confirmed.design.treatment(slice.arm)?.setting;
             self.arms.iter().position(|(other, _)| *other == mode)
         };
-        let arms: Vec<Option<usize>> = confirmed.slices.iter().map(arm_of).collect();
+        let slices: Vec<(&SliceRecord, Option<usize>)> =
+            confirmed.slices.iter().map(|slice| (slice, arm_of(slice))).collect();
         for (metric, beliefs) in metrics(plan).zip(&mut self.beliefs) {
-            for block in
-                confirmed.slices.iter().zip(&arms).collect::<Vec<_>>().chunk_by(|(a, _), (b, _)| a.block == b.block)
-            {
-                let log = |(slice, arm): &(&SliceRecord, &Option<usize>)| {
-                    Some(((**arm)?, metric.value(&slice.observation)?.max(1e-12).ln()))
-                };
+            let log = |(slice, arm): &(&SliceRecord, Option<usize>)| {
+                Some(((*arm)?, metric.value(&slice.observation)?.max(1e-12).ln()))
+            };
+            for block in slices.chunk_by(|(a, _), (b, _)| a.block == b.block) {
                 beliefs[load].observe_block(&block.iter().filter_map(log).collect::<Vec<_>>());
             }
         }
@@ -222,7 +227,7 @@ impl Race {
         let Estimate { belief, noise, .. } = self.beliefs[OBJECTIVE][load].best();
         let ratio = belief.ratio(arm, to);
         let value = Normal { mean: ratio.mean * plan.goal.sign(), ..ratio };
-        Expected { value, slice_variance: 1.5 * noise.powi(2) }
+        Expected { value, slice_variance: OF_RATIO * noise.powi(2) }
     }
 
     /// Expected logarithm of the ratio of a limited quantity to its limit. `None` before the second block.
@@ -232,7 +237,7 @@ impl Race {
         if limit.relative {
             let ratio = belief.ratio(arm, PRESENT);
             let value = Normal { mean: ratio.mean - limit.at_most.ln(), ..ratio };
-            return Some(Expected { value, slice_variance: 1.5 * noise.powi(2) });
+            return Some(Expected { value, slice_variance: OF_RATIO * noise.powi(2) });
         }
         let base = self.arms.iter().position(|(mode, _)| *mode == DeliveryMode::default())?;
         let (ratio, (level, between)) = (belief.ratio(arm, base), belief.level()?);
@@ -244,7 +249,7 @@ impl Race {
     /// Arms of the next round: in each of several draws from the beliefs the best one (Thompson sampling), so that arms
     /// get slices as often as they can be the best.
     fn promising(&self, plan: &TunePlan) -> Vec<usize> {
-        let candidates: Vec<usize> = self.candidates().into_iter().filter(|arm| !self.is_fixed(*arm)).collect();
+        let candidates = self.candidates();
         let mut random = Pcg64::new(u128::from(plan.seed), u128::from(self.block) | 1 << 64);
         let mut chosen = Vec::new();
         for _ in 0..DRAWS {
@@ -306,8 +311,7 @@ impl Race {
     /// Drops arms that are worse than the best one, or that miss a limit, beyond doubt.
     fn drop_worse(&mut self, plan: &TunePlan) {
         let z = |of: Normal| of.mean / of.variance.max(1e-12).sqrt();
-        let candidates: Vec<usize> = self.candidates().into_iter().filter(|arm| !self.is_fixed(*arm)).collect();
-        for arm in candidates {
+        for arm in self.candidates() {
             let missed = limits_and_loads(plan)
                 .find(|at| self.expected_excess(plan, arm, *at).is_some_and(|excess| z(excess.value) > DROP_Z));
             if let Some((limit, _)) = missed {
@@ -331,15 +335,16 @@ impl Race {
             let z = |load: usize| z(self.expected_cost(plan, *arm, leader, load).value);
             (0..plan.loads.len()).any(|load| z(load) > DROP_Z) && cost(*arm) > cost(leader)
         };
-        let others = self.candidates().into_iter().filter(|arm| *arm != leader && !self.is_fixed(*arm));
+        let others = self.candidates().into_iter().filter(|arm| *arm != leader);
         for arm in others.filter(is_worse).collect::<Vec<_>>() {
             self.arms[arm].1 = ArmState::Worse { than: self.arms[leader].0 };
         }
     }
 
-    /// Whether at most one arm is left that can be better than the present setting.
+    /// Whether at most one arm is left that can be better than the present setting, and was tried.
     pub(crate) fn is_decided(&self) -> bool {
-        self.candidates().iter().filter(|arm| !self.is_fixed(**arm)).count() <= 1
+        let left = self.candidates();
+        left.len() <= 1 && left.iter().all(|arm| self.has_slices(*arm))
     }
 
     /// Metric of the goal that no slice has, once every arm of a round was observed.

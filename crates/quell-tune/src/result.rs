@@ -18,7 +18,7 @@ pub struct TuneResult {
     pub schema: String,
     /// The plan, which with the observations determines everything else.
     pub plan: TunePlan,
-    /// Every arm that was in the search, with the present setting first.
+    /// Every arm of the search, tried or not, with the present setting first.
     pub arms: Vec<ArmReport>,
     /// Slices of the search, in order. Those of the confirmation are in the confirmations.
     pub slices: Vec<TuneSliceRecord>,
@@ -54,7 +54,7 @@ pub struct ArmReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ArmState {
-    /// In the race.
+    /// In the race: it can be the best.
     Alive,
     /// Dropped: worse than `than` beyond doubt, at the load in which it looks worst.
     Worse {

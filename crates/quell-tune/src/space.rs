@@ -95,16 +95,6 @@ impl TuneSpace {
         let points = self.points().into_iter().filter(|(point, _)| is_coarse(point));
         std::iter::once(DeliveryMode::default()).chain(points.map(|(_, mode)| mode)).collect()
     }
-
-    /// Modes that differ from `mode` by one step of one value.
-    #[must_use]
-    pub fn neighbors(&self, mode: &DeliveryMode) -> Vec<DeliveryMode> {
-        let points = self.points();
-        let Some(((family, from), _)) = points.iter().find(|(_, other)| other == mode) else { return Vec::new() };
-        let distance = |to: &[usize]| from.iter().zip(to).map(|(a, b)| a.abs_diff(*b)).sum::<usize>();
-        let is_neighbor = |((of, point), _): &&(GridPoint, _)| of == family && distance(point) == 1;
-        points.iter().filter(is_neighbor).map(|(_, mode)| *mode).collect()
-    }
 }
 
 /// Place of a mode in the grid: its family, and its step on each axis.
@@ -142,19 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn neighbors_lead_from_the_coarse_grid_to_every_mode() {
-        let space = TuneSpace::default();
-        let mut reached = space.coarse();
-        let mut at = 0;
-        while at < reached.len() {
-            for mode in space.neighbors(&reached[at]) {
-                if !reached.contains(&mode) {
-                    reached.push(mode);
-                }
-            }
-            at += 1;
-        }
-        assert_eq!(reached.len(), space.all().len());
-        assert!(space.coarse().len() < 20, "{}", space.coarse().len());
+    fn steps_are_counted_within_a_kind_only() {
+        let modes = ["suspend20", "suspend80,busy-poll-budget=8", "defer20", "base"].map(|mode| mode.parse().unwrap());
+        let places = GridPlace::of(&modes);
+        let steps = |a: usize, b: usize| places[a].as_ref()?.steps_to(places[b].as_ref()?);
+        assert_eq!([steps(0, 1), steps(0, 2), steps(0, 3)], [Some(3), None, None]);
     }
 }

@@ -38,9 +38,9 @@ pub struct TunePlan {
     pub guards: Vec<TuneGuard>,
     /// Setting that the server has now. It is compared with every arm.
     pub present: DeliveryMode,
-    /// Modes that are tried, besides `base` and the present setting.
+    /// Modes of the first round, besides `base` and the present setting.
     pub arms: Vec<DeliveryMode>,
-    /// Grid in which neighbors of the best arms are tried. Without it, only `arms` are tried.
+    /// Grid from which the modes of the other rounds are selected. Without it, only `arms` are tried.
     pub space: Option<TuneSpace>,
     /// Hosts of the model whose responses to modes are the search's first belief. All shipped ones, if not stated.
     #[serde(default = "model_hosts")]
@@ -61,7 +61,7 @@ pub struct TunePlan {
 
 impl TunePlan {
     /// Creates a plan with slices of 200 ms, a settling time of 10 ms, one load, a budget of 3 minutes and an error rate
-    /// of 5 %. It begins with the coarse grid of `space` and refines it.
+    /// of 5 %. It begins with the coarse grid of `space`.
     #[must_use]
     pub fn new(goal: TuneGoal, present: DeliveryMode, space: TuneSpace, seed: u64) -> Self {
         Self {

@@ -31,12 +31,12 @@ pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
     };
     let guards: Vec<String> = plan.guards.iter().map(ToString::to_string).collect();
     let never = if guards.is_empty() { "nothing (--never sets guards)".to_owned() } else { guards.join(", ") };
-    let neighbors = if plan.space.is_some() { ", then neighbors of the best" } else { "" };
+    let rest = if plan.space.is_some() { ", then those of the grid that can be the best" } else { "" };
     let lines = [
         ("goal", plan.goal.to_string()),
         ("never", never),
         ("loads", plan.loads.join(", ")),
-        ("tries", format!("{}{neighbors}", modes.join(", "))),
+        ("tries", format!("{}{rest}", modes.join(", "))),
         ("against", against),
         (
             "time",
@@ -94,12 +94,19 @@ pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
         Some(NextTuneSlice { phase: TunePhase::Confirm, mode, .. }) => {
             format!("confirming on fresh slices, now {mode}")
         }
-        _ => format!("searching: {} of {} modes alive", alive.len(), arms.len()),
+        _ => {
+            let tried = arms.iter().filter(|arm| arm.slices > 0).count();
+            format!("searching: {tried} of {} modes tried, {} can be the best", arms.len(), alive.len())
+        }
     };
-    let worst = |arm: &ArmReport| arm.ratio.iter().flatten().copied().fold(f64::NAN, f64::max);
-    alive.sort_by(|a, b| worst(a).total_cmp(&worst(b)));
+    alive.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
     let known = alive.iter().filter(|arm| arm.slices > 0).take(STANDING);
     std::iter::once(phase).chain(arm_table(tuner.plan(), known.copied(), false).lines().map(str::to_owned)).collect()
+}
+
+/// Ratio of the objective to the present setting at the load at which it is largest; NaN without values.
+fn worst_ratio(arm: &ArmReport) -> f64 {
+    arm.ratio.iter().flatten().copied().fold(f64::NAN, f64::max)
 }
 
 /// Table of arms: slices, ratio of the objective to the present setting at each load, limits.
@@ -196,12 +203,23 @@ pub(crate) fn render(
         plan.seed
     ));
     out.push_str(&preferred(result));
+    let is_tried = |arm: &&ArmReport| arm.slices > 0 || matches!(arm.state, ArmState::NotSettable { .. });
+    let (mut tried, untried): (Vec<&ArmReport>, Vec<&ArmReport>) = result.arms.iter().partition(is_tried);
+    tried.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
     out.push_str(&format!(
         "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}\n",
         plan.goal.objective,
         plan.present,
-        arm_table(plan, result.arms.iter(), true)
+        arm_table(plan, tried.into_iter(), true)
     ));
+    if !untried.is_empty() {
+        let refuted = untried.iter().filter(|arm| arm.state != ArmState::Alive).count();
+        out.push_str(&format!(
+            "\n{} more modes of the grid were not tried. What is known of others shows that {refuted} of them are worse \
+             or miss a limit.\n",
+            untried.len()
+        ));
+    }
     if let Some(skipped) = skipped(plan) {
         let options = textwrap::Options::new(98).subsequent_indent("  ");
         out.push_str(&format!("\n{}\n", textwrap::fill(&format!("not tried: {}", visible::name(&skipped)), options)));
