@@ -136,12 +136,30 @@ impl EffectOnQueue {
     }
 }
 
+/// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves.
+#[must_use]
+pub(crate) fn suspension_of(seen: &EffectOnQueue) -> ModeVerdict {
+    if let Some(too_few) = too_few_packets(seen) {
+        return too_few;
+    }
+    match seen.by_program {
+        0 => ModeVerdict::NotInEffect(format!("none of {} polls was by a program", seen.polls)),
+        _ => suspension(seen),
+    }
+}
+
+fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
+    let EffectOnQueue { packets, for_ns, .. } = *seen;
+    (packets < PACKETS_TO_JUDGE)
+        .then(|| ModeVerdict::CannotTell(format!("only {packets} packets in {}", milliseconds(for_ns))))
+}
+
 /// Judges whether `mode` is in effect on a queue with these observations.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_program, by_thread, .. } = *seen;
-    if packets < PACKETS_TO_JUDGE {
-        return ModeVerdict::CannotTell(format!("only {packets} packets in {}", milliseconds(seen.for_ns)));
+    if let Some(too_few) = too_few_packets(seen) {
+        return too_few;
     }
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
     let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;

@@ -19,8 +19,10 @@ mod sharing;
 mod suspension;
 mod text;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use quell_linux::NapiId;
+use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -163,7 +165,17 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 /// Applies every rule to a snapshot. `before` is an earlier snapshot of the same boot, if available.
 #[must_use]
 pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> FindingsReport {
-    let query = SnapshotQuery::new(now, before);
+    examine_sampled(now, before, &BTreeMap::new())
+}
+
+/// The same with the polls of NAPI instances that were sampled between the two snapshots. Rules prefer them to counters.
+#[must_use]
+pub fn examine_sampled(
+    now: &Snapshot,
+    before: Option<&Snapshot>,
+    polls: &BTreeMap<NapiId, QueueSample>,
+) -> FindingsReport {
+    let query = SnapshotQuery::new(now, before).with_polls(polls);
     let (mut findings, mut not_applied) = (Vec::new(), Vec::new());
     for rule in rules() {
         if rule.needs_two && query.interval_ns().is_none() {

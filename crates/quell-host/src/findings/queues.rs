@@ -19,8 +19,9 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Compares two snapshots. Detected if a device with a queue that allows suspension counted at least \
-                  64 received packets, but its namespace received no IP packet at all. Needs a device that counts \
+    explanation: "Detected if sampled polls show that packets can have waited for 50 ms in the ring of a queue. Without \
+                  CAP_BPF and CAP_PERFMON, or for snapshots from files: detected if a device with a queue that allows suspension counted at least \
+                  64 received packets, but its namespace received no IP packet between two snapshots. Needs a device that counts \
                   arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP programs \
                   consume packets before the stack. Any poll of the queue frees it immediately; the lasting fix is a \
                   program that returns to epoll_wait with a timeout above 0.",
@@ -28,11 +29,28 @@ static STALLED: Rule = Rule {
     examine: stalled,
 };
 
+const LET_IT_WAIT: &str = "let the program return to epoll_wait with a timeout above 0";
 /// Fewer packets may be ARP and similar traffic, which does not count as IP.
 const ARRIVALS_TO_JUDGE: u64 = 64;
 
 fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    query.now.devices.iter().filter_map(|device| of_stalled(query, device)).collect()
+    let sampled = query.napis().filter_map(|(device, napi)| of_sampled(query, device, napi));
+    let devices = query.now.devices.iter();
+    let others = devices.filter(|device| device.napis.known_elements().all(|napi| query.polls(napi.id).is_none()));
+    sampled.chain(others.filter_map(|device| of_stalled(query, device))).collect()
+}
+
+/// A queue whose polls were sampled.
+fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
+    let wait = &query.polls(napi.id)?.wait;
+    let waited = wait.max_ns.filter(|_| wait.has_stalled())?;
+    let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
+    Some(Observation {
+        severity: Severity::Serious,
+        nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
+        seen: format!("packets can have waited for {} in the ring", time_text(waited)),
+        fix: vec![Fix::advice(LET_IT_WAIT)],
+    })
 }
 
 fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
@@ -60,7 +78,7 @@ fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation>
             "{arrived} packets arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
             time_text(*longest)
         ),
-        fix: vec![Fix::advice("let the program return to epoll_wait with a timeout above 0")],
+        fix: vec![Fix::advice(LET_IT_WAIT)],
     })
 }
 

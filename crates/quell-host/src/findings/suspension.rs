@@ -3,6 +3,7 @@
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
+use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi, WatchedKind, WatchedTarget};
 
@@ -238,8 +239,9 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
           with deferral alone, the queue is never suspended.",
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
-    explanation: "Compares two snapshots: softirqs and timer interrupts per packet on the CPU that does the queue's \
-                  packet work. No verdict if the thread that serves the queue is loaded less than 80 %, where the \
+    explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
+                  suspended. Without CAP_BPF and CAP_PERFMON, or for snapshots from files, compares two snapshots: \
+                  softirqs and timer interrupts per packet on the CPU that does the queue's packet work. Then no verdict if the thread that serves the queue is loaded less than 80 %, where the \
                   queue drains and suspension lapses as designed; if a kernel thread polls the queue; for other \
                   queues of that CPU; and between the two measured ratios. Fix: see the other findings about the \
                   queue; if there are none, a longer irq-suspend-timeout.",
@@ -266,6 +268,14 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let observation =
         |severity, seen: String, fix| Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], seen, fix });
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
+    let longer = || Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 20_000_000)]);
+    if let Some((sample, interval_ns)) = query.polls(napi.id).zip(query.interval_ns()) {
+        return match suspension_of(&EffectOnQueue::of(napi.id, interval_ns, sample, None)) {
+            ModeVerdict::InEffect(_) => None,
+            ModeVerdict::NotInEffect(seen) => observation(Severity::Warning, seen, vec![longer()]),
+            ModeVerdict::CannotTell(why) => cannot_tell(&why),
+        };
+    }
     let share = |epoll: &EpollContext<'_>| {
         let shares = epoll.waiters.iter().filter_map(|(thread, _)| query.busy_share(epoll.process, thread));
         shares.reduce(f64::max)
@@ -306,8 +316,7 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
         return None;
     }
     if softirqs > SOFTIRQS_IF_NOT && timers > TIMERS_IF_NOT {
-        let longer = Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 20_000_000)]);
-        return observation(Severity::Warning, seen, vec![longer]);
+        return observation(Severity::Warning, seen, vec![longer()]);
     }
     cannot_tell(&format!("{seen}: between the ratios measured for suspension and deferral"))
 }

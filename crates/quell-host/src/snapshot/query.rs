@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
+use quell_sampler::QueueSample;
 
 use super::{
     Cpu, Device, EpollWait, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot, SnapshotEpoll,
@@ -22,6 +23,7 @@ pub(crate) struct SnapshotQuery<'a> {
     index_before: Option<Index<'a>>,
     /// Epolls with at least one known watched file.
     pub(crate) epolls: Vec<EpollContext<'a>>,
+    polls: Option<&'a BTreeMap<NapiId, QueueSample>>,
 }
 
 /// An epoll and its related objects.
@@ -71,7 +73,17 @@ impl<'a> SnapshotQuery<'a> {
         let before = before.filter(|_| interval_ns.is_some());
         let (index, index_before) = (now.index(), before.map(Snapshot::index));
         let epolls = now.processes.iter().flat_map(|process| epolls_of(process, before, &index)).collect();
-        Self { now, before, interval_ns, index, index_before, epolls }
+        Self { now, before, interval_ns, index, index_before, epolls, polls: None }
+    }
+
+    /// Adds the polls of NAPI instances that were sampled between the two snapshots.
+    pub(crate) fn with_polls(self, polls: &'a BTreeMap<NapiId, QueueSample>) -> Self {
+        Self { polls: Some(polls), ..self }
+    }
+
+    /// Polls of an instance between the two snapshots. `None` if it was not sampled.
+    pub(crate) fn polls(&self, id: NapiId) -> Option<&'a QueueSample> {
+        self.polls?.get(&id)
     }
 
     /// Nanoseconds between the two snapshots.

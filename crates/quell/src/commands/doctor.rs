@@ -1,5 +1,6 @@
 //! `quell doctor`: finds problems of the host's packet delivery, with severity and fix.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -7,7 +8,9 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
-use quell_linux::visible;
+use quell_linux::{NapiId, kernel, visible};
+use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
+use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
@@ -50,8 +53,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(id) = &args.explain {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
-    let (before, now) = snapshots(args)?;
-    let report = findings::examine(&now, before.as_ref());
+    let Examined { before, now, polls } = examined(args)?;
+    let report = findings::examine_sampled(&now, before.as_ref(), &polls);
     if args.json {
         output::json(&report)?;
     } else {
@@ -73,24 +76,58 @@ fn rule(id: &str) -> Result<&'static Rule, Failure> {
     findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
 }
 
-/// Returns the earlier snapshot, if there is one, and the later snapshot.
-fn snapshots(args: &DoctorArgs) -> Result<(Option<Snapshot>, Snapshot), Failure> {
+/// Snapshots of this host or from files.
+struct Examined {
+    /// Earlier snapshot. Absent if there is only one.
+    before: Option<Snapshot>,
+    now: Snapshot,
+    /// Polls between the two snapshots. Empty if polls cannot be sampled.
+    polls: BTreeMap<NapiId, QueueSample>,
+}
+
+fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
+    let polls = BTreeMap::new();
     match &args.read[..] {
         [] => take(args),
-        [now] => Ok((None, read(now)?)),
-        [before, now, ..] => Ok((Some(read(before)?), read(now)?)),
+        [now] => Ok(Examined { before: None, now: read(now)?, polls }),
+        [before, now, ..] => Ok(Examined { before: Some(read(before)?), now: read(now)?, polls }),
     }
 }
 
-fn take(args: &DoctorArgs) -> Result<(Option<Snapshot>, Snapshot), Failure> {
+fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let scope = args.scope.scope();
     let look = || snapshot::take(&scope).map(|(snapshot, _)| snapshot).map_err(|error| not_taken(&error));
-    if args.seconds == 0 {
-        return Ok((None, look()?));
-    }
     let before = look()?;
+    if args.seconds == 0 {
+        return Ok(Examined { before: None, now: before, polls: BTreeMap::new() });
+    }
+    let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
+    let sampling = Sampling::begin(napis.collect());
     thread::sleep(Duration::from_secs(args.seconds));
-    Ok((Some(before), look()?))
+    let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
+        info!(error = %error, "polls cannot be sampled; rules compare counters instead");
+        BTreeMap::new()
+    });
+    Ok(Examined { before: Some(before), now: look()?, polls })
+}
+
+/// Polls of NAPI instances from a beginning on.
+struct Sampling {
+    sampler: Sampler,
+    before: BTreeMap<NapiId, PollCounters>,
+}
+
+impl Sampling {
+    fn begin(napis: BTreeSet<NapiId>) -> Result<Self, SamplerError> {
+        let sampler = Sampler::of(kernel::sysfs(), napis)?;
+        let before = sampler.read()?;
+        Ok(Self { sampler, before })
+    }
+
+    fn end(self) -> Result<BTreeMap<NapiId, QueueSample>, SamplerError> {
+        let after = self.sampler.read()?;
+        Ok(after.into_iter().map(|(napi, counters)| (napi, counters.since(self.before.get(&napi)))).collect())
+    }
 }
 
 fn read(path: &Path) -> Result<Snapshot, Failure> {
