@@ -207,8 +207,10 @@ fn nginx_answers_requests_for_a_file_and_refuses_those_for_another() {
     let found = report(&load(server.address, &["--protocol=http", "--path=/index.html", "--json"]));
     assert!(found["answered-in-window"].as_u64() > Some(0), "{found}");
     assert_eq!(found["errors"]["server-errors"], 0, "{found}");
-    let missing = report(&load(server.address, &["--protocol=http", "--path=/no-such-file", "--json"]));
-    assert!(missing["errors"]["server-errors"].as_u64() > Some(0), "{missing}");
+    let missing = load(server.address, &["--protocol=http", "--path=/no-such-file", "--json"]);
+    assert_eq!(missing.status.code(), Some(3), "{missing:?}");
+    let document: Value = serde_json::from_slice(&missing.stdout).unwrap();
+    assert!(document["report"]["errors"]["server-errors"].as_u64() > Some(0), "{document}");
 }
 
 fn memcached() -> Option<Server> {

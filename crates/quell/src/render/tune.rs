@@ -1,5 +1,7 @@
 //! Renders plans, rankings and results of `quell tune`.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_bench::experiment::SubjectFacts;
 use quell_bench::facts::HostFacts;
@@ -18,6 +20,9 @@ use super::number::{ABSENT, short};
 const ADVISED: usize = 15;
 /// Number of modes that are shown while a search runs.
 const STANDING: usize = 8;
+
+/// Number of tried modes that the table of a result has.
+const TRIED: usize = 20;
 
 /// Lists goal, guards, modes, loads and limits of time. `of_time` qualifies the time, unless it is real.
 #[must_use]
@@ -203,26 +208,46 @@ pub(crate) fn render(
         plan.seed
     ));
     out.push_str(&preferred(result));
-    let is_tried = |arm: &&ArmReport| arm.slices > 0 || matches!(arm.state, ArmState::NotSettable { .. });
-    let (mut tried, untried): (Vec<&ArmReport>, Vec<&ArmReport>) = result.arms.iter().partition(is_tried);
-    tried.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
     out.push_str(&format!(
-        "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}\n",
+        "\nSearch: {} relative to {}, the present setting; the first slices only rank, they prove nothing.\n\n{}",
         plan.goal.objective,
         plan.present,
-        arm_table(plan, tried.into_iter(), true)
+        searched(result)
     ));
-    if !untried.is_empty() {
-        let refuted = untried.iter().filter(|arm| arm.state != ArmState::Alive).count();
-        out.push_str(&format!(
-            "\n{} more modes of the grid were not tried. What is known of others shows that {refuted} of them are worse \
-             or miss a limit.\n",
-            untried.len()
-        ));
-    }
     if let Some(skipped) = skipped(plan) {
         let options = textwrap::Options::new(98).subsequent_indent("  ");
         out.push_str(&format!("\n{}\n", textwrap::fill(&format!("not tried: {}", visible::name(&skipped)), options)));
+    }
+    out
+}
+
+/// Table of the modes that were tried, those first that can be the best, and what became of the others.
+fn searched(result: &TuneResult) -> String {
+    let is_alive = |arm: &&ArmReport| arm.state == ArmState::Alive;
+    let (mut tried, others): (Vec<&ArmReport>, Vec<&ArmReport>) = result.arms.iter().partition(|arm| arm.slices > 0);
+    tried.sort_by(|a, b| is_alive(b).cmp(&is_alive(a)).then(worst_ratio(a).total_cmp(&worst_ratio(b))));
+    let mut out = arm_table(&result.plan, tried.iter().take(TRIED).copied(), true) + "\n";
+    let mut excluded: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let is_excluded =
+        |arm: &&&ArmReport| matches!(arm.state, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. });
+    for arm in tried.iter().skip(TRIED).chain(&others).filter(is_excluded) {
+        excluded.entry(state(&arm.state)).or_default().push(arm.mode.to_string());
+    }
+    let mut lines: Vec<String> =
+        excluded.into_iter().map(|(state, modes)| format!("{state}: {}", modes.join(", "))).collect();
+    if tried.len() > TRIED {
+        lines.push(format!("{} more modes were tried; the result file has all slices", tried.len() - TRIED));
+    }
+    let untried = others.iter().filter(|arm| !is_excluded(arm)).count();
+    if untried > 0 {
+        let alive = others.iter().filter(|arm| is_alive(arm)).count();
+        lines.push(format!(
+            "{untried} more modes of the grid were not tried; by what the others show, {} of them are worse or miss a limit",
+            untried - alive
+        ));
+    }
+    for line in lines {
+        out.push_str(&format!("\n{}\n", textwrap::fill(&line, textwrap::Options::new(98).subsequent_indent("  "))));
     }
     out
 }
@@ -288,7 +313,7 @@ fn preferred(result: &TuneResult) -> String {
 fn state(state: &ArmState) -> String {
     match state {
         ArmState::Alive => "in the race".to_owned(),
-        ArmState::Worse { than } => format!("worse than {than}"),
+        ArmState::Worse { .. } => "worse".to_owned(),
         ArmState::MissesLimit { limit } => format!("misses {}", visible::name(limit)),
         ArmState::ViolatedGuard { guard } => format!("abandoned: {}", visible::name(guard)),
         ArmState::NotSettable { reason } => format!("not possible: {}", visible::name(reason)),
