@@ -463,6 +463,14 @@ impl<S> ExperimentRecord<S> {
         self.dropped.contains_key(&pair.treatment) || self.dropped.contains_key(&pair.against)
     }
 
+    /// Whether the slices of a treatment have a flag more often than those of the reference and chance explain: a
+    /// one-sided test at 5 %.
+    #[must_use]
+    pub fn is_flagged_more_often(&self, treatment: usize, flag: SliceFlag) -> bool {
+        let data = Blocks::new(&self.slices, u32::MAX, self.design.foreign_cpu_range_max);
+        data.flagged_more_often(Pair { treatment, against: REFERENCE }, flag)
+    }
+
     /// Whether no treatment remains to compare with the reference.
     pub(crate) fn has_dropped_every_treatment(&self) -> bool {
         let mut treatments = self.design.pairs().into_iter().filter(|(_, against)| *against == REFERENCE).peekable();

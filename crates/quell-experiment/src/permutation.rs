@@ -137,13 +137,13 @@ impl LogValues {
     }
 }
 
-/// Standardized permutation statistic of pairs of values, each pair observed under equal conditions. It is positive if
-/// the first values tend to be larger. It has about a standard normal distribution if the order within each pair is
-/// random. Returns `None` without a positive value.
+/// Standardized permutation statistic of a value beside others that were observed under equal conditions, block by block.
+/// It is positive if the first values tend to be larger. It has about a standard normal distribution if the order within
+/// each block is random. Returns `None` without a positive value.
 #[must_use]
-pub fn paired_z(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<f64> {
-    let block = |(treatment, against)| ContrastBlock { treatment, against: vec![against] };
-    Some(LogValues::new(pairs.into_iter().map(block).collect())?.z(0.0))
+pub fn blocked_z(blocks: impl IntoIterator<Item = (f64, Vec<f64>)>) -> Option<f64> {
+    let block = |(treatment, against)| ContrastBlock { treatment, against };
+    Some(LogValues::new(blocks.into_iter().map(block).collect())?.z(0.0))
 }
 
 /// Ranks by value, from 1. Equal values share the mean of their ranks. The result is in the order of the indices.

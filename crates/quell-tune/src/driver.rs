@@ -67,21 +67,22 @@ where
 {
     let failed = |error: T::Error| TuneEnd::SubjectFailed { reason: error.to_string() };
     let (slice_ms, settle_ms) = (tuner.plan().slice_ms, tuner.plan().settle_ms);
-    let mut offered = None;
+    let (mut offered, present) = (None, tuner.plan().present);
     while let Some(next) = tuner.next_slice() {
         if watch(TuneEvent::SliceBegins(next)).is_break() {
             return Err(TuneEnd::Interrupted);
         }
-        if offered.replace(next.load) != Some(next.load) {
-            offer(subject, next.load).map_err(failed)?;
-        }
-        match subject.set(&next.mode) {
-            Ok(()) => {}
-            Err(SetFailure::NotSettable(error)) => {
-                tuner.not_settable(error.to_string());
-                continue;
+        if offered != Some(next.load) {
+            // The mode of the last slice may have violated a guard. It must not stay until the load is offered.
+            if offered.is_some() {
+                set(subject, &present)?.map_err(|error| TuneEnd::PresentNotSettable { reason: error.to_string() })?;
             }
-            Err(SetFailure::SubjectFailed(error)) => return Err(failed(error)),
+            offer(subject, next.load).map_err(failed)?;
+            offered = Some(next.load);
+        }
+        if let Err(error) = set(subject, &next.mode)? {
+            tuner.not_settable(error.to_string());
+            continue;
         }
         subject.settle(settle_ms).map_err(failed)?;
         let observation = subject.observe(slice_ms).map_err(failed)?.ok_or(TuneEnd::Interrupted)?;
@@ -91,6 +92,21 @@ where
         }
     }
     Ok(())
+}
+
+/// Sets a mode. The inner error is that of a mode that cannot be set.
+fn set<T: ExperimentSubject<Setting = DeliveryMode>>(
+    subject: &mut T,
+    mode: &DeliveryMode,
+) -> Result<Result<(), T::Error>, TuneEnd>
+where
+    T::Error: Display,
+{
+    match subject.set(mode) {
+        Ok(()) => Ok(Ok(())),
+        Err(SetFailure::NotSettable(error)) => Ok(Err(error)),
+        Err(SetFailure::SubjectFailed(error)) => Err(TuneEnd::SubjectFailed { reason: error.to_string() }),
+    }
 }
 
 /// Restores the subject once, also during a panic.

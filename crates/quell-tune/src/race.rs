@@ -4,11 +4,10 @@
 use libm::erfc;
 use quell_experiment::{ExperimentRecord, SliceObservation, SliceRecord};
 use quell_mode::DeliveryMode;
-use rand::RngExt as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
-use crate::belief::{Belief, Estimate, Estimates, Normal};
+use crate::belief::{Belief, CholeskyFactor, Estimate, Estimates, Normal};
 use crate::goal::TuneMetric;
 use crate::result::{ArmReport, ArmState, TuneSliceRecord};
 use crate::tuner::{LIMIT_Z, TunePlan};
@@ -44,8 +43,8 @@ pub(crate) struct Race {
     beliefs: Vec<Vec<Estimates>>,
     /// Number of slices that the beliefs contain.
     believed: usize,
-    /// Number of slices of each arm in a confirmation, which decides how far from a limit an arm must be.
-    confirm_slices: f64,
+    /// Number of slices of each arm in the next confirmation, which decides how far from a limit an arm must be.
+    pub(crate) confirm_slices: f64,
 }
 
 /// Expected mean of a confirmation: what is believed of it, and the variance of one of its slices.
@@ -239,8 +238,7 @@ impl Race {
             let value = Normal { mean: ratio.mean - limit.at_most.ln(), ..ratio };
             return Some(Expected { value, slice_variance: OF_RATIO * noise.powi(2) });
         }
-        let base = self.arms.iter().position(|(mode, _)| *mode == DeliveryMode::default())?;
-        let (ratio, (level, between)) = (belief.ratio(arm, base), belief.level()?);
+        let (ratio, (level, between)) = (belief.ratio(arm, self.base()?), belief.level()?);
         let value =
             Normal { mean: ratio.mean + level.mean - limit.at_most.ln(), variance: ratio.variance + level.variance };
         Some(Expected { value, slice_variance: noise.powi(2) + between })
@@ -251,10 +249,20 @@ impl Race {
     fn promising(&self, plan: &TunePlan) -> Vec<usize> {
         let candidates = self.candidates();
         let mut random = Pcg64::new(u128::from(plan.seed), u128::from(self.block) | 1 << 64);
+        let estimates: Vec<Vec<(&Estimate, CholeskyFactor)>> = self
+            .beliefs
+            .iter()
+            .map(|of_load| of_load.iter().map(|of| (of.best(), of.best().belief.factor())).collect())
+            .collect();
         let mut chosen = Vec::new();
         for _ in 0..DRAWS {
-            let drawn = candidates.iter().map(|arm| (*arm, self.draw(plan, *arm, &mut random)));
-            let best = drawn.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            let drawn: Vec<Vec<Vec<f64>>> = estimates
+                .iter()
+                .map(|of_load| of_load.iter().map(|(of, factor)| of.belief.draw(factor, &mut random)).collect())
+                .collect();
+            let of_arm = |arm: &usize| (*arm, self.drawn(plan, *arm, &drawn));
+            let best =
+                candidates.iter().map(of_arm).min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
             if let Some((arm, _)) = best.filter(|(arm, _)| !chosen.contains(arm)) {
                 chosen.push(arm);
             }
@@ -265,17 +273,27 @@ impl Race {
         chosen
     }
 
-    /// A draw of the excess over a limit, with the margin that a confirmation needs, and of the cost.
-    fn draw(&self, plan: &TunePlan, arm: usize, random: &mut Pcg64) -> (f64, f64) {
-        let mut normal = |of: Normal| {
-            let (radius, angle) = (1.0 - random.random::<f64>(), random.random::<f64>());
-            let standard = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
-            of.mean + of.variance.sqrt() * standard
+    /// Excess over a limit, with the margin that a confirmation needs, and cost, of an arm in a draw by quantity and load.
+    fn drawn(&self, plan: &TunePlan, arm: usize, drawn: &[Vec<Vec<f64>>]) -> (f64, f64) {
+        let excess = |(limit, load): (usize, usize)| {
+            let expected = self.expected_excess(plan, arm, (limit, load))?;
+            let belief = &self.beliefs[of_limit(limit)][load].best().belief;
+            let draw = &drawn[of_limit(limit)][load];
+            let to = if plan.goal.limits[limit].relative { PRESENT } else { self.base()? };
+            // Everything that is not drawn is taken at its mean.
+            let deviation = draw[arm] - draw[to] - belief.ratio(arm, to).mean;
+            Some(expected.with_margin(expected.value.mean + deviation, self.confirm_slices))
         };
-        let excess = limits_and_loads(plan).filter_map(|at| self.expected_excess(plan, arm, at));
-        let excess = excess.map(|one| one.with_margin(normal(one.value), self.confirm_slices)).fold(0.0, f64::max);
-        let costs = (0..plan.loads.len()).map(|load| self.expected_cost(plan, arm, PRESENT, load));
-        (excess, costs.map(|cost| normal(cost.value)).fold(f64::NEG_INFINITY, f64::max))
+        let excess = limits_and_loads(plan).filter_map(excess).fold(0.0, f64::max);
+        let cost = |load: usize| {
+            let draw = &drawn[OBJECTIVE][load];
+            (draw[arm] - draw[PRESENT]) * plan.goal.sign()
+        };
+        (excess, (0..plan.loads.len()).map(cost).fold(f64::NEG_INFINITY, f64::max))
+    }
+
+    fn base(&self) -> Option<usize> {
+        self.arms.iter().position(|(mode, _)| *mode == DeliveryMode::default())
     }
 
     /// The arm whose confirmation is worth most: its expected gain, times the probability that the confirmation shows
@@ -297,7 +315,13 @@ impl Race {
             (0..plan.loads.len()).map(|load| self.expected_cost(plan, arm, PRESENT, load)).collect();
         let gain = -costs.iter().map(|cost| cost.value.mean).fold(f64::NEG_INFINITY, f64::max);
         // A mode that holds limits which the present setting misses is an answer, whatever it costs.
-        if of_limits(PRESENT, 0.0) < 0.5 {
+        let is_missed = |(limit, load): (usize, usize)| match plan.goal.limits[limit].z_of_present() {
+            Some(z) => z > 0.0,
+            None => self
+                .expected_excess(plan, PRESENT, (limit, load))
+                .is_some_and(|excess| excess.probability_shown_below_0(0.0, slices) < 0.5),
+        };
+        if limits_and_loads(plan).any(is_missed) {
             return of_limits(arm, LIMIT_Z) * gain.exp();
         }
         let shown: f64 = costs.iter().map(|cost| cost.probability_shown_below_0(GAIN_Z, slices)).fold(0.0, f64::max);
@@ -318,17 +342,17 @@ impl Race {
                 self.arms[arm].1 = ArmState::MissesLimit { limit: plan.goal.limits[limit].to_string() };
             }
         }
-        let holds = |arm: &usize| {
-            limits_and_loads(plan).all(|at| {
-                let excess = self.expected_excess(plan, *arm, at);
-                excess.is_some_and(|excess| z(excess.value) < -DROP_Z)
-            })
+        let shows = |excess: Expected| {
+            let mean = excess.with_margin(excess.value.mean, self.confirm_slices);
+            z(Normal { mean, ..excess.value }) < -DROP_Z
         };
+        let holds =
+            |arm: &usize| limits_and_loads(plan).all(|at| self.expected_excess(plan, *arm, at).is_some_and(shows));
         let cost = |arm: usize| {
             let at = |load: usize| self.expected_cost(plan, arm, PRESENT, load).value.mean;
             (0..plan.loads.len()).map(at).fold(f64::NEG_INFINITY, f64::max)
         };
-        // While it is not known that the leader holds the limits, a more costly arm may have to replace it.
+        // While it is not known that a confirmation shows the limits for the leader, a more costly arm may have to replace it.
         let sure = (0..self.arms.len()).filter(|arm| self.is_alive(*arm) && self.has_slices(*arm)).filter(holds);
         let Some(leader) = sure.min_by(|a, b| cost(*a).total_cmp(&cost(*b))) else { return };
         let is_worse = |arm: &usize| {

@@ -112,7 +112,8 @@ pub struct Confirmation {
     pub experiments: Vec<ExperimentRecord<DeliveryMode>>,
     /// Results of the experiments, in the same order.
     pub analyses: Vec<SwitchbackAnalysis>,
-    /// Whether the candidate holds all limits at all loads beyond doubt.
+    /// Whether the candidate was shown to hold all limits at all loads. False if requests fail, or the server falls behind
+    /// its load, more often than under the present setting.
     pub holds_limits: bool,
     /// Whether the present setting misses a limit beyond doubt.
     pub present_misses_limit: bool,

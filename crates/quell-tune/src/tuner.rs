@@ -3,7 +3,7 @@
 
 use quell_experiment::{
     ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, InvalidObservation, RatioEstimate,
-    SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, paired_z,
+    SliceFlag, SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, blocked_z,
 };
 use quell_mode::DeliveryMode;
 use quell_sim::HostProfile;
@@ -21,7 +21,8 @@ const SEARCH_SHARE: f64 = 0.7;
 const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
 /// Share of the time that is left for the confirmation of one candidate, if others may have to be confirmed after it.
 const CONFIRM_SHARE: f64 = 0.6;
-/// Maximum number of candidates that are confirmed one after another.
+/// Maximum number of candidates that are confirmed one after another, if there are limits. Without limits, the first
+/// confirmation decides.
 const CONFIRMATIONS_MAX: usize = 4;
 /// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 5 %.
 pub(crate) const LIMIT_Z: f64 = 1.645;
@@ -100,6 +101,23 @@ impl TunePlan {
     #[must_use]
     pub fn search_share(&self) -> f64 {
         if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
+    }
+
+    /// Maximum number of candidates that are confirmed.
+    fn confirmations_max(&self) -> usize {
+        if self.goal.limits.is_empty() { 1 } else { CONFIRMATIONS_MAX }
+    }
+
+    /// Share of the time that is left for a confirmation after `done` others.
+    fn confirm_share(&self, done: usize) -> f64 {
+        if done + 1 < self.confirmations_max() { CONFIRM_SHARE } else { 1.0 }
+    }
+
+    /// Number of slices of each arm in a confirmation if `left_ms` is left after `done` others.
+    fn confirm_slices(&self, left_ms: f64, done: usize) -> f64 {
+        let arms = if self.present == DeliveryMode::default() { 3 } else { 4 };
+        let block_ms = (arms * self.loads.len() as u64 * self.slice_and_settle_ms()) as f64;
+        left_ms * self.confirm_share(done) / block_ms
     }
 
     /// Checks the conditions that the type does not enforce.
@@ -192,7 +210,8 @@ impl Tuner {
     /// When the plan is invalid.
     pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
         plan.check()?;
-        let race = Race::new(&plan, confirm_slices(&plan));
+        let confirm_ms = plan.budget_ms as f64 * (1.0 - plan.search_share());
+        let race = Race::new(&plan, plan.confirm_slices(confirm_ms, 0));
         let load_watch = LoadWatch::new(plan.loads.len());
         let mut tuner =
             Self { plan, race, confirming: None, confirmations: Vec::new(), load_watch, spent_ms: 0.0, ended: None };
@@ -295,6 +314,10 @@ impl Tuner {
         (self.spent_ms / self.plan.budget_ms as f64).min(1.0)
     }
 
+    fn left_ms(&self) -> f64 {
+        (self.plan.budget_ms as f64 - self.spent_ms).max(0.0)
+    }
+
     /// Ends the search, and returns everything that it knows.
     #[must_use]
     pub fn finish(self) -> TuneResult {
@@ -360,7 +383,9 @@ impl Tuner {
     /// Begins to confirm the most promising arm that is left. If none is left, no setting is better.
     fn confirm_next(&mut self) {
         let tried: Vec<DeliveryMode> = self.confirmations.iter().map(|one| one.mode).collect();
-        let finalist = if tried.len() < CONFIRMATIONS_MAX { self.race.finalist(&self.plan, &tried) } else { None };
+        self.race.confirm_slices = self.plan.confirm_slices(self.left_ms(), tried.len());
+        let is_possible = tried.len() < self.plan.confirmations_max();
+        let finalist = if is_possible { self.race.finalist(&self.plan, &tried) } else { None };
         self.confirming = finalist.map(|arm| Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
         if self.confirming.is_none() || !self.next_experiment() {
             self.confirming = None;
@@ -385,18 +410,16 @@ impl Tuner {
             treatments.push(treatment(base));
         }
         let load = confirming.experiments.len();
-        let left_ms = (self.plan.budget_ms as f64 - self.spent_ms).max(0.0);
         // Time is left for other candidates, which are needed if this one does not certainly hold a limit. An early look
         // would decide the gain, but not the limits.
         let has_limits = !self.plan.goal.limits.is_empty();
-        let is_last = self.confirmations.len() + 1 == CONFIRMATIONS_MAX;
-        let share = if has_limits && !is_last { CONFIRM_SHARE } else { 1.0 };
+        let share = self.plan.confirm_share(self.confirmations.len());
         let loads_left = (self.plan.loads.len() - load) as f64;
         let design = ExperimentDesign {
             slice_ms: self.plan.slice_ms,
             settle_ms: self.plan.settle_ms,
-            budget_ms: (left_ms * share / loads_left) as u64,
-            error_rate: self.plan.error_rate / (self.plan.loads.len() * CONFIRMATIONS_MAX) as f64,
+            budget_ms: (self.left_ms() * share / loads_left) as u64,
+            error_rate: self.plan.error_rate / (self.plan.loads.len() * self.plan.confirmations_max()) as f64,
             looks: if has_limits { 1 } else { 5 },
             ..ExperimentDesign::new(
                 treatment(self.plan.present),
@@ -438,11 +461,18 @@ impl Tuner {
             confirming.experiments.into_iter().map(Switchback::finish).unzip();
         let z = |arms: &'static [usize], limit: &TuneLimit| {
             let of_load =
-                |record: &ExperimentRecord<DeliveryMode>| paired_z(beside_limit(record, arms, limit)).unwrap_or(0.0);
+                |record: &ExperimentRecord<DeliveryMode>| blocked_z(beside_limit(record, arms, limit)).unwrap_or(0.0);
             experiments.iter().map(of_load).fold(f64::NEG_INFINITY, f64::max)
         };
         let limits = &self.plan.goal.limits;
-        let holds_limits = is_complete && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
+        let is_flagged = |record: &ExperimentRecord<DeliveryMode>| {
+            [SliceFlag::RequestsFailed, SliceFlag::Saturated]
+                .into_iter()
+                .any(|flag| record.is_flagged_more_often(CANDIDATE, flag))
+        };
+        let holds_limits = is_complete
+            && !experiments.iter().any(is_flagged)
+            && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
         let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
         let present_misses_limit = limits.iter().any(|limit| of_present(limit) > LIMIT_Z);
         let verdicts = |of: fn(&ContrastVerdict) -> bool| {
@@ -460,18 +490,9 @@ impl Tuner {
         match (holds_limits, present_misses_limit, is_better) {
             (true, _, true) => self.answer(TuneAnswer::Better { mode, gain, against_base }),
             (true, true, false) => self.answer(TuneAnswer::HoldsLimits { mode, gain, against_base }),
-            (true, false, false) => self.answer(TuneAnswer::NoSettingBetter),
-            (false, ..) => self.confirm_next(),
+            _ => self.confirm_next(),
         }
     }
-}
-
-/// Number of slices of each arm in the first confirmation.
-fn confirm_slices(plan: &TunePlan) -> f64 {
-    let arms = if plan.present == DeliveryMode::default() { 3 } else { 4 };
-    let loads = plan.loads.len() as u64;
-    let share = (1.0 - plan.search_share()) * if plan.goal.limits.is_empty() { 1.0 } else { CONFIRM_SHARE };
-    plan.budget_ms as f64 * share / (arms * loads * plan.slice_and_settle_ms()) as f64
 }
 
 /// Arms of the present setting in a confirmation.
@@ -479,17 +500,24 @@ const PRESENT_ARMS: [usize; 2] = [0, 1];
 /// Arm of the candidate in a confirmation.
 const CANDIDATE: usize = 2;
 
-/// Values of a limited quantity under `arms`, each with its bound. The bound of a relative limit is that of the same block.
-fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, f64)> {
+/// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit.
+const READABLE_MIN: f64 = 0.9;
+
+/// Values of a limited quantity under `arms`, each beside its bounds: those of the present setting in the same block, for a
+/// relative limit. Empty if too few slices have a value.
+fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, Vec<f64>)> {
     let value = |slice: &SliceRecord| limit.metric.value(&slice.observation);
-    let present = |block: u32| {
+    let bounds = |block: u32| {
         let slices = record.slices.iter().filter(|slice| slice.block == block && PRESENT_ARMS.contains(&slice.arm));
-        let logs: Vec<f64> = slices.filter_map(|slice| Some(value(slice)?.max(1e-12).ln())).collect();
-        (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+        match limit.relative {
+            true => slices.filter_map(|slice| Some(limit.bound(value(slice)?))).collect(),
+            false => vec![limit.at_most],
+        }
     };
-    let bound = |block: u32| if limit.relative { Some(limit.bound(present(block)?)) } else { Some(limit.at_most) };
-    let of_arms = record.slices.iter().filter(|slice| arms.contains(&slice.arm));
-    of_arms.filter_map(|slice| Some((value(slice)?, bound(slice.block)?))).collect()
+    let of_arms: Vec<&SliceRecord> = record.slices.iter().filter(|slice| arms.contains(&slice.arm)).collect();
+    let readable = of_arms.iter().filter_map(|slice| Some((value(slice)?, bounds(slice.block))));
+    let readable: Vec<(f64, Vec<f64>)> = readable.filter(|(_, bounds)| !bounds.is_empty()).collect();
+    if readable.len() as f64 >= READABLE_MIN * of_arms.len() as f64 { readable } else { Vec::new() }
 }
 
 /// Ratio of the candidate, the first treatment, to `against` by load.

@@ -289,8 +289,10 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
 
 /// The candidates that were not confirmed.
 fn refuted(result: &TuneResult) -> String {
-    let reason =
-        |holds: bool| if holds { "was not better on fresh slices" } else { "was not shown to hold all limits" };
+    let reason = |holds: bool| match holds {
+        true => "was not better on fresh slices",
+        false => "was not shown to hold all limits and to answer all requests in time",
+    };
     let line = |(mode, holds): (String, bool)| format!("  {mode} led the search, but {}\n", reason(holds));
     let candidates = result.confirmations.iter().map(|one| (one.mode.to_string(), one.holds_limits));
     candidates.map(line).collect()

@@ -68,6 +68,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
         let (preview, _) = with_present(&mut plan, preview, &targets)?;
+        check(&plan)?;
         let facts = ProgramsFacts::of(&preview, &targets, load.as_deref(), &judges, None);
         output::data(&plan_text(&plan, &preview, &SubjectFacts::Programs(facts)))?;
         return Ok(None);
