@@ -1,5 +1,5 @@
-//! How good the answers of `quell tune` are in the lab: repeated searches on memcached, Redis and nginx, and then the
-//! whole grid of modes in one interleaved run. `docs/results/tune.md` has the results. Needs root.
+//! How good the answers of `quell tune` are in the lab: repeated searches on memcached, Redis and nginx, then the whole
+//! grid of modes in one interleaved run, and its best modes beside the answers in another. `docs/results/tune.md` has the results. Needs root.
 //!
 //! cargo bench --profile dev -p quell --bench tune_lab -- --quell target/release/quell
 
@@ -25,6 +25,8 @@ const GOAL: &str = "p99<=1x, least cpu";
 const LOAD: &str = "90%";
 const SLICE_MS: u64 = 200;
 const SETTLE_MS: u64 = 10;
+/// Number of modes of the grid that are measured again beside the answers.
+const FINALISTS: usize = 8;
 const CPU: &str = "cpu-us-per-request";
 
 /// Searches in the lab, and compares the answers with the whole grid.
@@ -40,8 +42,11 @@ struct Options {
     #[arg(long, default_value_t = 60)]
     budget: u32,
     /// Slices of each mode in the grid
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 8)]
     blocks: u64,
+    /// Slices of each finalist
+    #[arg(long, default_value_t = 40)]
+    final_blocks: u64,
     /// Directory for the result files; those that exist are not measured again
     #[arg(long, default_value = "target/tune-lab")]
     dir: PathBuf,
@@ -88,16 +93,47 @@ fn main() {
         }
     }
     for subject in &subjects {
-        let file = options.dir.join(format!("{}-grid.json", subject.name));
-        let modes = TuneSpace::default().all();
-        let block_ms = (modes.len() as u64 + 1) * (SLICE_MS + SETTLE_MS);
-        let names: Vec<String> = modes.iter().map(ToString::to_string).collect();
-        let budget = format!("--budget={}s", (options.blocks * block_ms).div_ceil(1000));
-        let grid = ["bench".to_owned(), format!("--modes={}", names.join(",")), format!("--loads={LOAD}"), budget];
-        run(&options, &file, grid.into_iter().chain(subject.options.clone()).collect());
-        let result: ExperimentResult = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        print(subject.name, &result.experiments[0].record, &answers[subject.name]);
+        let grid = TuneSpace::default().all();
+        let of_grid = compared(&options, subject, "grid", &grid, options.blocks);
+        let mut finalists = best(&of_grid, |_| true);
+        finalists.truncate(FINALISTS);
+        finalists.extend(answers[subject.name].iter().flatten().copied());
+        finalists.sort_unstable();
+        finalists.dedup();
+        let of_finalists = compared(&options, subject, "final", &finalists, options.final_blocks);
+        print(subject.name, of_grid.len(), &of_finalists, &answers[subject.name]);
     }
+}
+
+/// Compares modes with `base` in one interleaved run.
+fn compared(
+    options: &Options,
+    subject: &Subject,
+    name: &str,
+    modes: &[DeliveryMode],
+    blocks: u64,
+) -> BTreeMap<DeliveryMode, Ratios> {
+    let file = options.dir.join(format!("{}-{name}.json", subject.name));
+    let block_ms = (modes.len() as u64 + 2) * (SLICE_MS + SETTLE_MS);
+    let names: Vec<String> = modes.iter().map(ToString::to_string).collect();
+    let budget = format!("--budget={}s", (blocks * block_ms).div_ceil(1000));
+    let bench = ["bench".to_owned(), format!("--modes={}", names.join(",")), format!("--loads={LOAD}"), budget];
+    run(options, &file, bench.into_iter().chain(subject.options.clone()).collect());
+    let result: ExperimentResult = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let record = &result.experiments[0].record;
+    let arms = (2..record.design.arms()).filter(|arm| !record.dropped.contains_key(arm));
+    arms.map(|arm| (record.design.treatment(arm).unwrap().setting, Ratios::of(record, arm))).collect()
+}
+
+/// Modes, the best first: those whose p99 is not above that of `base`, by CPU time. Uses the blocks that `counts` selects.
+fn best(of: &BTreeMap<DeliveryMode, Ratios>, counts: fn(u32) -> bool) -> Vec<DeliveryMode> {
+    let mut costs: Vec<(bool, f64, DeliveryMode)> = Vec::new();
+    for (mode, ratios) in of {
+        let (Some(cpu), Some(p99)) = (mean(&ratios.cpu, counts), mean(&ratios.p99, counts)) else { continue };
+        costs.push((p99.ratio > 1.0, cpu.ratio, *mode));
+    }
+    costs.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    costs.into_iter().map(|(_, _, mode)| mode).collect()
 }
 
 /// Answer of a search. `None` if no setting is better than `base`.
@@ -122,10 +158,10 @@ fn run(options: &Options, file: &Path, mut arguments: Vec<String>) {
     assert!(file.exists(), "quell {arguments:?}: {ended}");
 }
 
-/// Logarithms of a mode's ratios to `base` in the same blocks.
+/// Logarithms of a mode's ratios to `base` in the same block, by block.
 struct Ratios {
-    cpu: Vec<f64>,
-    p99: Vec<f64>,
+    cpu: BTreeMap<u32, f64>,
+    p99: BTreeMap<u32, f64>,
 }
 
 impl Ratios {
@@ -133,75 +169,81 @@ impl Ratios {
         let of_block = |arm: usize, block: u32| {
             record.slices.iter().find(|slice| slice.arm == arm && slice.block == block).map(|slice| &slice.observation)
         };
+        let blocks = record.slices.iter().map(|slice| slice.block + 1).max().unwrap_or(0);
         let ratio = |value: fn(&SliceObservation) -> Option<f64>| {
-            let blocks = 0..record.slices.iter().map(|slice| slice.block + 1).max().unwrap_or(0);
-            let of_arm = blocks.filter_map(|block| {
+            let of_block = |block: u32| {
                 let bases: Vec<f64> = [0, 1].iter().filter_map(|base| value(of_block(*base, block)?)).collect();
                 let base = bases.iter().map(|value| value.ln()).sum::<f64>() / bases.len() as f64;
-                Some(value(of_block(arm, block)?)?.ln() - base)
-            });
-            of_arm.filter(|log| log.is_finite()).collect()
+                let log = value(of_block(arm, block)?)?.ln() - base;
+                log.is_finite().then_some((block, log))
+            };
+            (0..blocks).filter_map(of_block).collect()
         };
         let p99 = |slice: &SliceObservation| slice.latency.as_ref()?.quantile(0.99).map(|ns| ns as f64);
         Self { cpu: ratio(|slice| slice.metric(CPU)), p99: ratio(p99) }
     }
+}
 
-    /// Those of every other block, beginning with this one.
-    fn half(&self, first: usize) -> Self {
-        let half = |logs: &[f64]| logs.iter().skip(first).step_by(2).copied().collect();
-        Self { cpu: half(&self.cpu), p99: half(&self.p99) }
+/// Geometric mean of ratios, and its interval of twice the standard error.
+struct Mean {
+    ratio: f64,
+    low: f64,
+    high: f64,
+}
+
+impl std::fmt::Display for Mean {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} ({:.2} to {:.2})", self.ratio, self.low, self.high)
     }
 }
 
-/// Geometric mean of ratios, with twice its standard error as a factor.
-fn mean(logs: &[f64]) -> (f64, f64) {
+/// Mean over the blocks that `counts` selects. `None` with fewer than three values.
+fn mean(logs: &BTreeMap<u32, f64>, counts: fn(u32) -> bool) -> Option<Mean> {
+    let logs: Vec<f64> = logs.iter().filter(|(block, _)| counts(**block)).map(|(_, log)| *log).collect();
     let count = logs.len() as f64;
     let mean = logs.iter().sum::<f64>() / count;
     let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-    (mean.exp(), (2.0 * (variance / count).sqrt()).exp())
+    let error = 2.0 * (variance / count).sqrt();
+    (logs.len() >= 3).then(|| Mean { ratio: mean.exp(), low: (mean - error).exp(), high: (mean + error).exp() })
 }
 
-/// The best mode of the grid, from every other block, and each answer beside it, from the blocks between these, so that
-/// luck does not choose the mode and measure it too.
-fn print(server: &str, record: &ExperimentRecord<DeliveryMode>, answers: &[Option<DeliveryMode>]) {
-    let arms = (2..record.design.arms()).filter(|arm| !record.dropped.contains_key(arm));
-    let of_arm = |arm: usize| (record.design.treatment(arm).unwrap().setting, Ratios::of(record, arm));
-    let grid: BTreeMap<DeliveryMode, Ratios> = arms.map(of_arm).collect();
-    let cost = |ratios: &Ratios| (mean(&ratios.p99).0 > 1.0, mean(&ratios.cpu).0);
-    let halves = grid.iter().map(|(mode, ratios)| (*mode, cost(&ratios.half(0))));
-    let best = halves.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).unwrap().0;
-    let text = |logs: &[f64]| {
-        let (ratio, factor) = mean(logs);
-        format!("{ratio:.2} ({:.2} to {:.2})", ratio / factor, ratio * factor)
-    };
-    println!("\n{server}: {} modes of the grid, {} slices of each", grid.len(), grid[&best].cpu.len());
-    println!("| mode | answers | CPU of base | p99 of base | CPU of the grid's best, other blocks |");
+const EVERY: fn(u32) -> bool = |_| true;
+const EVEN: fn(u32) -> bool = |block| block.is_multiple_of(2);
+const ODD: fn(u32) -> bool = |block| !block.is_multiple_of(2);
+
+/// The best mode of the finalists, from the even blocks, and each answer beside it, from the odd blocks, so that luck does
+/// not choose the mode and measure it too.
+fn print(server: &str, grid: usize, of: &BTreeMap<DeliveryMode, Ratios>, answers: &[Option<DeliveryMode>]) {
+    let best = best(of, EVEN)[0];
+    println!("\n{server}: {grid} modes in the grid, {} slices of each of {} finalists", of[&best].cpu.len(), of.len());
+    println!("| mode | answers | CPU of base | p99 of base | CPU of the best |");
     println!("| --- | --- | --- | --- | --- |");
     let mut counted: BTreeMap<Option<DeliveryMode>, usize> = BTreeMap::new();
     answers.iter().for_each(|answer| *counted.entry(*answer).or_default() += 1);
     counted.entry(Some(best)).or_default();
-    let mut reached = 0;
+    let text = |mean: Option<Mean>| mean.map_or("-".to_owned(), |mean| mean.to_string());
+    let (mut reached, mut shown) = (0, 0);
     for (answer, count) in counted {
-        let best = grid[&best].half(1);
-        let ratios = answer.and_then(|mode| grid.get(&mode));
-        let name = answer.map_or("base (no setting is better)".to_owned(), |mode| mode.to_string());
-        let regret = |of: Option<&Ratios>| -> Vec<f64> {
-            let of = of.map(|ratios| ratios.half(1).cpu);
-            best.cpu.iter().enumerate().map(|(at, best)| of.as_ref().map_or(0.0, |of| of[at]) - best).collect()
+        let name = answer.map_or("base (no setting is better)".to_owned(), |mode| format!("`{mode}`"));
+        let ratios = answer.and_then(|mode| of.get(&mode));
+        let regret: BTreeMap<u32, f64> = of[&best]
+            .cpu
+            .iter()
+            .filter_map(|(block, best)| Some((*block, ratios.map_or(Some(&0.0), |of| of.cpu.get(block))? - best)))
+            .collect();
+        let regret = text(mean(&regret, ODD));
+        let means = ratios.and_then(|of| Some((mean(&of.cpu, EVERY)?, mean(&of.p99, EVERY)?)));
+        let Some((cpu, p99)) = means else {
+            println!("| {name} | {count} | 1 | 1 | {regret} |");
+            continue;
         };
-        match ratios {
-            Some(ratios) => {
-                let (cpu, p99) = (mean(&ratios.cpu).0, mean(&ratios.p99).0);
-                reached += if p99 <= 0.5 || cpu <= 0.85 && p99 <= 1.0 { count } else { 0 };
-                println!(
-                    "| `{name}` | {count} | {} | {} | {} |",
-                    text(&ratios.cpu),
-                    text(&ratios.p99),
-                    text(&regret(Some(ratios)))
-                );
-            }
-            None => println!("| {name} | {count} | 1 | 1 | {} |", text(&regret(None))),
-        }
+        reached += if p99.ratio <= 0.5 || cpu.ratio <= 0.85 && p99.ratio <= 1.0 { count } else { 0 };
+        shown += if p99.high <= 0.5 || cpu.high <= 0.85 && p99.high <= 1.0 { count } else { 0 };
+        println!("| {name} | {count} | {cpu} | {p99} | {regret} |");
     }
-    println!("half the p99 of base, or 15 % less CPU at no worse p99: {reached} of {} searches", answers.len());
+    println!(
+        "half the p99 of base, or 15 % less CPU at no worse p99: {reached} of {} answers; {shown} also at the worse end \
+         of the intervals",
+        answers.len()
+    );
 }
