@@ -78,6 +78,22 @@ fn sampled_polls_decide_about_suspension_and_stalls() {
 }
 
 #[test]
+fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
+    let (mut later, earlier) = (healthy(), snapshot(&before()));
+    set(&mut later, "/namespaces/0/ip-rx-packets", json!(1_000_000));
+    let now = snapshot(&later);
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let found = |packets: u64| {
+        let polls = PollsByPoller { timer: packets, ..PollsByPoller::default() };
+        let sample = QueueSample { polls, packets, ..QueueSample::default() };
+        let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
+        report.findings.iter().find(|finding| finding.id == "stalled-queue").map(|finding| finding.severity)
+    };
+    assert_eq!(found(0), Some(Severity::Serious));
+    assert_eq!(found(1), None, "samples decide about a queue whose packets were polled");
+}
+
+#[test]
 fn harmless_edits_do_not_cause_the_finding() {
     for HarmlessEdit { rule, reason, now } in snapshots::harmless_edits() {
         let mut edited = healthy();

@@ -60,14 +60,18 @@ struct queue {
 	__u64 program_found_suspended;
 	__u64 empty;
 	__u64 budget_exhausted;
-	__u64 reserved; /* so that waits begins a cache line */
+	__u64 stalled_polls; /* polls that found packets after STALLED_NS without a poll and with the interrupt masked */
 
+	/* Begins a cache line. */
 	__u64 waits[WAITS];
 };
 
 #define ENABLED 1    /* the last poll enabled the interrupt */
 #define EXPOSED 2    /* the interrupt was enabled at some time since emptied_at */
 #define FULL 4       /* the last poll used its whole budget */
+
+/* src/wait.rs has the same value. */
+#define STALLED_NS 50000000ULL
 
 /* Arrays, because the verifier inlines their lookups. */
 struct {
@@ -316,6 +320,9 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		napi_watchdog = (__u64)napi->timer.function;
 	} else {
 		since = now - queue->timed_at;
+		/* A poll that left the interrupt masked has read the clock, so timed_at is its end. */
+		if (!(flags & ENABLED) && since >= STALLED_NS && work)
+			add(queue->stalled_polls, 1);
 		if (flags & ENABLED) {
 			add(queue->enabled_ns, since);
 		} else if (poller == PROGRAM && is_suspended(napi, deferral, now)) {

@@ -23,6 +23,7 @@ const SUSPENDED_NS: usize = 19;
 const FOUND_SUSPENDED: usize = 20;
 const EMPTY: usize = 21;
 const BUDGET_EXHAUSTED: usize = 22;
+const STALLED_POLLS: usize = 23;
 const WAITS: usize = 24;
 /// Size of `struct queue` in words of 64 bits.
 pub(crate) const WORDS: usize = WAITS + BUCKETS;
@@ -131,7 +132,10 @@ impl PollCounters {
             enabled_ns: between(ENABLED_NS),
             masked_ns: between(MASKED_NS),
             suspended_ns: between(SUSPENDED_NS),
-            wait: WaitBounds::of(&waits, between(WAIT_NS), between(INTERRUPT_PACKETS)),
+            wait: WaitBounds {
+                stalled_polls: between(STALLED_POLLS),
+                ..WaitBounds::of(&waits, between(WAIT_NS), between(INTERRUPT_PACKETS))
+            },
         }
     }
 }

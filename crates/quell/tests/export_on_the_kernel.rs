@@ -412,10 +412,25 @@ fn the_textfile_is_replaced_at_once_and_readable_by_everybody() {
 }
 
 #[test]
+fn the_first_scrape_is_complete_or_an_error() {
+    let (_exporter, address) = started(&[]);
+    let first = answer(
+        address,
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+    );
+    let is_complete = first.starts_with("HTTP/1.1 200") && first.ends_with("# EOF\n");
+    assert!(is_complete || first.starts_with("HTTP/1.1 503"), "{first}");
+}
+
+#[test]
 fn only_two_paths_and_two_methods_are_served() {
     let (_exporter, address) = started(&[]);
     let status = |request: &str| answer(address, request.as_bytes()).lines().next().unwrap_or_default().to_owned();
     assert_eq!(status("GET / HTTP/1.0\r\n\r\n"), "HTTP/1.0 200 OK");
+    wait_until(|| match status("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").as_str() {
+        "HTTP/1.1 200 OK" => Ok(()),
+        other => Err(other.to_owned()),
+    });
     assert_eq!(status("HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 200 OK");
     assert_eq!(status("GET /../etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 404 Not Found");
     assert_eq!(status("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");

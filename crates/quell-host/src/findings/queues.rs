@@ -19,12 +19,13 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Detected if sampled polls show that packets can have waited for 50 ms in the ring of a queue. Without \
-                  CAP_BPF and CAP_PERFMON, or for snapshots from files: detected if a device with a queue that allows suspension counted at least \
-                  64 received packets, but its namespace received no IP packet between two snapshots. Needs a device that counts \
-                  arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP programs \
-                  consume packets before the stack. Any poll of the queue frees it immediately; the lasting fix is a \
-                  program that returns to epoll_wait with a timeout above 0.",
+    explanation: "Detected if sampled polls show that packets can have waited for 50 ms in the ring of a queue. If no \
+                  sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
+                  files: detected if a device with a queue that allows suspension counted at least 64 received \
+                  packets, but its namespace received no IP packet between two snapshots. This needs a device that \
+                  counts arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP \
+                  programs consume packets before the stack. Any poll of the queue frees it immediately; the lasting \
+                  fix is a program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
     examine: stalled,
 };
@@ -35,8 +36,10 @@ const ARRIVALS_TO_JUDGE: u64 = 64;
 
 fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let sampled = query.napis().filter_map(|(device, napi)| of_sampled(query, device, napi));
+    // Samples of queues that nobody polls show nothing, but the device may have counted packets.
+    let found_packets = |napi: &SnapshotNapi| query.polls(napi.id).is_some_and(|sample| sample.packets > 0);
     let devices = query.now.devices.iter();
-    let others = devices.filter(|device| device.napis.known_elements().all(|napi| query.polls(napi.id).is_none()));
+    let others = devices.filter(|device| !device.napis.known_elements().any(found_packets));
     sampled.chain(others.filter_map(|device| of_stalled(query, device))).collect()
 }
 

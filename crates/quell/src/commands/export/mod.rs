@@ -44,11 +44,12 @@ pub(crate) struct ExportArgs {
     interval: Duration,
 }
 
-/// The latest exposition, shared with the server and with the responses that are being sent.
-type Shared = Arc<RwLock<Served>>;
+/// The latest exposition, shared with the server and with the responses that are being sent. Absent before the first
+/// update.
+type Shared = Arc<RwLock<Option<Served>>>;
 
 /// An exposition whose texts are shared by all responses.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Served {
     open_metrics: Bytes,
     text: Bytes,
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
         let exposition = encode(&totals);
         match &args.textfile {
             Some(directory) => write_textfile(directory, &exposition.text)?,
-            None => *shared.write().unwrap_or_else(PoisonError::into_inner) = exposition.into(),
+            None => *shared.write().unwrap_or_else(PoisonError::into_inner) = Some(exposition.into()),
         }
         pause = args.interval;
     }

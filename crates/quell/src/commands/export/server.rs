@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -35,6 +35,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
+const TOO_EARLY: &[u8] = b"no values yet: the first update follows within a second\n";
 const PAGE: &str = "<!doctype html><title>quell export</title><a href=\"/metrics\">metrics</a>\n";
 
 /// Listens, and serves in another thread from then on. Returns the address with the port that the kernel chose for 0.
@@ -83,7 +84,7 @@ async fn serve(connection: TcpStream, shared: Shared) {
     let _ = http.serve_connection(TokioIo::new(connection), respond).await;
 }
 
-fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+fn respond<B>(request: &Request<B>, shared: &Shared) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, TEXT, Bytes::from_static(b"only GET and HEAD\n"));
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -91,7 +92,10 @@ fn respond(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>
     }
     match request.uri().path() {
         "/metrics" => {
-            let exposition = shared.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let latest = shared.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(exposition) = latest else {
+                return plain(StatusCode::SERVICE_UNAVAILABLE, TEXT, Bytes::from_static(TOO_EARLY));
+            };
             let accepts = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("openmetrics-text"));
             match request.headers().get_all(ACCEPT).iter().any(accepts) {
                 true => plain(StatusCode::OK, OPEN_METRICS, exposition.open_metrics),
@@ -108,4 +112,24 @@ fn plain(status: StatusCode, content_type: &'static str, body: Bytes) -> Respons
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Served;
+    use super::*;
+
+    fn scrape(shared: &Shared) -> (StatusCode, Option<HeaderValue>) {
+        let request = Request::builder().uri("/metrics").header(ACCEPT, OPEN_METRICS).body(()).unwrap();
+        let response = respond(&request, shared);
+        (response.status(), response.headers().get(CONTENT_TYPE).cloned())
+    }
+
+    #[test]
+    fn a_scrape_before_the_first_update_fails_instead_of_being_empty() {
+        let shared: Shared = Arc::default();
+        assert_eq!(scrape(&shared), (StatusCode::SERVICE_UNAVAILABLE, Some(HeaderValue::from_static(TEXT))));
+        *shared.write().unwrap() = Some(Served { open_metrics: Bytes::from_static(b"# EOF\n"), text: Bytes::new() });
+        assert_eq!(scrape(&shared), (StatusCode::OK, Some(HeaderValue::from_static(OPEN_METRICS))));
+    }
 }

@@ -13,7 +13,8 @@ pub(super) struct QueueKey {
     pub(super) namespace: Option<u64>,
     /// Name of the device.
     pub(super) device: String,
-    /// Numbers of the receive queues, separated by commas. Without receive queues, the NAPI ID.
+    /// Numbers of the receive queues, separated by commas. `napi-` and a number without known receive queues: the position
+    /// among the instances of the device in ascending order of NAPI ID.
     pub(super) queue: String,
 }
 
@@ -86,7 +87,7 @@ impl Totals {
 
     /// Adds a report.
     pub(super) fn add(&mut self, report: &IntervalReport) {
-        let keys: Vec<QueueKey> = report.queues.iter().map(|queue| self.key(queue)).collect();
+        let keys: Vec<QueueKey> = report.queues.iter().map(|queue| self.key(queue, &report.queues)).collect();
         self.queues.retain(|key, _| keys.contains(key));
         for (key, queue) in keys.into_iter().zip(&report.queues) {
             self.queues.entry(key).or_default().add(queue);
@@ -120,13 +121,18 @@ impl Totals {
         Some(namespace).filter(|namespace| *namespace != self.own_namespace)
     }
 
-    fn key(&self, queue: &ObservedQueue) -> QueueKey {
+    /// Key of one of these queues. It does not contain the NAPI ID, which changes when the device creates its instances
+    /// again.
+    fn key(&self, queue: &ObservedQueue, all: &[ObservedQueue]) -> QueueKey {
         let numbers: Vec<String> = queue.rx_queues.iter().map(ToString::to_string).collect();
-        QueueKey {
-            namespace: self.label(queue.namespace),
-            device: queue.device.clone(),
-            queue: if numbers.is_empty() { format!("napi{}", queue.napi) } else { numbers.join(",") },
-        }
+        let precedes = |other: &&ObservedQueue| {
+            (other.namespace, &other.device) == (queue.namespace, &queue.device) && other.napi < queue.napi
+        };
+        let queue_label = match numbers.is_empty() {
+            true => format!("napi-{}", all.iter().filter(precedes).count()),
+            false => numbers.join(","),
+        };
+        QueueKey { namespace: self.label(queue.namespace), device: queue.device.clone(), queue: queue_label }
     }
 }
 
@@ -216,6 +222,36 @@ pub(super) mod tests {
         assert_eq!((queue.napi, queue.cpu_ns), (NapiId::from_kernel(8_200), Some(4_000_000_000)));
         assert_eq!(queue.stalls, Some(1), "one of two reports");
         assert_eq!((queue.sample.unwrap().packets, queue.wait_sum_ns), (15, 15_000));
+    }
+
+    #[test]
+    fn without_receive_queues_the_label_stays_and_the_counters_continue_when_napi_ids_change() {
+        // Not in order of NAPI ID, and with another device and another namespace in between.
+        let report = |ids: [u32; 2]| {
+            let unlinked = |napi, packets| {
+                let [queue] = <[_; 1]>::try_from(report(napi, Some(packets)).queues).unwrap();
+                ObservedQueue { rx_queues: Vec::new(), ..queue }
+            };
+            let device = ObservedQueue { device: "eth1".to_owned(), ..unlinked(8_000, 7) };
+            let namespace = ObservedQueue { namespace: 8, ..unlinked(8_001, 9) };
+            let queues = vec![unlinked(ids[1], 100), device, namespace, unlinked(ids[0], 10)];
+            IntervalReport { queues, ..report(8_193, Some(0)) }
+        };
+        let mut totals = Totals::new(7);
+        totals.add(&report([8_193, 8_194]));
+        totals.add(&report([8_300, 8_301]));
+        let shown = totals.queues.iter().map(|(key, queue)| {
+            (key.namespace, key.device.as_str(), key.queue.as_str(), queue.sample.map_or(0, |sample| sample.packets))
+        });
+        assert_eq!(
+            shown.collect::<Vec<_>>(),
+            [
+                (None, "eth0", "napi-0", 20),
+                (None, "eth0", "napi-1", 200),
+                (None, "eth1", "napi-0", 14),
+                (Some(8), "eth0", "napi-0", 18),
+            ]
+        );
     }
 
     #[test]
