@@ -40,7 +40,7 @@ pub struct TrialCounters {
     pub wait_mean_ns: Option<u64>,
     /// 99th percentile of that bound in the queue where it is largest, in nanoseconds.
     pub wait_p99_ns: Option<u64>,
-    /// Number of queues in which a packet can have waited for [`quell_sampler::STALLED_NS`].
+    /// Number of queues that nobody polled for [`quell_sampler::STALLED_NS`] while packets waited.
     pub stalls: Option<u64>,
     /// Number of packets that the devices of server and generator dropped, in both directions.
     pub drops: Option<u64>,

@@ -75,8 +75,8 @@ pub struct ObservedQueue {
     pub sample: Option<QueueSample>,
     /// Why this instance is not sampled although others are; null otherwise.
     pub unsampled: Option<Unsampled>,
-    /// Whether a packet that was polled during the interval can have waited for 50 ms, which is longer than the
-    /// suspension timeout of all modes. Null without samples.
+    /// Whether a poll during the interval found packets after 50 ms or more without a poll, with the interrupt masked.
+    /// Null without samples.
     pub stalled: Option<bool>,
 }
 

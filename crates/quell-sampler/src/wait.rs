@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A queue has stalled if nobody polls it for this long while its interrupt is masked, and the next poll finds packets.
-/// It is longer than the suspension timeout of all modes. `bpf/sampler.bpf.c` has the same value.
+/// It is longer than the default suspension timeout, 20 ms. `bpf/sampler.bpf.c` has the same value.
 pub const STALLED_NS: u64 = 50_000_000;
 
 /// Number of buckets.

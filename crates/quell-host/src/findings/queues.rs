@@ -2,9 +2,10 @@
 
 use quell_linux::NapiId;
 use quell_mode::PartialNapiSettings;
+use quell_sampler::STALLED_NS;
 
 use super::fix::Fix;
-use super::text::time_text;
+use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi};
@@ -19,7 +20,7 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Detected if sampled polls show that packets can have waited for 50 ms in the ring of a queue. If no \
+    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. If no \
                   sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
                   files: detected if a device with a queue that allows suspension counted at least 64 received \
                   packets, but its namespace received no IP packet between two snapshots. This needs a device that \
@@ -46,12 +47,15 @@ fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 /// A queue whose polls were sampled.
 fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let wait = &query.polls(napi.id)?.wait;
-    let waited = wait.max_ns.filter(|_| wait.has_stalled())?;
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
-    Some(Observation {
+    wait.has_stalled().then(|| Observation {
         severity: Severity::Serious,
         nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-        seen: format!("packets can have waited for {} in the ring", time_text(waited)),
+        seen: format!(
+            "{} found packets after {} or more without a poll",
+            counted(wait.stalled_polls as usize, "poll"),
+            time_text(STALLED_NS)
+        ),
         fix: vec![Fix::advice(LET_IT_WAIT)],
     })
 }

@@ -4,9 +4,7 @@ use quell_host::attach::Attachment;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::effect_watch::{EffectChange, EffectWatch};
 
-/// Judges the queues of an attachment. Without the privilege to count polls it does nothing: [`Stalls`] reports this.
-///
-/// [`Stalls`]: super::stalls::Stalls
+/// Judges the queues of an attachment, until polls cannot be counted.
 #[derive(Default)]
 pub(crate) struct Effects {
     watch: EffectWatch,
@@ -19,9 +17,13 @@ impl Effects {
         if self.blind {
             return Vec::new();
         }
-        let changes = self.watch.look(&attachment.request(), attachment.queues());
-        self.blind = changes.is_err();
-        changes.iter().flatten().map(in_words).collect()
+        match self.watch.look(&attachment.request(), attachment.queues()) {
+            Ok(changes) => changes.iter().map(in_words).collect(),
+            Err(error) => {
+                self.blind = true;
+                vec![format!("whether the mode is in effect is not watched: {error}")]
+            }
+        }
     }
 }
 

@@ -127,7 +127,11 @@ impl Snapshot {
             polls(totals),
             counter("queue_packets", "Packets that polls reported as work", &|queue| Some(queue.sample?.packets)),
             counter("queue_empty_polls", "Polls without packets", &|queue| Some(queue.sample?.empty)),
-            counter("queue_stalls", "Updates in which packets can have waited for 50 ms", &|queue| queue.stalls),
+            counter(
+                "queue_stalls",
+                "Polls that found packets after 50 ms without a poll, with the interrupt masked",
+                &|queue| queue.stalls,
+            ),
             in_seconds(
                 "queue_cpu",
                 "CPU time of polls in softirqs and in the NAPI thread",

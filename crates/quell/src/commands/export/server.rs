@@ -2,6 +2,7 @@
 //!
 //! hyper, because it bounds the time of the header and the size of a request; servers with a thread per connection do not.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
@@ -17,14 +18,14 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use crate::exit::{Exit, Failure};
 
-/// Connections that are served at the same time. Others wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 32;
+/// Connections that are served at the same time. The oldest one is closed for another.
+const CONNECTIONS_MAX: usize = 64;
 /// Time for the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a connection, so that a reader that stops reading is dropped.
@@ -56,16 +57,21 @@ pub(super) fn start(address: SocketAddr, shared: Shared) -> Result<SocketAddr, F
 }
 
 async fn accept(listener: TcpListener, shared: Shared) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut served: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((connection, _)) => {
+                served.retain(|one| !one.is_finished());
+                // Silent clients must not keep others out. A response takes far less time than this many new connections.
+                if served.len() == CONNECTIONS_MAX
+                    && let Some(oldest) = served.pop_front()
+                {
+                    oldest.abort();
+                }
                 let shared = Arc::clone(&shared);
-                tokio::spawn(async move {
+                served.push_back(tokio::spawn(async move {
                     let _ = timeout(CONNECTION_TIMEOUT, serve(connection, shared)).await;
-                    drop(place);
-                });
+                }));
             }
             // Too many open files, for example: others may close some.
             Err(_) => sleep(Duration::from_millis(100)).await,

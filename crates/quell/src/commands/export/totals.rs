@@ -49,7 +49,7 @@ pub(super) struct QueueTotals {
     pub(super) wait_p99_ns: Option<u64>,
     /// CPU time of polls in softirqs and in the NAPI thread, in nanoseconds. Absent if it was never measured.
     pub(super) cpu_ns: Option<u64>,
-    /// Reports in which the queue had stalled. Absent if polls were never sampled.
+    /// Polls that ended a stall. Absent if polls were never sampled.
     pub(super) stalls: Option<u64>,
 }
 
@@ -147,7 +147,7 @@ impl QueueTotals {
     fn add(&mut self, queue: &ObservedQueue) {
         self.napi = Some(queue.napi);
         add(&mut self.cpu_ns, queue.cpu_ns());
-        add(&mut self.stalls, queue.stalled.map(u64::from));
+        add(&mut self.stalls, queue.sample.map(|sample| sample.wait.stalled_polls));
         self.wait_p99_ns = queue.sample.and_then(|sample| sample.wait.p99_ns);
         let Some(new) = queue.sample else { return };
         self.wait_sum_ns += new.wait.mean_ns.unwrap_or(0) * new.wait.packets;
@@ -179,7 +179,13 @@ pub(super) mod tests {
             polls: PollsByPoller { timer: packets, ..PollsByPoller::default() },
             packets,
             softirq_ns: Some(2_000_000_000),
-            wait: WaitBounds { packets, mean_ns: Some(1_000), p99_ns: Some(2_000_000), ..WaitBounds::default() },
+            wait: WaitBounds {
+                packets,
+                mean_ns: Some(1_000),
+                p99_ns: Some(2_000_000),
+                stalled_polls: packets / 5,
+                ..WaitBounds::default()
+            },
             ..QueueSample::default()
         });
         let queue = ObservedQueue {
@@ -191,7 +197,7 @@ pub(super) mod tests {
             thread_ns: None,
             sample,
             unsampled: None,
-            stalled: packets.map(|packets| packets == 5),
+            stalled: sample.map(|sample| sample.wait.has_stalled()),
         };
         let device = ObservedDevice {
             namespace: 7,
@@ -220,7 +226,7 @@ pub(super) mod tests {
         let (key, queue) = totals.queues.first_key_value().unwrap();
         assert_eq!((key.namespace, key.device.as_str(), key.queue.as_str()), (None, "eth0", "3"));
         assert_eq!((queue.napi, queue.cpu_ns), (NapiId::from_kernel(8_200), Some(4_000_000_000)));
-        assert_eq!(queue.stalls, Some(1), "one of two reports");
+        assert_eq!(queue.stalls, Some(3), "2 and 1");
         assert_eq!((queue.sample.unwrap().packets, queue.wait_sum_ns), (15, 15_000));
     }
 

@@ -236,7 +236,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_linux::{NapiId, Pid};
-    use quell_sampler::{PollsByPoller, QueueSample, STALLED_NS, Unsampled, WaitBounds};
+    use quell_sampler::{PollsByPoller, QueueSample, Unsampled, WaitBounds};
 
     use super::*;
 
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn stalls_and_drops_have_a_line_only_if_there_are_some() {
         assert!(!text(&report(None, None)).contains("dropped"));
-        let wait = WaitBounds { max_ns: Some(STALLED_NS), ..WaitBounds::default() };
+        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
         let mut report = report(Some(QueueSample { wait, ..QueueSample::default() }), None);
         report.devices[0].rx_dropped = Some(24);
         let shown = text(&report);
