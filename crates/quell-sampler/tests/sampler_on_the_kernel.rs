@@ -13,7 +13,7 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::Trigger;
 use quell_linux::netdev::{NapiThreading, PartialNapiSettings};
 use quell_linux::proc::ProcRoot;
-use quell_sampler::{QueueSample, Sampler, SamplerError, Unsampled};
+use quell_sampler::{QueueSample, STALLED_NS, Sampler, SamplerError, Unsampled};
 use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram};
 use quell_test_support::{Lacks, skip, wait_until};
 
@@ -188,6 +188,40 @@ fn of_a_waiting_program(test: &str, busy_poll_budget: u16, napi: PartialNapiSett
         program.has_event_within(Duration::from_millis(1));
     }
     Some(sample(&sampler, lab.napis[0]))
+}
+
+#[test]
+fn a_queue_that_nobody_polled_has_stalled_and_a_saturated_one_has_not() {
+    /// More than the polls of this test find.
+    const IN_THE_RING: u8 = 100;
+    const STALLED: Duration = Duration::from_nanos(STALLED_NS);
+    let Some(lab) = TestLab::raise("smp-stall", 1) else { return };
+    let Some(mut sampler) = sampler_of(&lab.napis) else { return };
+    let mut program = UdpProgram::start(&lab, Trigger::Edge);
+    // Each poll of the program finds one packet, and leaves the others in the ring.
+    program.set_epoll(EpollParams { busy_poll_budget: 1, ..PREFER });
+    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(60_000_000_000), ..DEFERRING });
+    wait_until(|| {
+        sampler.select(BTreeSet::new()).unwrap();
+        sampler.select(lab.napis.iter().copied().collect()).unwrap();
+        // Ends after a time without a poll, with a datagram in the ring.
+        program.hold();
+        (0..IN_THE_RING).for_each(|word| program.send(word));
+        assert!(program.has_event_within(ARRIVES_WITHIN));
+        let (held, since) = (sampler.read().unwrap().remove(&lab.napis[0]).unwrap(), Instant::now());
+        (0..5).for_each(|_| assert!(program.has_event_within(ARRIVES_WITHIN)));
+        let saturated = sampler.read().unwrap()[&lab.napis[0]].since(Some(&held));
+        let elapsed = since.elapsed();
+        while program.receives_within(Duration::from_millis(1)).is_some() {}
+        let held = held.since(None);
+        assert!(held.wait.has_stalled(), "{held:?}");
+        if elapsed >= STALLED || saturated.budget_exhausted < saturated.polls.total() {
+            return Err(format!("the queue was not saturated: {elapsed:?}, {saturated:?}"));
+        }
+        assert!(saturated.wait.max_ns >= Some(STALLED_NS), "{saturated:?}");
+        assert!(!saturated.wait.has_stalled(), "{saturated:?}");
+        Ok(())
+    });
 }
 
 #[test]
