@@ -149,10 +149,10 @@ fn a_mode_that_violates_a_guard_is_abandoned_and_not_set_again() {
     assert!(stdout.contains("abandoned: p99>1000us"), "{stdout}");
     let result = stage.result();
     let arms = result["search"]["arms"].as_array().unwrap();
-    let suspended: Vec<_> = arms.iter().filter(|arm| arm["mode"].as_str().unwrap().starts_with("suspend")).collect();
-    assert!(!suspended.is_empty());
-    for arm in suspended {
-        assert_eq!((&arm["state"]["kind"], &arm["slices"]), (&"violated-guard".into(), &0.into()), "{arm}");
+    let suspended = || arms.iter().filter(|arm| arm["mode"].as_str().unwrap().starts_with("suspend"));
+    assert!(suspended().any(|arm| arm["state"]["kind"] == "violated-guard"), "{arms:?}");
+    for arm in suspended() {
+        assert_eq!(arm["slices"], 0, "a slice that violates a guard is not one of the search: {arm}");
     }
     stage.assert_as_before();
 }
