@@ -358,7 +358,7 @@ mod tests {
             "quell_queue_wait_bound_p99_seconds{device=\"eth0\",queue=\"3\"} 0.002",
             "quell_queue_info{device=\"eth0\",queue=\"3\",napi_id=\"8193\"} 1.0",
             "quell_queue_cpu_seconds_total{device=\"eth0\",queue=\"3\"} 2.0",
-            "quell_queue_stalls_total{device=\"eth0\",queue=\"3\"} 0",
+            "quell_queue_stalls_total{device=\"eth0\",queue=\"3\"} 2",
             "quell_device_rx_dropped_total{device=\"eth0\"} 2",
             "# EOF",
         ] {
