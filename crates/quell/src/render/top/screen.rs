@@ -83,13 +83,24 @@ impl Palette {
 /// Draws the state.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     let palette = Palette::new(colour);
+    // The help needs nearly all rows of a small terminal.
+    let head_rows = match (state.page, state.report.as_ref().and_then(|report| report.polls_unknown.as_ref())) {
+        (Page::Help, _) if state.report.is_some() => 0,
+        (_, None) => 3,
+        // The reason may need further rows.
+        (_, Some(_)) => 6,
+    };
     let [head, body, foot] =
-        Layout::vertical([Constraint::Length(3), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        Layout::vertical([Constraint::Length(head_rows), Constraint::Min(0), Constraint::Length(1)])
+            .areas(frame.area());
     let Some(report) = &state.report else {
         frame.render_widget(Paragraph::new("quell top: waiting for the first interval"), head);
         return;
     };
-    frame.render_widget(Paragraph::new(summary(report, palette)), head);
+    let text = Paragraph::new(summary(report, palette));
+    // Stalls and drops stay on the third line if the shares of polls are too long for the second one.
+    let text = if report.polls_unknown.is_some() { text.wrap(Wrap { trim: true }) } else { text };
+    frame.render_widget(text, head);
     match state.page {
         Page::Tables => tables(frame, body, state, palette),
         Page::Details => details(frame, body, state, palette),
@@ -327,8 +338,11 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let Some(sample) = &queue.sample else {
-        let why = queue.unsampled.map_or_else(String::new, |why| format!(": {why}"));
-        return frame.render_widget(Paragraph::new(format!("polls unknown{why}")), inner);
+        let of_all = state.report.as_ref().and_then(|report| report.polls_unknown.as_deref()).map(on_one_line);
+        let why = queue.unsampled.map(|why| why.to_string()).or(of_all);
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        let text = Paragraph::new(format!("polls unknown{why}")).wrap(Wrap { trim: true });
+        return frame.render_widget(text, inner);
     };
     let of_polls = |count: u64| percent(count, sample.polls.total());
     let per_s = |count: u64| rate(count as f64 / seconds);
@@ -615,6 +629,27 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
+    }
+
+    #[test]
+    fn the_help_fits_a_terminal_of_80_columns_and_24_rows() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        state.page = Page::Help;
+        let shown = lines(&state, 80, 24);
+        for line in KEYS.lines().chain(LEGEND.lines()) {
+            assert!(shown.iter().any(|row| row == line), "{line}\n{shown:#?}");
+        }
+    }
+
+    #[test]
+    fn a_long_reason_why_polls_are_unknown_is_complete_in_the_head_and_in_details() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        let report = state.report.as_mut().unwrap();
+        report.polls_unknown = Some(format!("{}the end", "a reason of many words ".repeat(7)));
+        report.queues[0].sample = None;
+        assert!(lines(&state, 80, 24)[..6].concat().contains("the end"));
+        state.key(Key::Char('\n'));
+        assert_eq!(lines(&state, 80, 24).concat().matches("the end").count(), 2);
     }
 
     #[test]
