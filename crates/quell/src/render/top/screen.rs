@@ -51,6 +51,9 @@ Keys:
   ?                       this page    q       quit
 ";
 
+/// The value of a sparkline.
+type HistoryValue = fn(&HistoryPoint) -> Option<f64>;
+
 /// Styles, with or without colors.
 #[derive(Clone, Copy)]
 struct Palette {
@@ -257,7 +260,15 @@ fn queue_table(
     palette: Palette,
 ) {
     let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
-    let (columns, spark) = columns_that_fit(area.width);
+    let (columns, left) = columns_that_fit(area.width);
+    // A wide terminal has a sparkline of polls and one of waits, too.
+    let all: [(&str, HistoryValue); 3] = [
+        ("PACKETS", |point| Some(point.packets_per_s)),
+        ("POLLS", |point| Some(point.polls_per_s)),
+        ("WAITS", |point| point.wait_p99_ns.map(|ns| ns as f64)),
+    ];
+    let sparks = if left >= 3 * SPARK_MIN + 2 { &all[..] } else { &all[..1] };
+    let spark = (left + 1) / sparks.len() as u16 - 1;
     let aligned = |index: usize, text: String| {
         let alignment = if index == 0 { Alignment::Left } else { Alignment::Right };
         Cell::from(Line::from(text).alignment(alignment))
@@ -265,12 +276,16 @@ fn queue_table(
     let row = |queue: &&ObservedQueue| {
         let cells = queue_cells(queue, seconds);
         let shown = columns.iter().map(|&(index, _)| aligned(index, cells[index].clone()));
-        let packets = sparkline(state.history(queue.napi), spark.into(), |point| Some(point.packets_per_s));
-        Row::new(shown.chain([Cell::from(packets).style(palette.good)]).collect::<Vec<_>>())
+        let history = sparks.iter().map(|(_, value)| {
+            Cell::from(sparkline(state.history(queue.napi), spark.into(), value)).style(palette.good)
+        });
+        Row::new(shown.chain(history).collect::<Vec<_>>())
     };
     let headings = columns.iter().map(|&(index, _)| aligned(index, QUEUE_HEADINGS[index].to_owned()));
-    let header = Row::new(headings.chain([Cell::from("PACKETS")]).collect::<Vec<_>>()).style(palette.heading);
-    let widths: Vec<_> = columns.iter().map(|&(_, width)| width).chain([spark]).map(Constraint::Length).collect();
+    let header = Row::new(headings.chain(sparks.iter().map(|(name, _)| Cell::from(*name))).collect::<Vec<_>>())
+        .style(palette.heading);
+    let widths: Vec<_> =
+        columns.iter().map(|&(_, width)| width).chain(sparks.iter().map(|_| spark)).map(Constraint::Length).collect();
     let table = Table::new(queues.iter().map(row), widths).header(header).block(block).column_spacing(1);
     render_table(frame, area, table, selected);
 }
@@ -578,6 +593,7 @@ mod tests {
         assert!(headings(80).contains("WAIT99") && !headings(80).contains("KSOFT"), "{}", headings(80));
         assert!(QUEUE_HEADINGS.iter().all(|heading| headings(140).contains(heading)), "{}", headings(140));
         assert!(headings(30).contains("PACKETS"), "{}", headings(30));
+        assert!(headings(160).ends_with("PACKETS    POLLS      WAITS"), "{}", headings(160));
     }
 
     #[test]
