@@ -47,8 +47,8 @@ fn report(failure: &Failure) -> ExitCode {
 /// Whether the command opens a descriptor per process, socket or connection, and starts no program that would inherit
 /// the raised limit.
 fn holds_many_files(command: &Command) -> bool {
-    use Command::{Attach, Detach, Keeper, Load, Respond, Revert};
-    matches!(command, Attach(_) | Detach(_) | Keeper(_) | Revert(_) | Load(_) | Respond(_))
+    use Command::{Attach, Detach, Export, Keeper, Load, Respond, Revert};
+    matches!(command, Attach(_) | Detach(_) | Export(_) | Keeper(_) | Revert(_) | Load(_) | Respond(_))
 }
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {

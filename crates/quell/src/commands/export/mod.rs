@@ -72,6 +72,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let own_namespace = Namespace::current().map_err(Failure::refused)?.inode();
     let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
     let mut totals = Totals::new(own_namespace);
+    let textfile = args.textfile.as_deref().map(|directory| Textfile { directory });
     let shared: Shared = Arc::default();
     if args.textfile.is_none() {
         let address = server::start(args.listen, Arc::clone(&shared))?;
@@ -82,8 +83,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     while interruption.wait(pause).map_err(refused)?.is_none() {
         totals.add(&observer.report().map_err(|error| not_taken(&error))?);
         let exposition = encode(&totals);
-        match &args.textfile {
-            Some(directory) => write_textfile(directory, &exposition.text)?,
+        match &textfile {
+            Some(textfile) => textfile.write(&exposition.text)?,
             None => *shared.write().unwrap_or_else(PoisonError::into_inner) = Some(exposition.into()),
         }
         pause = args.interval;
@@ -91,19 +92,33 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces the file at once, so that the collector never reads a part of it. Every user can read it.
-fn write_textfile(directory: &Path, text: &str) -> Result<(), Failure> {
-    use std::os::unix::fs::PermissionsExt as _;
-    let write = || {
-        // The collector reads only names that end with `.prom`.
-        let mut file = tempfile::Builder::new().prefix(".quell").suffix(".tmp").tempfile_in(directory)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        NamedTempFile::persist(file, directory.join(TEXTFILE)).map_err(|error| error.error)
-    };
-    let failed = |error| {
-        let text = format!("writing {TEXTFILE} to {}: {error}", visible::path(directory));
-        Failure::new(Exit::KernelRefused, text)
-    };
-    write().map(drop).map_err(failed)
+/// The file for node_exporter. It is removed at the end, because node_exporter would serve its values for ever.
+struct Textfile<'a> {
+    directory: &'a Path,
+}
+
+impl Textfile<'_> {
+    /// Replaces the file at once, so that the collector never reads a part of it. Every user can read it.
+    fn write(&self, text: &str) -> Result<(), Failure> {
+        use std::os::unix::fs::PermissionsExt as _;
+        let write = || {
+            // The collector reads only names that end with `.prom`.
+            let mut file = tempfile::Builder::new().prefix(".quell").suffix(".tmp").tempfile_in(self.directory)?;
+            file.write_all(text.as_bytes())?;
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+            NamedTempFile::persist(file, self.directory.join(TEXTFILE)).map_err(|error| error.error)
+        };
+        let failed = |error| {
+            let text = format!("writing {TEXTFILE} to {}: {error}", visible::path(self.directory));
+            Failure::new(Exit::KernelRefused, text)
+        };
+        write().map(drop).map_err(failed)
+    }
+}
+
+impl Drop for Textfile<'_> {
+    fn drop(&mut self) {
+        // A file that was never written, or that somebody removed, needs no removal.
+        let _ = std::fs::remove_file(self.directory.join(TEXTFILE));
+    }
 }

@@ -73,8 +73,11 @@ async fn accept(listener: TcpListener, shared: Shared) {
                     let _ = timeout(CONNECTION_TIMEOUT, serve(connection, shared)).await;
                 }));
             }
-            // Too many open files, for example: others may close some.
-            Err(_) => sleep(Duration::from_millis(100)).await,
+            // Too many open files, for example: the oldest connection gives one back.
+            Err(_) => {
+                served.pop_front().inspect(JoinHandle::abort);
+                sleep(Duration::from_millis(100)).await;
+            }
         }
     }
 }
@@ -122,6 +125,12 @@ fn plain(status: StatusCode, content_type: &'static str, body: Bytes) -> Respons
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::sync::RwLock;
+
+    use quell_test_support::{PATIENCE, wait_until};
+
     use super::super::Served;
     use super::*;
 
@@ -129,6 +138,41 @@ mod tests {
         let request = Request::builder().uri("/metrics").header(ACCEPT, OPEN_METRICS).body(()).unwrap();
         let response = respond(&request, shared);
         (response.status(), response.headers().get(CONTENT_TYPE).cloned())
+    }
+
+    /// Address of a server of an exposition with this text.
+    fn serving(text: Bytes) -> (SocketAddr, Shared) {
+        let shared = Arc::new(RwLock::new(Some(Served { open_metrics: text.clone(), text })));
+        (start("127.0.0.1:0".parse().unwrap(), Arc::clone(&shared)).unwrap(), shared)
+    }
+
+    fn requesting(address: SocketAddr, path: &str) -> TcpStream {
+        let mut connection = TcpStream::connect(address).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        connection.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+        connection
+    }
+
+    #[test]
+    fn readers_that_stop_reading_do_not_stop_the_others_and_are_dropped() {
+        // More than the largest socket buffers.
+        let text = Bytes::from(vec![b'#'; 32 * 1024 * 1024]);
+        let (address, shared) = serving(text.clone());
+        let mut readers: Vec<TcpStream> = (0..8).map(|_| requesting(address, "/metrics")).collect();
+        let mut first = [0; 8];
+        readers.iter_mut().for_each(|reader| reader.read_exact(&mut first).unwrap());
+        let mut page = String::new();
+        requesting(address, "/").read_to_string(&mut page).unwrap();
+        assert!(page.ends_with(PAGE), "{page}");
+        // Without the latest exposition, only the responses to these readers refer to the text.
+        *shared.write().unwrap() = None;
+        assert!(!text.is_unique());
+        wait_until(|| if text.is_unique() { Ok(()) } else { Err("still sending".to_owned()) });
+        for mut reader in readers {
+            let mut rest = Vec::new();
+            let _ = reader.read_to_end(&mut rest);
+            assert!(rest.len() < text.len(), "the whole text has arrived");
+        }
     }
 
     #[test]

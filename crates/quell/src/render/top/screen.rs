@@ -51,6 +51,9 @@ Keys:
   ?                       this page    q       quit
 ";
 
+/// The value of a sparkline.
+type HistoryValue = fn(&HistoryPoint) -> Option<f64>;
+
 /// Styles, with or without colors.
 #[derive(Clone, Copy)]
 struct Palette {
@@ -83,13 +86,24 @@ impl Palette {
 /// Draws the state.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     let palette = Palette::new(colour);
+    // The help needs nearly all rows of a small terminal.
+    let head_rows = match (state.page, state.report.as_ref().and_then(|report| report.polls_unknown.as_ref())) {
+        (Page::Help, _) if state.report.is_some() => 0,
+        (_, None) => 3,
+        // The reason may need further rows.
+        (_, Some(_)) => 6,
+    };
     let [head, body, foot] =
-        Layout::vertical([Constraint::Length(3), Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+        Layout::vertical([Constraint::Length(head_rows), Constraint::Min(0), Constraint::Length(1)])
+            .areas(frame.area());
     let Some(report) = &state.report else {
         frame.render_widget(Paragraph::new("quell top: waiting for the first interval"), head);
         return;
     };
-    frame.render_widget(Paragraph::new(summary(report, palette)), head);
+    let text = Paragraph::new(summary(report, palette));
+    // Stalls and drops stay on the third line if the shares of polls are too long for the second one.
+    let text = if report.polls_unknown.is_some() { text.wrap(Wrap { trim: true }) } else { text };
+    frame.render_widget(text, head);
     match state.page {
         Page::Tables => tables(frame, body, state, palette),
         Page::Details => details(frame, body, state, palette),
@@ -246,7 +260,15 @@ fn queue_table(
     palette: Palette,
 ) {
     let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
-    let (columns, spark) = columns_that_fit(area.width);
+    let (columns, left) = columns_that_fit(area.width);
+    // A wide terminal has a sparkline of polls and one of waits, too.
+    let all: [(&str, HistoryValue); 3] = [
+        ("PACKETS", |point| Some(point.packets_per_s)),
+        ("POLLS", |point| Some(point.polls_per_s)),
+        ("WAITS", |point| point.wait_p99_ns.map(|ns| ns as f64)),
+    ];
+    let sparks = if left >= 3 * SPARK_MIN + 2 { &all[..] } else { &all[..1] };
+    let spark = (left + 1) / sparks.len() as u16 - 1;
     let aligned = |index: usize, text: String| {
         let alignment = if index == 0 { Alignment::Left } else { Alignment::Right };
         Cell::from(Line::from(text).alignment(alignment))
@@ -254,12 +276,16 @@ fn queue_table(
     let row = |queue: &&ObservedQueue| {
         let cells = queue_cells(queue, seconds);
         let shown = columns.iter().map(|&(index, _)| aligned(index, cells[index].clone()));
-        let packets = sparkline(state.history(queue.napi), spark.into(), |point| Some(point.packets_per_s));
-        Row::new(shown.chain([Cell::from(packets).style(palette.good)]).collect::<Vec<_>>())
+        let history = sparks.iter().map(|(_, value)| {
+            Cell::from(sparkline(state.history(queue.napi), spark.into(), value)).style(palette.good)
+        });
+        Row::new(shown.chain(history).collect::<Vec<_>>())
     };
     let headings = columns.iter().map(|&(index, _)| aligned(index, QUEUE_HEADINGS[index].to_owned()));
-    let header = Row::new(headings.chain([Cell::from("PACKETS")]).collect::<Vec<_>>()).style(palette.heading);
-    let widths: Vec<_> = columns.iter().map(|&(_, width)| width).chain([spark]).map(Constraint::Length).collect();
+    let header = Row::new(headings.chain(sparks.iter().map(|(name, _)| Cell::from(*name))).collect::<Vec<_>>())
+        .style(palette.heading);
+    let widths: Vec<_> =
+        columns.iter().map(|&(_, width)| width).chain(sparks.iter().map(|_| spark)).map(Constraint::Length).collect();
     let table = Table::new(queues.iter().map(row), widths).header(header).block(block).column_spacing(1);
     render_table(frame, area, table, selected);
 }
@@ -327,8 +353,11 @@ fn queue_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, queue: &Ob
     let inner = block.inner(area);
     frame.render_widget(block, area);
     let Some(sample) = &queue.sample else {
-        let why = queue.unsampled.map_or_else(String::new, |why| format!(": {why}"));
-        return frame.render_widget(Paragraph::new(format!("polls unknown{why}")), inner);
+        let of_all = state.report.as_ref().and_then(|report| report.polls_unknown.as_deref()).map(on_one_line);
+        let why = queue.unsampled.map(|why| why.to_string()).or(of_all);
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        let text = Paragraph::new(format!("polls unknown{why}")).wrap(Wrap { trim: true });
+        return frame.render_widget(text, inner);
     };
     let of_polls = |count: u64| percent(count, sample.polls.total());
     let per_s = |count: u64| rate(count as f64 / seconds);
@@ -564,6 +593,7 @@ mod tests {
         assert!(headings(80).contains("WAIT99") && !headings(80).contains("KSOFT"), "{}", headings(80));
         assert!(QUEUE_HEADINGS.iter().all(|heading| headings(140).contains(heading)), "{}", headings(140));
         assert!(headings(30).contains("PACKETS"), "{}", headings(30));
+        assert!(headings(160).ends_with("PACKETS    POLLS      WAITS"), "{}", headings(160));
     }
 
     #[test]
@@ -615,6 +645,27 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
+    }
+
+    #[test]
+    fn the_help_fits_a_terminal_of_80_columns_and_24_rows() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        state.page = Page::Help;
+        let shown = lines(&state, 80, 24);
+        for line in KEYS.lines().chain(LEGEND.lines()) {
+            assert!(shown.iter().any(|row| row == line), "{line}\n{shown:#?}");
+        }
+    }
+
+    #[test]
+    fn a_long_reason_why_polls_are_unknown_is_complete_in_the_head_and_in_details() {
+        let mut state = state(2, ModeVerdict::InEffect(String::new()));
+        let report = state.report.as_mut().unwrap();
+        report.polls_unknown = Some(format!("{}the end", "a reason of many words ".repeat(7)));
+        report.queues[0].sample = None;
+        assert!(lines(&state, 80, 24)[..6].concat().contains("the end"));
+        state.key(Key::Char('\n'));
+        assert_eq!(lines(&state, 80, 24).concat().matches("the end").count(), 2);
     }
 
     #[test]
