@@ -216,7 +216,7 @@ const DEFERRING: PartialNapiSettings = PartialNapiSettings {
     threaded: None,
 };
 /// Scrapes under load, one a second.
-const SCRAPES: f64 = 45.0;
+const SCRAPES: f64 = 60.0;
 /// Share of the device's packets that the exporter must have. While other tests start samplers, some 50 of 39,000 packets
 /// were missing; the cause is unknown.
 const COUNTED: f64 = 0.99;
@@ -247,8 +247,8 @@ fn prometheus_answers_the_documented_queries_with_the_values_of_the_lab() {
     let before_load = LabCounters::read(&lab);
     let mut under_load = None;
     let sent = with_traffic(&program, || {
-        for count in 1..=3 {
-            wait_until(|| at_least(2.0 + SCRAPES * f64::from(count) / 3.0));
+        for count in 1..=4 {
+            wait_until(|| at_least(2.0 + SCRAPES * f64::from(count) / 4.0));
         }
         for query in documented_queries() {
             let results = prometheus.results(&query, None).unwrap();

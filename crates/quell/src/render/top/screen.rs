@@ -123,7 +123,7 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
     let not = with_mode.iter().filter(|program| is(program, |effect| matches!(effect, ModeVerdict::NotInEffect(_))));
     let (in_effect, not) = (in_effect.count(), not.count());
     let modes = match (with_mode.len(), not) {
-        (0, _) => Span::raw("no program has a mode of quell attach or quell run"),
+        (0, _) => Span::raw("no program has a mode"),
         (all, 0) if in_effect == all => Span::styled(format!("{in_effect} of {all} modes in effect"), palette.good),
         (all, 0) => Span::raw(format!("{in_effect} of {all} modes in effect, {} not judged", all - in_effect)),
         (all, not) => Span::styled(format!("{not} of {all} modes NOT in effect"), palette.bad),
