@@ -218,7 +218,7 @@ fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette)
     let selected = state.selected_program().and_then(|one| programs.iter().position(|program| program.pid == one.pid));
     let is_selected = state.pane == Pane::Programs;
     let block = self::block(self::title("Programs", programs.len(), order), is_selected, palette);
-    program_table(frame, lower, &programs, block, selected.filter(|_| is_selected), palette);
+    program_table(frame, lower, state, &programs, block, selected.filter(|_| is_selected), palette);
     if let (Some((_, why)), Some(program)) = (why, state.selected_program()) {
         let text = format!("{}: {}", program.pid, on_one_line(why));
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), reason);
@@ -293,19 +293,25 @@ fn queue_table(
 fn program_table(
     frame: &mut Frame<'_>,
     area: Rect,
+    state: &TopState,
     programs: &[&ObservedProgram],
     block: Block<'_>,
     selected: Option<usize>,
     palette: Palette,
 ) {
     let row = |program: &&ObservedProgram| {
-        let [pid, name, queues, cpu, mode, effect] = program_cells(program);
-        let effect = Cell::from(effect).style(palette.verdict(program.effect.as_ref()));
-        Row::new([Cell::from(pid), Cell::from(name), Cell::from(queues), Cell::from(cpu), Cell::from(mode), effect])
+        let mut cells = cells_of_program(state, program).map(Cell::from);
+        let effect = cells.last_mut().map(std::mem::take).unwrap_or_default();
+        let effect = effect.style(palette.verdict(program.effect.as_ref()));
+        Row::new(cells.into_iter().take(PROGRAM_HEADINGS.len() - 1).chain([effect]))
     };
-    let widths = [8, 16, 16, 6, 16, 12].map(Constraint::Length);
+    let widths = [8, 15, 11, 5, 6, 15, 12].map(Constraint::Length);
     let table = Table::new(programs.iter().map(row), widths).column_spacing(1).block(block);
     render_table(frame, area, table.header(Row::new(PROGRAM_HEADINGS).style(palette.heading)), selected);
+}
+
+fn cells_of_program(state: &TopState, program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] {
+    state.report.as_ref().map(|report| program_cells(report, program)).unwrap_or_default()
 }
 
 /// Renders the rows around the selected one.
@@ -433,9 +439,8 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let block = block(format!(" {} {} ", program.pid, on_one_line(&program.name)), true, palette);
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [_, _, _, cpu, mode, _] = program_cells(program);
-    let per_packet = cpu_per_packet_us(state, program).map_or_else(|| ABSENT.to_owned(), |us| short(us) + " µs");
-    let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet {per_packet}   mode {mode}"))];
+    let [_, _, _, cpu, us_per_packet, mode, _] = cells_of_program(state, program);
+    let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet, µs {us_per_packet}   mode {mode}"))];
     let unit = program.unit.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line);
     let drifted = program.drifted.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
     lines.push(Line::from(format!("unit {unit}   settings changed by others {drifted}")));
@@ -482,20 +487,6 @@ fn stalls_and_drops(state: &TopState, queue: &ObservedQueue) -> String {
 fn us_per_packet(queue: &ObservedQueue) -> Option<f64> {
     let sample = queue.sample.filter(|sample| sample.packets > 0 && sample.polls.program == 0)?;
     Some(queue.cpu_ns()? as f64 / 1e3 / sample.packets as f64)
-}
-
-/// CPU time of a program per packet of its queues, in µs. Absent if other programs use these queues, too.
-fn cpu_per_packet_us(state: &TopState, program: &ObservedProgram) -> Option<f64> {
-    let report = state.report.as_ref()?;
-    let shares =
-        |other: &ObservedProgram| other.pid != program.pid && other.napis.iter().any(|id| program.napis.contains(id));
-    if report.programs.iter().any(shares) {
-        return None;
-    }
-    let queues = report.queues.iter().filter(|queue| program.napis.contains(&queue.napi));
-    let packets: u64 = queues.map(|queue| queue.sample.as_ref().map(|sample| sample.packets)).sum::<Option<u64>>()?;
-    let packets_per_s = packets as f64 / (report.interval_ns as f64 / 1e9);
-    (packets_per_s > 0.0).then_some(program.cpus? * 1e6 / packets_per_s)
 }
 
 #[cfg(test)]
