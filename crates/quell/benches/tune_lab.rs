@@ -100,12 +100,14 @@ fn main() {
         finalists.extend(answers[subject.name].iter().flatten().copied());
         finalists.sort_unstable();
         finalists.dedup();
+        // The first mode is the reference.
+        finalists.insert(0, DeliveryMode::default());
         let of_finalists = compared(&options, subject, "final", &finalists, options.final_blocks);
         print(subject.name, of_grid.len(), &of_finalists, &answers[subject.name]);
     }
 }
 
-/// Compares modes with `base` in one interleaved run.
+/// Compares modes with the first of them, `base`, in one interleaved run.
 fn compared(
     options: &Options,
     subject: &Subject,
@@ -114,7 +116,7 @@ fn compared(
     blocks: u64,
 ) -> BTreeMap<DeliveryMode, Ratios> {
     let file = options.dir.join(format!("{}-{name}.json", subject.name));
-    let block_ms = (modes.len() as u64 + 2) * (SLICE_MS + SETTLE_MS);
+    let block_ms = (modes.len() as u64 + 1) * (SLICE_MS + SETTLE_MS);
     let names: Vec<String> = modes.iter().map(ToString::to_string).collect();
     let budget = format!("--budget={}s", (blocks * block_ms).div_ceil(1000));
     let bench = ["bench".to_owned(), format!("--modes={}", names.join(",")), format!("--loads={LOAD}"), budget];

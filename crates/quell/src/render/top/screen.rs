@@ -500,6 +500,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::termion::event::Key;
 
+    use super::super::us_per_packet;
     use super::*;
 
     fn queue(number: u32, packets: u64) -> ObservedQueue {
@@ -680,13 +681,12 @@ mod tests {
 
     #[test]
     fn cpu_per_packet_is_absent_if_two_programs_share_a_queue() {
-        let mut state = state(2, ModeVerdict::InEffect(String::new()));
-        let report = state.report.as_mut().unwrap();
+        let mut report = state(2, ModeVerdict::InEffect(String::new())).report.unwrap();
         let program = report.programs[0].clone();
-        assert_eq!(cpu_per_packet_us(&state, &program), Some(0.5 * 1e6 / 1_001.0));
+        assert_eq!(us_per_packet(&report, &program), Some(0.5 * 1e6 / 1_001.0));
         let other = ObservedProgram { pid: Pid::from_kernel(43).unwrap(), ..program.clone() };
-        state.report.as_mut().unwrap().programs.push(other);
-        assert_eq!(cpu_per_packet_us(&state, &program), None);
+        report.programs.push(other);
+        assert_eq!(us_per_packet(&report, &program), None);
     }
 
     #[test]
