@@ -63,10 +63,8 @@ async fn accept(listener: TcpListener, shared: Shared) {
             Ok((connection, _)) => {
                 served.retain(|one| !one.is_finished());
                 // Silent clients must not keep others out. A response takes far less time than this many new connections.
-                if served.len() == CONNECTIONS_MAX
-                    && let Some(oldest) = served.pop_front()
-                {
-                    oldest.abort();
+                if served.len() == CONNECTIONS_MAX {
+                    served.pop_front().inspect(JoinHandle::abort);
                 }
                 let shared = Arc::clone(&shared);
                 served.push_back(tokio::spawn(async move {

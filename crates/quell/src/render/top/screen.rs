@@ -300,10 +300,8 @@ fn program_table(
     palette: Palette,
 ) {
     let row = |program: &&ObservedProgram| {
-        let mut cells = cells_of_program(state, program).map(Cell::from);
-        let effect = cells.last_mut().map(std::mem::take).unwrap_or_default();
-        let effect = effect.style(palette.verdict(program.effect.as_ref()));
-        Row::new(cells.into_iter().take(PROGRAM_HEADINGS.len() - 1).chain([effect]))
+        let [others @ .., effect] = cells_of_program(state, program).map(Cell::from);
+        Row::new(others.into_iter().chain([effect.style(palette.verdict(program.effect.as_ref()))]))
     };
     let widths = [8, 15, 11, 5, 6, 15, 12].map(Constraint::Length);
     let table = Table::new(programs.iter().map(row), widths).column_spacing(1).block(block);
