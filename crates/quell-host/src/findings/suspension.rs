@@ -244,7 +244,8 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
                   softirqs and timer interrupts per packet on the CPU that does the queue's packet work. Then no \
                   verdict if the thread that serves the queue is loaded less than 80 %, where the queue drains and \
                   suspension lapses as designed; if a kernel thread polls the queue; for other queues of that CPU; \
-                  and between the two measured ratios. Fix: see the other findings about the queue; otherwise, a longer irq-suspend-timeout.",
+                  and between the two measured ratios. Fix: see the other findings about the queue; \
+                  otherwise, a longer irq-suspend-timeout.",
     needs_two: true,
     examine: suspension_without_effect,
 };
