@@ -2,6 +2,7 @@
 //! If a counter could not be read both times, its difference is absent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use quell_linux::perf_event::{HardwareCounters, HardwareReading};
 use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
@@ -125,7 +126,7 @@ pub struct Watched {
 }
 
 /// Values of the counters at one time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CounterReading {
     at_ns: u64,
     server_run_ns: Option<u64>,
@@ -139,6 +140,16 @@ pub struct CounterReading {
     polls: Option<BTreeMap<NapiId, PollCounters>>,
     drops: Option<u64>,
     hardware: Option<HardwareReading>,
+}
+
+impl CounterReading {
+    /// Returns whether the time from this reading to `end` is that of a window of `length`, within a tenth. On a busy
+    /// machine a reading can be so late that the counters are those of another, much shorter time.
+    #[must_use]
+    pub fn covers(&self, end: &Self, length: Duration) -> bool {
+        let covered = Duration::from_nanos(end.at_ns.saturating_sub(self.at_ns));
+        covered.abs_diff(length) <= length / 10
+    }
 }
 
 impl Watched {
@@ -325,6 +336,16 @@ mod tests {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let cpus = [0, 1].into_iter().collect();
         assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
+    }
+
+    #[test]
+    fn a_late_reading_does_not_cover_its_window() {
+        let at_ms = |ms: u64| CounterReading { at_ns: ms * 1_000_000, ..CounterReading::default() };
+        let window = Duration::from_millis(50);
+        assert!(at_ms(100).covers(&at_ms(150), window));
+        assert!(at_ms(103).covers(&at_ms(152), window), "both are late by a few milliseconds");
+        assert!(!at_ms(149).covers(&at_ms(150), window), "the first is late");
+        assert!(!at_ms(100).covers(&at_ms(170), window), "the last is late");
     }
 
     #[test]

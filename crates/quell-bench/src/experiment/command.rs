@@ -161,7 +161,7 @@ impl<'a> LabClient<'a> {
         let mut instruments = Instruments::new(napis, &watched.server_cpus);
         let mut observer = Observer::new(&watched, &proc, &mut instruments, stopped);
         match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
-            Ok(report) => Ok(Some(observation(&watched, slice_ms, &report, &observer.readings))),
+            Ok(report) => Ok(Some(observation(&watched, slice_ms, &report, observer.counters(slice_ms)))),
             Err(LoadError::Cancelled) => Ok(None),
             Err(error) => Err(error),
         }

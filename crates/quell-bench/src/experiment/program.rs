@@ -22,6 +22,9 @@ use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
 
+/// How often a slice is measured if its counters are read too late. After that their metrics are absent.
+const WINDOWS_MAX: u32 = 3;
+
 /// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
     /// Quell's generator, which measures latency, and the client of the second server, if there is one.
@@ -161,7 +164,7 @@ impl<'a> Programs<'a> {
         self.watched.server.iter().copied().find(|pid| self.proc.process(*pid).stat().is_err())
     }
 
-    fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+    fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
         let mut observer = Observer {
             beside: beside.as_deref(),
@@ -172,23 +175,23 @@ impl<'a> Programs<'a> {
             Err(LoadError::Cancelled) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let readings = observer.readings;
+        let counters = observer.counters(slice_ms);
         let of_beside = beside.is_some().then_some(observer.of_beside).transpose()?;
-        let mut observed = self.observation(slice_ms, &report, &readings);
+        let mut observed = self.observed(slice_ms, &report, counters);
         if let Some(latency) = of_beside {
-            observed.metrics.extend(figures::of_beside(&latency));
+            observed.slice.metrics.extend(figures::of_beside(&latency));
         }
         Ok(Some(observed))
     }
 
-    fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+    fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let Traffic::Clients(clients) = &mut self.traffic else { return Ok(None) };
         loop {
             let mut observer = Observer::new(&self.watched, &self.proc, &mut self.instruments, self.stopped);
             match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, self.stopped)? {
                 RemoteWindow::Measured(report) => {
-                    let readings = observer.readings;
-                    return Ok(Some(self.observation(slice_ms, &report, &readings)));
+                    let counters = observer.counters(slice_ms);
+                    return Ok(Some(self.observed(slice_ms, &report, counters)));
                 }
                 RemoteWindow::TooLate => {}
                 RemoteWindow::Stopped => return Ok(None),
@@ -196,23 +199,38 @@ impl<'a> Programs<'a> {
         }
     }
 
-    fn observation(&self, slice_ms: u32, report: &LoadReport, readings: &[CounterReading]) -> SliceObservation {
-        SliceObservation { spent_ms: self.spent_ms(), ..observation(&self.watched, slice_ms, report, readings) }
+    fn observed(&self, slice_ms: u32, report: &LoadReport, counters: Option<TrialCounters>) -> ObservedSlice {
+        let counters_cover_it = counters.is_some();
+        ObservedSlice { slice: observation(&self.watched, slice_ms, report, counters), counters_cover_it }
     }
 
-    fn observe_live(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+    fn observe_live(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let none = Judges::default();
         let judges = match &self.traffic {
             Traffic::Live(judges) => judges,
             Traffic::Generator(..) | Traffic::Clients(_) => &none,
         };
         let observed = server_side::observe(&self.watched, &mut self.instruments, judges, slice_ms, self.stopped)?;
-        Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
+        Ok(observed.map(|(slice, _)| ObservedSlice { slice, counters_cover_it: true }))
     }
 
-    fn spent_ms(&self) -> f64 {
-        self.slice_began.elapsed().as_secs_f64() * 1e3
+    fn observe_once(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
+        let observed = match &self.traffic {
+            Traffic::Generator(..) => self.observe_generator(slice_ms),
+            Traffic::Clients(_) => self.observe_clients(slice_ms),
+            Traffic::Live(_) => self.observe_live(slice_ms),
+        };
+        match self.ended_program() {
+            Some(pid) => Err(SubjectError::ProgramEnded(pid)),
+            None => observed,
+        }
     }
+}
+
+/// A slice, and whether its counters were read at its start and end. If not, metrics of counters are absent.
+struct ObservedSlice {
+    slice: SliceObservation,
+    counters_cover_it: bool,
 }
 
 impl ExperimentSubject for Programs<'_> {
@@ -235,15 +253,16 @@ impl ExperimentSubject for Programs<'_> {
     }
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let observed = match &self.traffic {
-            Traffic::Generator(..) => self.observe_generator(slice_ms),
-            Traffic::Clients(_) => self.observe_clients(slice_ms),
-            Traffic::Live(_) => self.observe_live(slice_ms),
-        };
-        match self.ended_program() {
-            Some(pid) => Err(SubjectError::ProgramEnded(pid)),
-            None => observed,
+        let mut observed = self.observe_once(slice_ms)?;
+        for _ in 1..WINDOWS_MAX {
+            if observed.as_ref().is_none_or(|observed| observed.counters_cover_it) {
+                break;
+            }
+            tracing::debug!("the counters were not read at the start and end of a slice: it is measured again");
+            observed = self.observe_once(slice_ms)?;
         }
+        let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
+        Ok(observed.map(|observed| SliceObservation { spent_ms, ..observed.slice }))
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {
@@ -251,17 +270,14 @@ impl ExperimentSubject for Programs<'_> {
     }
 }
 
-/// Combines the report of a slice with the counters that were read at its start and end. The caller sets `spent_ms`.
+/// Combines the report of a slice with its counters. The caller sets `spent_ms`.
 pub(super) fn observation(
     watched: &Watched,
     slice_ms: u32,
     report: &LoadReport,
-    readings: &[CounterReading],
+    counters: Option<TrialCounters>,
 ) -> SliceObservation {
-    let counters = match readings {
-        [first, last] => watched.between(first, last),
-        _ => TrialCounters::default(),
-    };
+    let counters = counters.unwrap_or_default();
     let seconds = f64::from(slice_ms) / 1e3;
     SliceObservation {
         metrics: figures::of_counters(&counters, Some(report.answered_in_window), seconds),
@@ -289,7 +305,7 @@ pub(super) struct Observer<'a> {
     instruments: &'a mut Instruments,
     stopped: &'a dyn Fn() -> bool,
     /// Counters at the start and at the end.
-    pub(super) readings: Vec<CounterReading>,
+    readings: Vec<CounterReading>,
     beside: Option<&'a BesideClient>,
     of_beside: Result<LatencyHistogram, BesideError>,
 }
@@ -304,6 +320,12 @@ impl<'a> Observer<'a> {
     ) -> Self {
         let (readings, of_beside) = (Vec::with_capacity(2), Ok(LatencyHistogram::new()));
         Self { watched, proc, instruments, stopped, readings, beside: None, of_beside }
+    }
+
+    /// Returns the differences of the counters. `None` if a reading was so late that they do not cover the slice.
+    pub(super) fn counters(&self, slice_ms: u32) -> Option<TrialCounters> {
+        let [first, last] = &*self.readings else { return None };
+        first.covers(last, Duration::from_millis(slice_ms.into())).then(|| self.watched.between(first, last))
     }
 
     /// Stores the latencies that the second server's client recorded since the last call.
