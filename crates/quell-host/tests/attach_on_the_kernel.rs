@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
-use quell_host::attach::stall::StallWatch;
+use quell_host::attach::watch::AttachmentWatch;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
     ready_files,
@@ -272,13 +272,11 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     let Some(lab) = TestLab::raise("stall", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
-    let mut watch = StallWatch::default();
-    if let Err(error) = watch.watch(attachment.queues()) {
+    let mut watch = AttachmentWatch::default();
+    if let Err(error) = watch.look(&attachment) {
         skip(Lacks::KernelFeature, &error);
         return;
     }
-    let proc = ProcRoot::default();
-    let programs = attachment.targets().pids();
     let always_ready = WakeEvent::new().unwrap();
     always_ready.raise().unwrap();
     program.hold();
@@ -286,7 +284,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     let stalled = loop {
         program.epoll.wait(Some(Duration::from_millis(1))).unwrap();
-        if let Some(stalled) = watch.look(&proc, &programs).unwrap().pop() {
+        if let Some(stalled) = watch.look(&attachment).unwrap().stalled.pop() {
             break stalled;
         }
         assert!(Instant::now() < deadline, "the stall was not detected");

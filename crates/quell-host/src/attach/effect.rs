@@ -65,34 +65,33 @@ pub enum ModeVerdict {
 /// # Errors
 /// When polls cannot be counted, usually because of missing privileges.
 pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, SamplerError> {
-    let mut counting = PollCounting::begin(queues.to_vec())?;
+    let sampler = Sampler::of(kernel::sysfs(), queues.iter().map(|step| step.napi))?;
+    let mut counting = PollCounting::begin(queues.to_vec(), sampler.read()?);
     wait();
-    counting.next()
+    Ok(counting.next(sampler.read()?))
 }
 
-/// Counts polls of queues until it is dropped.
+/// Observes queues in consecutive intervals.
 #[derive(Debug)]
 pub(super) struct PollCounting {
     /// The queues.
     pub(super) queues: Vec<QueueStep>,
     /// Start of the present interval.
     pub(super) began: Instant,
-    sampler: Sampler,
     polls: BTreeMap<NapiId, PollCounters>,
     irqs: BTreeMap<NapiId, u64>,
 }
 
 impl PollCounting {
-    /// Begins the first interval.
-    pub(super) fn begin(queues: Vec<QueueStep>) -> Result<Self, SamplerError> {
-        let sampler = Sampler::of(kernel::sysfs(), queues.iter().map(|step| step.napi))?;
-        let (began, irqs, polls) = (Instant::now(), interrupts(&queues), sampler.read()?);
-        Ok(Self { queues, began, sampler, polls, irqs })
+    /// Begins the first interval with these counters.
+    pub(super) fn begin(queues: Vec<QueueStep>, polls: BTreeMap<NapiId, PollCounters>) -> Self {
+        let (began, irqs) = (Instant::now(), interrupts(&queues));
+        Self { queues, began, polls, irqs }
     }
 
-    /// Ends the interval, and begins the next one.
-    pub(super) fn next(&mut self) -> Result<Vec<EffectOnQueue>, SamplerError> {
-        let (now, irqs, polls) = (Instant::now(), interrupts(&self.queues), self.sampler.read()?);
+    /// Ends the interval with these counters, and begins the next one.
+    pub(super) fn next(&mut self, polls: BTreeMap<NapiId, PollCounters>) -> Vec<EffectOnQueue> {
+        let (now, irqs) = (Instant::now(), interrupts(&self.queues));
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
         let seen = |napi: NapiId| {
             let sample = polls.get(&napi)?.since(self.polls.get(&napi));
@@ -102,7 +101,7 @@ impl PollCounting {
         };
         let seen = self.queues.iter().filter_map(|step| seen(step.napi)).collect();
         (self.began, self.irqs, self.polls) = (now, irqs, polls);
-        Ok(seen)
+        seen
     }
 }
 

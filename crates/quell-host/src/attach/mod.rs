@@ -11,13 +11,12 @@
 //! - [`unassigned_epolls`] lists epolls without a known queue.
 //! - [`ready_files`] finds files that would stall the program.
 //! - [`effect`] judges whether the mode is in effect.
-//! - [`stall`] frees a queue that its program no longer polls.
+//! - [`watch`] watches the queues of a followed attachment; [`stall`] frees those that their program no longer polls.
 
 pub mod affected_processes;
 pub mod attachment;
 pub mod consequences;
 pub mod effect;
-pub mod effect_watch;
 mod error;
 pub(crate) mod journal_name;
 pub mod keeper;
@@ -32,6 +31,7 @@ pub mod stall;
 pub mod target;
 pub mod unassigned_epolls;
 pub mod wait;
+pub mod watch;
 
 pub use attachment::{Attached, Attachment, attachments, observe};
 pub use error::AttachError;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid, kernel};
-use quell_sampler::{QueueSample, Sampler, SamplerError};
+use quell_linux::{NapiId, Pid};
+use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::{debug, warn};
 
 use super::plan::QueueStep;
@@ -36,8 +36,7 @@ pub struct Stalled {
 
 /// Watches queues for stalls.
 #[derive(Debug, Default)]
-pub struct StallWatch {
-    sampler: Option<Sampler>,
+pub(super) struct StallWatch {
     queues: BTreeMap<NapiId, Watched>,
     ran_ns: BTreeMap<Pid, u64>,
 }
@@ -52,21 +51,13 @@ struct Watched {
 }
 
 impl StallWatch {
-    /// Sets the watched queues. Queues that are already watched keep their state.
-    ///
-    /// # Errors
-    /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
-    pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), SamplerError> {
-        let suspended = queues.filter(|step| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
+    /// Watches the suspended ones of `queues`. Those that are already watched keep their state.
+    fn watch(&mut self, queues: &[QueueStep]) {
+        let is_suspended = |step: &&QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+        let suspended = queues.iter().filter(is_suspended);
         let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
         if wanted.keys().eq(self.queues.keys()) {
-            return Ok(());
-        }
-        let napis = wanted.keys().copied();
-        match &mut self.sampler {
-            _ if wanted.is_empty() => self.sampler = None,
-            Some(sampler) => sampler.select_all(napis.collect())?,
-            None => self.sampler = Some(Sampler::of(kernel::sysfs(), napis)?),
+            return;
         }
         let now = Instant::now();
         let watched = |(napi, namespace_cookie)| {
@@ -75,21 +66,26 @@ impl StallWatch {
             (napi, self.queues.get(&napi).copied().unwrap_or(new))
         };
         self.queues = wanted.into_iter().map(watched).collect();
-        Ok(())
     }
 
-    /// Checks all queues once and frees stalled ones. `programs` are the processes for which the queues are suspended.
-    ///
-    /// # Errors
-    /// When the poll counts cannot be read.
-    pub fn look(&mut self, proc: &ProcRoot, programs: &BTreeSet<Pid>) -> Result<Vec<Stalled>, SamplerError> {
-        let Some(sampler) = &self.sampler else { return Ok(Vec::new()) };
-        let now = Instant::now();
-        let counted = samples(sampler)?;
+    /// Checks the suspended ones of `queues` with these counters, and frees stalled ones. `programs` are the processes for
+    /// which they are suspended. `sampler` observes what a check finds.
+    pub(super) fn look(
+        &mut self,
+        sampler: &Sampler,
+        counted: &BTreeMap<NapiId, PollCounters>,
+        queues: &[QueueStep],
+        programs: &BTreeSet<Pid>,
+    ) -> Result<Vec<Stalled>, SamplerError> {
+        self.watch(queues);
+        if self.queues.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (proc, now) = (&ProcRoot::default(), Instant::now());
         let they_ran = ran(proc, programs, &mut self.ran_ns);
         let mut stalled = Vec::new();
         for (napi, watched) in &mut self.queues {
-            let polls = counted.get(napi).map_or(0, |sample| sample.polls.total());
+            let polls = counted.get(napi).map_or(0, |counters| counters.since(None).polls.total());
             if watched.was_polled(polls, now) {
                 continue;
             }

@@ -16,8 +16,7 @@ use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
 
-use super::effects::Effects;
-use super::stalls::Stalls;
+use super::watch::QueueWatch;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::attach::placement;
@@ -61,7 +60,7 @@ fn keep_up(
     placement: &mut Placement,
     interruption: &Interruption,
 ) -> Result<&'static str, AttachError> {
-    let (mut stalls, mut effects) = (Stalls::default(), Effects::default());
+    let mut watch = QueueWatch::default();
     let mut pass_used = Duration::ZERO;
     loop {
         // The CPU time includes finding the running processes.
@@ -86,7 +85,7 @@ fn keep_up(
         }
         report_pass(&pass, attachment);
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
-        stalls.look(attachment).iter().chain(&effects.look(attachment)).for_each(|line| output::say(line));
+        watch.look(attachment).iter().for_each(|line| output::say(line));
         pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
     }
 }

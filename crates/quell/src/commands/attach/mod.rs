@@ -4,10 +4,9 @@
 pub(super) mod args;
 pub(super) mod ask;
 pub(crate) mod detach;
-pub(in crate::commands) mod effects;
 mod follow;
 pub(crate) mod keeper;
-pub(crate) mod stalls;
+pub(super) mod watch;
 
 use std::ops::ControlFlow;
 use std::path::Path;

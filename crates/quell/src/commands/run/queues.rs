@@ -16,9 +16,8 @@ use quell_linux::Pid;
 use quell_mode::EpollParams;
 
 use super::verify::Verifier;
-use crate::commands::attach::effects::Effects;
 use crate::commands::attach::keeper;
-use crate::commands::attach::stalls::Stalls;
+use crate::commands::attach::watch::QueueWatch;
 use crate::commands::snapshot_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -31,8 +30,7 @@ use crate::render::{launch as render, status};
 pub(super) struct Queues {
     attachment: Option<Attachment>,
     placement: Placement,
-    stalls: Stalls,
-    effects: Effects,
+    watch: QueueWatch,
     details: bool,
 }
 
@@ -114,8 +112,7 @@ impl Queues {
     /// Applies the mode to new epolls and queues, and frees stalled queues. Returns whether to do so again soon.
     pub(super) fn keep_up(&mut self, verifier: &mut Verifier) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
-        let mut observed = self.stalls.look(attachment);
-        observed.extend(self.effects.look(attachment));
+        let observed = self.watch.look(attachment);
         let is_changing = match attachment.keep_up(&mut never_stop) {
             Ok(pass) => {
                 let look = |snapshot| self.placement.keep_up(attachment, snapshot, &mut never_stop);

@@ -1,21 +1,66 @@
-//! Finds out when a mode stops or starts being in effect on a queue, while an attachment is followed.
+//! Watches the queues of a followed attachment with one sampler: frees stalled queues, and finds out when the mode stops
+//! or starts being in effect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_linux::NapiId;
-use quell_sampler::SamplerError;
+use quell_linux::{NapiId, kernel};
+use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{info, warn};
 
+use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::plan::{AttachRequest, QueueStep};
+use super::stall::{StallWatch, Stalled};
 
 /// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);
 
+/// Watches the queues of an attachment.
+#[derive(Debug, Default)]
+pub struct AttachmentWatch {
+    sampler: Option<Sampler>,
+    stalls: StallWatch,
+    effects: EffectWatch,
+}
+
+/// Events since the last look.
+#[derive(Debug, Default)]
+pub struct WatchEvents {
+    /// Stalled queues that were freed.
+    pub stalled: Vec<Stalled>,
+    /// Queues on which the mode stopped or started being in effect.
+    pub effects: Vec<EffectChange>,
+}
+
+impl AttachmentWatch {
+    /// Checks the present queues of `attachment` once, and frees stalled ones. Every 5 s it also judges whether the mode
+    /// is in effect.
+    ///
+    /// # Errors
+    /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
+    pub fn look(&mut self, attachment: &Attachment) -> Result<WatchEvents, SamplerError> {
+        let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
+        if queues.is_empty() {
+            *self = Self::default();
+            return Ok(WatchEvents::default());
+        }
+        let napis = queues.iter().map(|step| step.napi);
+        let sampler = match self.sampler.take() {
+            Some(mut sampler) => sampler.select_all(napis.collect()).map(|()| sampler),
+            None => Sampler::of(kernel::sysfs(), napis),
+        }?;
+        let polls = sampler.read()?;
+        let stalled = self.stalls.look(&sampler, &polls, &queues, &attachment.targets().pids())?;
+        let effects = self.effects.look(&attachment.request(), queues, polls);
+        self.sampler = Some(sampler);
+        Ok(WatchEvents { stalled, effects })
+    }
+}
+
 /// Judges the queues of an attachment again and again.
 #[derive(Debug, Default)]
-pub struct EffectWatch {
+struct EffectWatch {
     counting: Option<PollCounting>,
     last: LastVerdicts,
 }
@@ -51,28 +96,25 @@ impl LastVerdicts {
 
 impl EffectWatch {
     /// Judges the queues if the last verdict is old enough. A new set of queues begins a new interval.
-    ///
-    /// # Errors
-    /// When polls cannot be counted.
-    pub fn look<'a>(
+    fn look(
         &mut self,
         request: &AttachRequest,
-        queues: impl Iterator<Item = &'a QueueStep>,
-    ) -> Result<Vec<EffectChange>, SamplerError> {
-        let queues: Vec<QueueStep> = queues.cloned().collect();
+        queues: Vec<QueueStep>,
+        polls: BTreeMap<NapiId, PollCounters>,
+    ) -> Vec<EffectChange> {
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
             Some(counting) if of(&counting.queues) == of(&queues) => counting,
             _ => {
-                self.counting = if queues.is_empty() { None } else { Some(PollCounting::begin(queues)?) };
-                return Ok(Vec::new());
+                self.counting = Some(PollCounting::begin(queues, polls));
+                return Vec::new();
             }
         };
         if counting.began.elapsed() < PERIOD {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let mut changes = Vec::new();
-        for seen in counting.next()? {
+        for seen in counting.next(polls) {
             let verdict = judge(&request.mode, request.epolls, &seen);
             if !self.last.is_news(seen.napi, &verdict) {
                 continue;
@@ -87,7 +129,7 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict });
         }
-        Ok(changes)
+        changes
     }
 }
 
