@@ -1,7 +1,11 @@
 //! The units for a service manager: systemd parses them, and their capabilities suffice.
 
-use quell_test_support::{Lacks, skip};
+use std::path::Path;
 use std::process::Command;
+
+use quell_test_support::lab::TestLab;
+use quell_test_support::{Lacks, skip};
+use serde_json::Value;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell.service");
 
@@ -60,4 +64,51 @@ fn the_capabilities_of_the_unit_suffice_for_apply_and_revert() {
             assert!(String::from_utf8_lossy(&output.stdout).contains("1 setting restored"), "{output:?}");
         }
     }
+}
+
+/// Boots systemd in a container and returns the directory with what `tests/systemd/probe.sh` printed there.
+fn booted() -> Option<tempfile::TempDir> {
+    for needed in ["/lib/systemd/systemd", "/usr/sbin/ethtool", "/usr/bin/memcached"] {
+        if !Path::new(needed).exists() {
+            skip(Lacks::Tool(needed), format_args!("{needed} is not installed"));
+            return None;
+        }
+    }
+    if TestLab::raise("systemd", 1).is_none() {
+        return None;
+    }
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (out, scripts) = (tempfile::tempdir().unwrap(), here.join("tests/systemd"));
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "bash"]).arg(scripts.join("boot.sh")).arg(env!("CARGO_BIN_EXE_quell"));
+    let booted = command.arg(here.join("../../dist")).arg(&scripts).arg(out.path()).output().unwrap();
+    let log = std::fs::read_to_string(out.path().join("log")).unwrap_or_default();
+    assert!(out.path().join("complete").exists(), "{}\n{log}", String::from_utf8_lossy(&booted.stderr));
+    Some(out)
+}
+
+/// `gro-flush-timeout` of the only NAPI instance, in ns, and the number of journals, when the probe looked.
+fn settings(out: &tempfile::TempDir, when: &str) -> (u64, usize) {
+    let read = |kind: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(out.path().join(format!("{when}.{kind}"))).unwrap()).unwrap()
+    };
+    let (snapshot, status) = (read("show"), read("status"));
+    let napi = &snapshot["devices"][0]["napis"][0];
+    assert_eq!(status["left-behind"].as_array().unwrap().len(), 0, "{status}");
+    (napi["gro-flush-timeout-ns"].as_u64().unwrap(), status["applied"].as_array().unwrap().len())
+}
+
+#[test]
+fn systemd_starts_the_units_with_their_capabilities_and_stopping_or_killing_them_restores_everything() {
+    let Some(out) = booted() else { return };
+    assert_eq!(settings(&out, "before"), (0, 0));
+    assert_eq!(settings(&out, "attached"), (20_000, 1), "quell-attach@memcached");
+    assert_eq!(settings(&out, "detached"), (0, 0));
+    assert_eq!(settings(&out, "restarted"), (20_000, 1), "a killed unit is restored and started again");
+    assert_eq!(settings(&out, "applied"), (30_000, 1), "quell");
+    assert_eq!(settings(&out, "both"), (20_000, 2), "a restart of quell restarts what is attached");
+    assert_eq!(settings(&out, "reverted"), (0, 0));
+    let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
+    let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");
+    assert!(metrics.lines().any(program), "quell-export finds the program and its unit: {metrics}");
 }

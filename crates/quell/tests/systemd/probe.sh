@@ -1,0 +1,66 @@
+#!/bin/bash
+# Runs in the container of boot.sh: a device with a NAPI instance, memcached as a unit, and the units of Quell.
+set -eu
+cd /run/out
+
+ip link set lo up
+ip netns add client
+ip link add q0 type veth peer name q1 netns client
+ethtool -K q0 gro on
+ip netns exec client ethtool -K q1 tso off
+ip addr add 10.99.0.1/24 dev q0
+ip link set q0 up
+ip -n client addr add 10.99.0.2/24 dev q1
+ip -n client link set q1 up
+
+# settings FILE: those of the NAPI instance, and the journals of Quell
+settings() {
+    quell show -j --device q0 >"$1.show"
+    quell status -j >"$1.status"
+}
+
+load() { ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds "$1"; }
+
+systemctl start memcached
+until load 0.1; do sleep 0.1; done
+
+settings before
+load 60 &
+wait_for() { until quell show -j --device q0 | grep -q "\"gro-flush-timeout-ns\": $1"; do sleep 0.1; done; }
+
+systemctl start quell-attach@memcached
+wait_for 20000
+settings attached
+systemctl stop quell-attach@memcached
+settings detached
+
+# The keeper restores the settings, and systemd starts the unit again.
+systemctl start quell-attach@memcached
+wait_for 20000
+systemctl kill --kill-whom=main --signal=KILL quell-attach@memcached
+wait_for 0
+wait_for 20000
+settings restarted
+mkdir /etc/quell
+printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer30"\n' >/etc/quell/test.toml
+systemctl stop quell-attach@memcached
+systemctl start quell
+settings applied
+systemctl start quell-attach@memcached
+wait_for 20000
+systemctl restart quell
+wait_for 20000
+settings both
+systemctl stop quell
+settings reverted
+kill %1
+
+systemctl start quell-export
+scrape() {
+    exec 3<>/dev/tcp/127.0.0.1/9955
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    cat <&3 >metrics
+}
+until scrape 2>/dev/null && grep -q '^quell_queue_polls_total.* [1-9]' metrics; do load 0.5; done
+systemctl stop quell-export
+touch complete
