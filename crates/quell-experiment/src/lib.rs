@@ -28,5 +28,5 @@ pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Goal, Tr
 pub use driver::{ExperimentEnd, ExperimentEvent, ExperimentSubject, FinishedExperiment, SetFailure, run};
 pub use latency_counts::LatencyCounts;
 pub use observation::{InvalidObservation, SliceFlag, SliceObservation, SliceRecord};
-pub use permutation::blocked_z;
+pub use permutation::{blocked_z, upper_quantile};
 pub use switchback::{Decision, ExperimentRecord, NextSlice, StopReason, Switchback};

@@ -67,7 +67,8 @@ pub(crate) fn upper_tail(z: f64) -> f64 {
 }
 
 /// The z for which P(Z > z) equals `probability`, which is at most ½.
-pub(crate) fn upper_quantile(probability: f64) -> f64 {
+#[must_use]
+pub fn upper_quantile(probability: f64) -> f64 {
     bisect(0.0, 40.0, 1e-12, |z| upper_tail(z) > probability)
 }
 

@@ -65,6 +65,15 @@ impl Interruption {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
     }
 
+    /// Starts to listen also to SIGTSTP (Ctrl-Z), for commands that try settings: if the program stopped, the present one
+    /// would stay.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub fn listen_and_never_stop() -> io::Result<Self> {
+        Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP])
+    }
+
     /// Starts to listen to these signals instead of the default ones.
     ///
     /// # Errors

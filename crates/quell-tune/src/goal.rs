@@ -258,7 +258,7 @@ const UNKNOWN: &str = "expected a limit such as `p99<=300us` or `cpu<=1.1x`, or 
 const METRIC: &str =
     "expected cpu, busy, requests, p50, p99, p99.9, drops, stalls, wait-p99-us, or the name of a recorded metric";
 const LATENCY: &str = "expected a latency above 0 with its unit, such as 300us or 1ms";
-const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share or a percentage)";
+const NUMBER: &str = "expected a number of at least 0 (cpu: us per request; busy: a share up to 1 or a percentage)";
 
 const MULTIPLE: &str = "expected a multiple of the value under the present setting, such as 1.1x";
 
@@ -308,7 +308,12 @@ fn value(metric: &TuneMetric, text: &str) -> Result<f64, &'static str> {
         _ => return Err(if is_latency { LATENCY } else { NUMBER }),
     };
     let value = number.ok().map(|number| number * factor).filter(|value| value.is_finite());
-    value.filter(|value| !is_latency || *value > 0.0).ok_or(if is_latency { LATENCY } else { NUMBER })
+    let is_possible = |value: &f64| match metric {
+        TuneMetric::Latency { .. } => *value > 0.0,
+        TuneMetric::Busy => *value <= 1.0,
+        _ => true,
+    };
+    value.filter(is_possible).ok_or(if is_latency { LATENCY } else { NUMBER })
 }
 
 /// An invalid part of a text, and what is wrong with it.
@@ -370,13 +375,14 @@ impl FromStr for TuneGuard {
 
     /// Parses `METRIC>VALUE`, or a name alone, which forbids every value above 0.
     fn from_str(text: &str) -> Result<Self, TuneTextError> {
+        let text = text.trim();
         let error = |place: Range<usize>, why| TuneTextError { text: text.to_owned(), place, why };
         match comparison(text, ">") {
             Some(guard) => {
                 guard.map(|(metric, above)| Self { metric, above }).map_err(|(range, why)| error(range, why))
             }
             None => {
-                let metric = metric(text.trim()).filter(|metric| !matches!(metric, TuneMetric::Latency { .. }));
+                let metric = metric(text).filter(|metric| !matches!(metric, TuneMetric::Latency { .. }));
                 Ok(Self { metric: metric.ok_or_else(|| error(0..text.len(), METRIC))?, above: 0.0 })
             }
         }
@@ -436,5 +442,13 @@ mod tests {
         assert_eq!(guard.is_violated(&slice.clone().with_metric("drops", Some(0.0))), Some(false));
         assert_eq!(guard.is_violated(&slice.with_metric("drops", Some(1.0))), Some(true));
         assert!("p99".parse::<TuneGuard>().is_err() && "p99>1".parse::<TuneGuard>().is_err());
+    }
+
+    #[test]
+    fn an_invalid_guard_is_refused_with_its_place_whatever_surrounds_it() {
+        for (text, at) in [("p99>1\u{3000}", "`1`"), ("\u{3000}p101>1ms", "`p101`"), ("busy>90", "`90`")] {
+            let error = text.parse::<TuneGuard>().unwrap_err().to_string();
+            assert!(error.contains(&format!("at {at} in")), "{error}");
+        }
     }
 }

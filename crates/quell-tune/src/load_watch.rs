@@ -41,7 +41,8 @@ impl LoadWatch {
     /// Records a slice at the load with this index. The rate of other modes than the present one depends on the mode if
     /// the load is a closed loop, so only its absence counts.
     pub(crate) fn record(&mut self, load: usize, is_present: bool, slice: &SliceObservation) -> Option<LoadChange> {
-        let rate = TuneMetric::Requests.value(slice)?;
+        // Packets first: requests can be those of a command that measures latency beside the load.
+        let rate = slice.metric("packets-per-s").or_else(|| TuneMetric::Requests.value(slice))?;
         self.empty = if rate > 0.0 { 0 } else { self.empty + 1 };
         let rates = self.present.get_mut(load)?;
         if is_present && rate > 0.0 {

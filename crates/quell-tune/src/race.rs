@@ -307,10 +307,8 @@ impl Race {
 
     fn worth(&self, plan: &TunePlan, arm: usize) -> f64 {
         let slices = self.confirm_slices;
-        let of_limits = |arm: usize, critical: f64| -> f64 {
-            let expected = limits_and_loads(plan).filter_map(|at| self.expected_excess(plan, arm, at));
-            expected.map(|one| one.probability_shown_below_0(critical, slices)).product()
-        };
+        let expected = limits_and_loads(plan).filter_map(|at| self.expected_excess(plan, arm, at));
+        let of_limits: f64 = expected.map(|one| one.probability_shown_below_0(LIMIT_Z, slices)).product();
         let costs: Vec<Expected> =
             (0..plan.loads.len()).map(|load| self.expected_cost(plan, arm, PRESENT, load)).collect();
         let gain = -costs.iter().map(|cost| cost.value.mean).fold(f64::NEG_INFINITY, f64::max);
@@ -322,10 +320,10 @@ impl Race {
                 .is_some_and(|excess| excess.probability_shown_below_0(0.0, slices) < 0.5),
         };
         if limits_and_loads(plan).any(is_missed) {
-            return of_limits(arm, LIMIT_Z) * gain.exp();
+            return of_limits * gain.exp();
         }
         let shown: f64 = costs.iter().map(|cost| cost.probability_shown_below_0(GAIN_Z, slices)).fold(0.0, f64::max);
-        of_limits(arm, LIMIT_Z) * shown * gain.max(0.0)
+        of_limits * shown * gain.max(0.0)
     }
 
     fn has_slices(&self, arm: usize) -> bool {

@@ -185,6 +185,8 @@ pub enum TuneEnd {
         /// Rate in the last slices.
         to_per_s: f64,
     },
+    /// The budget was spent before a mode could be compared with the present setting on fresh slices.
+    BudgetSpent,
     /// The present setting could not be set.
     PresentNotSettable {
         /// What the subject reported.

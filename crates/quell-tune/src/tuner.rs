@@ -4,13 +4,14 @@
 use quell_experiment::{
     ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, InvalidObservation, RatioEstimate,
     SliceFlag, SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, blocked_z,
+    upper_quantile,
 };
 use quell_mode::DeliveryMode;
 use quell_sim::HostProfile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::goal::{TuneGoal, TuneGuard, TuneLimit};
+use crate::goal::{TuneGoal, TuneGuard, TuneLimit, TuneMetric};
 use crate::load_watch::{LoadChange, LoadWatch};
 use crate::race::Race;
 use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
@@ -19,12 +20,15 @@ use crate::space::TuneSpace;
 /// Share of the budget for the search; the rest is for the confirmation, which needs more slices to show that limits hold.
 const SEARCH_SHARE: f64 = 0.7;
 const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
-/// Share of the time that is left for the confirmation of one candidate, if others may have to be confirmed after it.
+/// Share of the time that is left for the confirmation of one candidate at all loads, if others may have to be confirmed
+/// after it.
 const CONFIRM_SHARE: f64 = 0.6;
 /// Maximum number of candidates that are confirmed one after another, if there are limits. Without limits, the first
 /// confirmation decides.
 const CONFIRMATIONS_MAX: usize = 4;
-/// One-sided critical value for the statement that a limit holds or is missed, for an error probability of 5 %.
+/// Error probability of the statement that a candidate holds a limit, or that the present setting misses one.
+const LIMIT_ERROR: f64 = 0.05;
+/// One-sided critical value for [`LIMIT_ERROR`].
 pub(crate) const LIMIT_Z: f64 = 1.645;
 /// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
 const CONFIRM_BLOCKS_MIN: u64 = 6;
@@ -94,7 +98,7 @@ impl TunePlan {
         let search = 3 * (self.arms.len() as u64 + 2) * loads * self.slice_and_settle_ms();
         let confirm = 4 * CONFIRM_BLOCKS_MIN * loads * self.slice_and_settle_ms();
         let share = self.search_share();
-        ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share)) as u64) + 1
+        ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share) / self.confirm_share(0)) as u64) + 1
     }
 
     /// Share of the budget for the search.
@@ -187,6 +191,8 @@ pub struct NextTuneSlice {
 #[derive(Debug, Clone)]
 struct Confirming {
     mode: DeliveryMode,
+    /// Budget at each load.
+    budget_ms: u64,
     /// The experiments of the loads. The current one is the last.
     experiments: Vec<Switchback<DeliveryMode>>,
 }
@@ -274,6 +280,10 @@ impl Tuner {
             None if next.phase == TunePhase::Search => {
                 if self.race.record(&self.plan, observation) {
                     self.end_round();
+                }
+                // Slices can take much longer than planned: a command that measures latency, or that has to start.
+                if self.spent_ms >= self.plan.budget_ms as f64 {
+                    self.stop(TuneEnd::BudgetSpent);
                 }
             }
             None => {
@@ -374,23 +384,42 @@ impl Tuner {
             return;
         }
         let budget_ms = self.plan.budget_ms as f64 * self.plan.search_share();
-        let round_ms = self.race.slices_of_round(&self.plan) as f64 * self.plan.slice_and_settle_ms() as f64;
+        let slice_ms = self.spent_ms / self.race.slices.len().max(1) as f64;
+        let round_ms = self.race.slices_of_round(&self.plan) as f64 * slice_ms;
         if self.race.is_decided() || self.spent_ms + round_ms > budget_ms {
             self.confirm_next();
         }
     }
 
-    /// Begins to confirm the most promising arm that is left. If none is left, no setting is better.
+    /// Begins to confirm the most promising arm that is left. If none is left, no setting is better. If no candidate was
+    /// compared because the budget is spent, there is no answer.
     fn confirm_next(&mut self) {
         let tried: Vec<DeliveryMode> = self.confirmations.iter().map(|one| one.mode).collect();
         self.race.confirm_slices = self.plan.confirm_slices(self.left_ms(), tried.len());
         let is_possible = tried.len() < self.plan.confirmations_max();
         let finalist = if is_possible { self.race.finalist(&self.plan, &tried) } else { None };
-        self.confirming = finalist.map(|arm| Confirming { mode: self.race.arms[arm].0, experiments: Vec::new() });
-        if self.confirming.is_none() || !self.next_experiment() {
+        // Time is left for other candidates, which are needed if this one does not certainly hold a limit.
+        let budget_ms = self.left_ms() * self.plan.confirm_share(tried.len()) / self.plan.loads.len() as f64;
+        self.confirming = finalist.map(|arm| Confirming {
+            mode: self.race.arms[arm].0,
+            budget_ms: budget_ms as u64,
+            experiments: Vec::new(),
+        });
+        let needs_time = self.confirming.is_some() && !self.next_experiment();
+        if needs_time || self.confirming.is_none() {
             self.confirming = None;
-            self.answer(TuneAnswer::NoSettingBetter);
+            let is_compared = self.confirmations.iter().any(|one| self.is_compared(one));
+            match is_compared || (self.confirmations.is_empty() && !needs_time) {
+                true => self.answer(TuneAnswer::NoSettingBetter),
+                false => self.stop(TuneEnd::BudgetSpent),
+            }
         }
+    }
+
+    /// Whether a confirmation had the time for the blocks that a comparison needs, at all loads.
+    fn is_compared(&self, confirmation: &Confirmation) -> bool {
+        let has_blocks = |analysis: &SwitchbackAnalysis| u64::from(analysis.blocks) >= CONFIRM_BLOCKS_MIN;
+        confirmation.analyses.len() == self.plan.loads.len() && confirmation.analyses.iter().all(has_blocks)
     }
 
     fn criterion(&self) -> Option<Criterion> {
@@ -410,15 +439,12 @@ impl Tuner {
             treatments.push(treatment(base));
         }
         let load = confirming.experiments.len();
-        // Time is left for other candidates, which are needed if this one does not certainly hold a limit. An early look
-        // would decide the gain, but not the limits.
+        // An early look would decide the gain, but not the limits.
         let has_limits = !self.plan.goal.limits.is_empty();
-        let share = self.plan.confirm_share(self.confirmations.len());
-        let loads_left = (self.plan.loads.len() - load) as f64;
         let design = ExperimentDesign {
             slice_ms: self.plan.slice_ms,
             settle_ms: self.plan.settle_ms,
-            budget_ms: (self.left_ms() * share / loads_left) as u64,
+            budget_ms: confirming.budget_ms,
             error_rate: self.plan.error_rate / (self.plan.loads.len() * self.plan.confirmations_max()) as f64,
             looks: if has_limits { 1 } else { 5 },
             ..ExperimentDesign::new(
@@ -456,36 +482,46 @@ impl Tuner {
 
     fn judge(&mut self, confirming: Confirming) {
         let mode = confirming.mode;
-        let is_complete = confirming.experiments.len() == self.plan.loads.len();
         let (experiments, analyses): (Vec<_>, Vec<_>) =
             confirming.experiments.into_iter().map(Switchback::finish).unzip();
         let z = |arms: &'static [usize], limit: &TuneLimit| {
-            let of_load =
-                |record: &ExperimentRecord<DeliveryMode>| blocked_z(beside_limit(record, arms, limit)).unwrap_or(0.0);
+            let of_load = |record: &ExperimentRecord<DeliveryMode>| limit_z(beside_limit(record, arms, limit));
             experiments.iter().map(of_load).fold(f64::NEG_INFINITY, f64::max)
         };
-        let limits = &self.plan.goal.limits;
+        let goal = &self.plan.goal;
+        let limits = &goal.limits;
         let is_flagged = |record: &ExperimentRecord<DeliveryMode>| {
             [SliceFlag::RequestsFailed, SliceFlag::Saturated]
                 .into_iter()
                 .any(|flag| record.is_flagged_more_often(CANDIDATE, flag))
         };
+        let is_complete = experiments.len() == self.plan.loads.len();
         let holds_limits = is_complete
             && !experiments.iter().any(is_flagged)
             && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
         let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
-        let present_misses_limit = limits.iter().any(|limit| of_present(limit) > LIMIT_Z);
+        // The statement is repeated for each limit, load and candidate.
+        let statements = (limits.len() * self.plan.loads.len() * self.plan.confirmations_max()).max(1);
+        let missed_z = upper_quantile(LIMIT_ERROR / statements as f64);
+        let present_misses_limit = limits.iter().any(|limit| of_present(limit) > missed_z);
+        let has_objective = |record: &ExperimentRecord<DeliveryMode>| {
+            [&PRESENT_ARMS[..], &[CANDIDATE]]
+                .into_iter()
+                .all(|arms| !readable(record, arms, &goal.objective).is_empty())
+        };
         let verdicts = |of: fn(&ContrastVerdict) -> bool| {
             analyses.iter().filter_map(|analysis| analysis.contrasts.first()).any(|one| of(&one.verdict))
         };
-        let is_better = verdicts(|verdict| *verdict == ContrastVerdict::Better)
+        let is_better = experiments.iter().all(has_objective)
+            && verdicts(|verdict| *verdict == ContrastVerdict::Better)
             && !verdicts(|verdict| *verdict == ContrastVerdict::Worse);
         let gain = estimates(&analyses, &self.plan.present.to_string());
         for (load, experiment) in experiments.iter().enumerate() {
             self.race.learn(&self.plan, load, experiment);
         }
         let base = DeliveryMode::default();
-        let against_base = if base == self.plan.present { Vec::new() } else { against_base(&experiments) };
+        let against_base =
+            if [self.plan.present, mode].contains(&base) { Vec::new() } else { against_base(&experiments) };
         self.confirmations.push(Confirmation { mode, experiments, analyses, holds_limits, present_misses_limit });
         match (holds_limits, present_misses_limit, is_better) {
             (true, _, true) => self.answer(TuneAnswer::Better { mode, gain, against_base }),
@@ -500,24 +536,41 @@ const PRESENT_ARMS: [usize; 2] = [0, 1];
 /// Arm of the candidate in a confirmation.
 const CANDIDATE: usize = 2;
 
-/// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit.
+/// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit or
+/// a cost.
 const READABLE_MIN: f64 = 0.9;
 
-/// Values of a limited quantity under `arms`, each beside its bounds: those of the present setting in the same block, for a
-/// relative limit. Empty if too few slices have a value.
-fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, Vec<f64>)> {
-    let value = |slice: &SliceRecord| limit.metric.value(&slice.observation);
-    let bounds = |block: u32| {
-        let slices = record.slices.iter().filter(|slice| slice.block == block && PRESENT_ARMS.contains(&slice.arm));
-        match limit.relative {
-            true => slices.filter_map(|slice| Some(limit.bound(value(slice)?))).collect(),
-            false => vec![limit.at_most],
-        }
-    };
+/// Values of a metric under `arms`, each with its block. Empty if too few slices have a value.
+fn readable(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], metric: &TuneMetric) -> Vec<(u32, f64)> {
     let of_arms: Vec<&SliceRecord> = record.slices.iter().filter(|slice| arms.contains(&slice.arm)).collect();
-    let readable = of_arms.iter().filter_map(|slice| Some((value(slice)?, bounds(slice.block))));
-    let readable: Vec<(f64, Vec<f64>)> = readable.filter(|(_, bounds)| !bounds.is_empty()).collect();
-    if readable.len() as f64 >= READABLE_MIN * of_arms.len() as f64 { readable } else { Vec::new() }
+    let values = of_arms.iter().filter_map(|slice| Some((slice.block, metric.value(&slice.observation)?)));
+    let values: Vec<(u32, f64)> = values.collect();
+    if values.len() as f64 >= READABLE_MIN * of_arms.len() as f64 { values } else { Vec::new() }
+}
+
+/// Mean value of a limited quantity under `arms` in each block, beside its bounds: those of the present setting in the same
+/// block, for a relative limit. Empty if too few slices have a value.
+fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, Vec<f64>)> {
+    let values = readable(record, arms, &limit.metric);
+    let of_present = if limit.relative { readable(record, &PRESENT_ARMS, &limit.metric) } else { Vec::new() };
+    let of_block = |block: &[(u32, f64)]| {
+        let value = block.iter().map(|(_, value)| value).sum::<f64>() / block.len() as f64;
+        let bounds = match limit.relative {
+            true => {
+                of_present.iter().filter(|(of, _)| *of == block[0].0).map(|(_, value)| limit.bound(*value)).collect()
+            }
+            false => vec![limit.at_most],
+        };
+        (value, bounds)
+    };
+    let blocks = values.chunk_by(|(a, _), (b, _)| a == b).map(of_block);
+    blocks.filter(|(_, bounds)| !bounds.is_empty()).collect()
+}
+
+/// Statistic of values beside their bounds: below 0 if they are lower. Without values nothing is shown. If all values and
+/// bounds are 0, the limit holds.
+fn limit_z(blocks: Vec<(f64, Vec<f64>)>) -> f64 {
+    if blocks.is_empty() { 0.0 } else { blocked_z(blocks).unwrap_or(f64::NEG_INFINITY) }
 }
 
 /// Ratio of the candidate, the first treatment, to `against` by load.

@@ -32,6 +32,8 @@ struct Server {
     failing: Option<&'static str>,
     /// Kind of mode under which one slice in ten has a latency.
     silent: Option<&'static str>,
+    /// Real duration of a slice with settling, in multiples of the planned one.
+    slower_than_planned: f64,
     log: Vec<(DeliveryMode, usize)>,
     restored: u32,
 }
@@ -49,6 +51,7 @@ impl Server {
             is_drops_readable: true,
             failing: None,
             silent: None,
+            slower_than_planned: 1.0,
             log: Vec::new(),
             restored: 0,
         }
@@ -86,7 +89,7 @@ impl ExperimentSubject for Server {
         let is_silent = is_of(self.silent) && !self.log.len().is_multiple_of(10);
         let flags = is_of(self.failing).then_some(SliceFlag::RequestsFailed);
         let slice = SliceObservation {
-            spent_ms: f64::from(slice_ms) + 10.0,
+            spent_ms: (f64::from(slice_ms) + 10.0) * self.slower_than_planned,
             latency: (!is_silent).then(|| LatencyCounts::from(&histogram)),
             flags: flags.into_iter().collect(),
             ..SliceObservation::default()
@@ -95,6 +98,7 @@ impl ExperimentSubject for Server {
         Ok(Some(
             slice
                 .with_metric("cpu-us-per-request", Some(cpu * noise()))
+                .with_metric("stalls", Some(0.0))
                 .with_metric("drops", self.is_drops_readable.then_some(drops)),
         ))
     }
@@ -299,6 +303,42 @@ fn a_few_readable_slices_do_not_show_that_a_limit_holds() {
     let mut server = Server { silent: Some("suspend"), ..Server::new(one_is_best, 12) };
     let result = search(&mut server, plan("p99<=300us, least cpu"));
     assert!(result.answer.mode().is_none_or(|mode| mode.kind().word() != "suspend"), "{:?}", result.answer);
+}
+
+#[test]
+fn a_few_readable_slices_do_not_show_that_a_mode_is_better() {
+    let mut server = Server { silent: Some("suspend"), ..Server::new(one_is_best, 12) };
+    let result = search(&mut server, plan("lowest p99"));
+    assert!(result.answer.mode().is_none_or(|mode| mode.kind().word() != "suspend"), "{:?}", result.answer);
+}
+
+#[test]
+fn a_count_that_is_always_0_holds_a_relative_limit() {
+    let result = search(&mut Server::new(one_is_best, 12), plan("stalls<=1.1x, least cpu"));
+    assert_eq!(result.answer.mode().unwrap().kind().word(), "suspend");
+}
+
+#[test]
+fn a_budget_that_is_too_short_for_a_comparison_is_not_a_finding() {
+    for slower_than_planned in [3.0, 8.0, 100.0] {
+        let mut server = Server { slower_than_planned, ..Server::new(one_is_best, 15) };
+        let TunePlan { budget_ms, .. } = plan("least cpu");
+        let short = TunePlan { budget_ms: budget_ms / 4, ..plan("least cpu") };
+        let result = search(&mut server, short);
+        let slice_ms = 210.0 * slower_than_planned;
+        assert!(result.spent_ms <= budget_ms as f64 / 4.0 + 4.0 * slice_ms, "{} ms", result.spent_ms);
+        let is_found = matches!(result.answer, TuneAnswer::Better { .. });
+        assert!(is_found || result.end == TuneEnd::BudgetSpent, "{slower_than_planned}: {:?}", result.end);
+    }
+}
+
+#[test]
+fn every_accepted_budget_leaves_time_for_a_comparison() {
+    for goal in ["least cpu", "p99<=300us, least cpu"] {
+        let needed_ms = plan(goal).budget_min_ms();
+        let result = search(&mut Server::new(one_is_best, 16), TunePlan { budget_ms: needed_ms, ..plan(goal) });
+        assert!(!result.confirmations.is_empty() && result.end == TuneEnd::Answered, "{goal}: {:?}", result.end);
+    }
 }
 
 #[test]

@@ -325,7 +325,8 @@ impl ExperimentSubject for StartedCommand<'_> {
         let pids = running.targets.pids();
         let snapshot = observe()?;
         let napis = napis(&snapshot, &pids);
-        let watched = server_side::watched(&snapshot, &pids, &napis);
+        // NAPI threads exist only under some modes, whose CPU time would otherwise be another quantity.
+        let watched = Watched { server_napi: Vec::new(), ..server_side::watched(&snapshot, &pids, &napis) };
         let observed = match &mut self.client {
             Some(client) => {
                 // The launcher only supervises the command.

@@ -55,6 +55,8 @@ pub const WAIT_P99: &str = "wait-p99-us";
 pub const STALLS: &str = "stalls";
 /// Name under which a judge prints the number of requests that it sent. Costs are then divided by this number.
 pub const PRINTED_REQUESTS: &str = "requests";
+/// Name under which a judge prints the number of requests that failed. A mode under which more requests fail is not better.
+pub const PRINTED_ERRORS: &str = "errors";
 /// Polled packets per second.
 pub const PACKETS: &str = "packets-per-s";
 

@@ -31,13 +31,16 @@ pub struct Judges {
     pub latency: Option<Judge>,
     /// Judge that measures another program on the same queues. The names of its figures are prefixed with [`BESIDE`].
     pub beside: Option<Judge>,
+    /// Whether the figure [`requests`](super::figures::PRINTED_REQUESTS) counts all requests that the server answers, so that
+    /// costs are divided by it. Otherwise they are divided by the number of packets.
+    pub counts_all_requests: bool,
     /// Time limit of one run.
     pub run_max: Duration,
 }
 
 impl Default for Judges {
     fn default() -> Self {
-        Self { latency: None, beside: None, run_max: RUN_MAX }
+        Self { latency: None, beside: None, counts_all_requests: true, run_max: RUN_MAX }
     }
 }
 

@@ -22,8 +22,11 @@ use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
 
-/// How often a slice is measured if its counters are read too late. After that their metrics are absent.
+/// Maximum number of windows in which the counters of a slice are read, if they are read too late. After that their metrics
+/// are absent.
 const WINDOWS_MAX: u32 = 3;
+/// Maximum time of these windows in ms, because a mode that violates a guard may be set for a second only.
+const REPEATED_MAX_MS: u32 = 800;
 
 /// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
@@ -253,16 +256,21 @@ impl ExperimentSubject for Programs<'_> {
     }
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let mut observed = self.observe_once(slice_ms)?;
-        for _ in 1..WINDOWS_MAX {
-            if observed.as_ref().is_none_or(|observed| observed.counters_cover_it) {
+        let Some(first) = self.observe_once(slice_ms)? else { return Ok(None) };
+        let (mut metrics, mut is_covered) = (first.slice.metrics, first.counters_cover_it);
+        for _ in 1..WINDOWS_MAX.min(REPEATED_MAX_MS / slice_ms.max(1)) {
+            if is_covered {
                 break;
             }
-            tracing::debug!("the counters were not read at the start and end of a slice: it is measured again");
-            observed = self.observe_once(slice_ms)?;
+            tracing::debug!(
+                "the counters were not read at the start and end of a slice: they are read in another window"
+            );
+            let Some(again) = self.observe_once(slice_ms)? else { return Ok(None) };
+            (metrics, is_covered) = (again.slice.metrics, again.counters_cover_it);
         }
+        // Latencies and flags are those of the first window. Otherwise a mode that delays this process could choose.
         let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
-        Ok(observed.map(|observed| SliceObservation { spent_ms, ..observed.slice }))
+        Ok(Some(SliceObservation { metrics, spent_ms, ..first.slice }))
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use quell_experiment::SliceObservation;
+use quell_experiment::{SliceFlag, SliceObservation};
 use quell_host::snapshot::{Snapshot, SnapshotNapi};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
@@ -43,12 +43,15 @@ pub fn observe(
         return Ok(None);
     }
     let counters = watched.between(&first, &watched.snapshot(&proc, instruments));
+    let requests = printed.get(figures::PRINTED_REQUESTS).filter(|_| judges.counts_all_requests);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
-    let requests = printed.get(figures::PRINTED_REQUESTS).map(|requests| *requests as u64);
+    let requests = requests.map(|requests| *requests as u64);
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
     metrics.extend(printed.clone());
     let foreign_cpu = foreign_cpu(watched, &counters);
-    Ok(Some((SliceObservation { metrics, foreign_cpu, ..SliceObservation::default() }, printed)))
+    let has_failed = printed.get(figures::PRINTED_ERRORS).is_some_and(|errors| *errors > 0.0);
+    let flags = has_failed.then_some(SliceFlag::RequestsFailed).into_iter().collect();
+    Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, printed)))
 }
 
 /// Sleeps for `duration`. Returns false if `stopped` returned true before the end.

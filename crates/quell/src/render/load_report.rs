@@ -7,9 +7,11 @@ use quell_stats::LatencyHistogram;
 
 use super::number::short;
 
-/// Figures for a judge of an experiment: requests, requests per second, latency quantiles in µs.
+/// Figures for a judge of an experiment: requests, requests per second, failed requests, latency quantiles in µs.
 pub(crate) fn figures(report: &LoadReport) -> String {
-    let mut out = format!("requests {}\nrequests-per-s {:.1}\n", report.answered_in_window, report.qps);
+    let errors = report.errors.failed_requests();
+    let mut out =
+        format!("requests {}\nrequests-per-s {:.1}\nerrors {errors}\n", report.answered_in_window, report.qps);
     for (name, latency) in [("p50-us", report.latency.p50()), ("p99-us", report.latency.p99())] {
         if let Some(latency) = latency {
             out.push_str(&format!("{name} {:.1}\n", latency.as_secs_f64() * 1e6));

@@ -9,8 +9,8 @@ use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible;
 use quell_tune::{
-    ArmReport, ArmState, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric, TunePhase, TunePlan,
-    TuneResult, Tuner,
+    ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
+    TunePhase, TunePlan, TuneResult, Tuner,
 };
 
 use super::experiment;
@@ -269,7 +269,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             against(against_base, "base")
         ),
         TuneAnswer::HoldsLimits { mode, gain, against_base } => format!(
-            "{mode} holds all limits, and {present} does not; confirmed on fresh slices, with 95 % confidence:\n{}{}",
+            "{mode} holds all limits, and {present} does not, on fresh slices; intervals have 95 % confidence:\n{}{}",
             against(gain, &present),
             against(against_base, "base")
         ),
@@ -293,9 +293,8 @@ fn refuted(result: &TuneResult) -> String {
         true => "was not better on fresh slices",
         false => "was not shown to hold all limits and to answer all requests in time",
     };
-    let line = |(mode, holds): (String, bool)| format!("  {mode} led the search, but {}\n", reason(holds));
-    let candidates = result.confirmations.iter().map(|one| (one.mode.to_string(), one.holds_limits));
-    candidates.map(line).collect()
+    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.holds_limits));
+    result.confirmations.iter().map(line).collect()
 }
 
 fn estimate(of: &RatioEstimate) -> String {
@@ -352,6 +351,10 @@ pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
              {restored}",
             from_per_s.map_or_else(|| ABSENT.to_owned(), short),
             short(*to_per_s)
+        ),
+        TuneEnd::BudgetSpent => format!(
+            "the budget was spent before a mode could be compared with the present setting on fresh slices: use a longer \
+             --budget, or shorter runs of the commands that load and measure; {restored}"
         ),
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))

@@ -74,12 +74,15 @@ fn a_load_that_exits_ends_the_experiment_with_its_output() {
 #[test]
 fn a_signal_ends_the_run_and_the_server_is_restored() {
     let Some(stage) = Stage::enter("bp-int") else { return };
-    let quell = start(&stage, LONG);
-    stage.wait_until_switched();
-    quell.pidfd().signal(Signal::INT).unwrap();
-    let (code, _, stderr) = end(quell);
-    assert_eq!(code, Some(130), "{stderr}");
-    stage.assert_as_before();
+    // Ctrl-C, and Ctrl-Z, after which a stopped process would leave the mode of the moment.
+    for signal in [Signal::INT, Signal::TSTP] {
+        let quell = start(&stage, LONG);
+        stage.wait_until_switched();
+        quell.pidfd().signal(signal).unwrap();
+        let (code, _, stderr) = end(quell);
+        assert_eq!(code, Some(130), "{stderr}");
+        stage.assert_as_before();
+    }
 }
 
 #[test]

@@ -44,7 +44,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     output::say(&plan(&request));
     ask::unless(args.yes, "start the command under these modes?", "--yes")?;
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let interruption =
+        Interruption::listen_and_never_stop().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(&journal, &request.command, request.load.as_deref())?;

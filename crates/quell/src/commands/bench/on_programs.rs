@@ -100,7 +100,8 @@ pub(in crate::commands) fn under_load<T>(
     source: LoadSource,
     measure: impl FnOnce(Option<RemoteClients>, bool, &dyn Fn() -> bool) -> Result<T, Failure>,
 ) -> Result<(T, Option<String>), Failure> {
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let interruption =
+        Interruption::listen_and_never_stop().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let (load, ends_within, sentence) = match &source {
         LoadSource::Clients(words) => {

@@ -123,7 +123,11 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) result: Option<PathBuf>,
     /// Print an earlier result.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["experiment", "goal", "advise", "dry_run", "schema"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["experiment", "goal", "never", "advise", "dry_run", "schema", "keep", "profile", "result"]
+    )]
     pub(crate) show: Option<PathBuf>,
     /// Print the JSON Schema of result files.
     #[arg(long, conflicts_with = "json")]

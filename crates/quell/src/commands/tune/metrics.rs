@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::judge::PrintedFigures;
+use quell_bench::experiment::judge::{Judges, PrintedFigures};
 use quell_tune::{TuneGoal, TuneGuard, TuneMetric, TunePlan};
 
 use crate::exit::Failure;
@@ -34,10 +34,10 @@ pub(super) fn of_generator() -> Available {
 }
 
 /// Server that a command measures. `printed` are the figures of a first run.
-pub(super) fn of_command(printed: &PrintedFigures) -> Available {
+pub(super) fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available {
     let mut available = Available { remedy: "the command of --latency did not print it in a first run", ..of_server() };
     available.recorded.extend(printed.keys().cloned());
-    if printed.contains_key(figures::PRINTED_REQUESTS) {
+    if judges.counts_all_requests && printed.contains_key(figures::PRINTED_REQUESTS) {
         available.recorded.extend(figures::names(Work::Request));
     }
     available
@@ -56,7 +56,18 @@ impl Available {
     /// Names the first metric that the subject does not have, its place in the text, and what the subject has.
     pub(super) fn check(&self, plan: &TunePlan) -> Result<(), Failure> {
         self.check_goal(&plan.goal)?;
-        plan.guards.iter().try_for_each(|guard: &TuneGuard| self.check_one(&guard.metric, "guard", guard))
+        plan.guards.iter().try_for_each(|guard: &TuneGuard| {
+            self.check_one(&guard.metric, "guard", guard)?;
+            let is_flag = self.has_latencies && matches!(guard.metric, TuneMetric::Errors | TuneMetric::Saturated);
+            match is_flag && guard.above >= 1.0 {
+                true => Err(Failure::usage(format!(
+                    "the guard {guard} would never be violated: {0} is 1 if it occurs in a slice, otherwise 0; use \
+                     --never {0}; nothing was changed",
+                    guard.metric
+                ))),
+                false => Ok(()),
+            }
+        })
     }
 
     /// Checks the metrics of a goal; see [`Self::check`].
@@ -135,9 +146,26 @@ mod tests {
     }
 
     #[test]
+    fn a_guard_that_can_never_be_violated_is_refused() {
+        assert_eq!(refusal(&of_generator(), "least cpu", &["errors", "saturated"]), None);
+        for guard in ["errors>10", "saturated>1"] {
+            assert!(refusal(&of_generator(), "least cpu", &[guard]).unwrap().contains("never be violated"), "{guard}");
+        }
+    }
+
+    #[test]
+    fn requests_of_a_command_beside_other_load_do_not_count_costs() {
+        let printed = PrintedFigures::from([("requests".into(), 600.0)]);
+        let beside = Judges { counts_all_requests: false, ..Judges::default() };
+        assert_eq!(refusal(&of_command(&Judges::default(), &printed), "least cpu-us-per-request", &[]), None);
+        assert!(refusal(&of_command(&beside, &printed), "least cpu-us-per-request", &[]).is_some());
+        assert_eq!(refusal(&of_command(&beside, &printed), "least cpu", &[]), None);
+    }
+
+    #[test]
     fn a_command_adds_the_figures_that_it_printed() {
         let printed = PrintedFigures::from([("p99-us".into(), 7.0), ("hits/s".into(), 5.0)]);
-        let available = of_command(&printed);
+        let available = of_command(&Judges::default(), &printed);
         assert_eq!(refusal(&available, "p99<=1ms, most hits/s", &["stalls"]), None);
         assert!(refusal(&available, "lowest p50", &[]).unwrap().contains("did not print it"));
         assert!(refusal(&available, "least cpu", &["errors"]).is_some());

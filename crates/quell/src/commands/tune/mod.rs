@@ -82,11 +82,16 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         return show(&read(file)?, args.json);
     }
     args.check()?;
-    let result_file = results::destination(args.result.as_ref(), "tune")?;
     let profile_file = args.profile.clone().map(|path| Destination::named(path, "the profile"));
-    if !args.dry_run && !args.advise {
-        result_file.check_writable()?;
-        profile_file.as_ref().map(Destination::check_writable).transpose()?;
+    if args.profile.is_some() && args.profile == args.result {
+        return Err(Failure::usage("--profile and --result name the same file; nothing was changed"));
+    }
+    let result_file = match args.dry_run || args.advise {
+        true => None,
+        false => Some(results::destination(args.result.as_ref(), "tune")?),
+    };
+    for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
+        file.check_writable()?;
     }
     let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let began_unix_s = results::unix_time().as_secs();
@@ -108,7 +113,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         }),
         None => on_model::run(args)?.map(|searched| (searched, None)),
     };
-    let Some((searched, targets)) = found else { return Ok(()) };
+    let (Some((searched, targets)), Some(result_file)) = (found, result_file) else { return Ok(()) };
     let Searched { subject, result, not_a_measurement, left_alone } = searched;
     let quell_version = env!("CARGO_PKG_VERSION").to_owned();
     let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, left_alone, search: result };
@@ -220,7 +225,7 @@ fn finish(
         end @ TuneEnd::PresentNotSettable { .. } => {
             Err(Failure::new(Exit::NotSupported, render::end(end, &file.left_alone)))
         }
-        end @ (TuneEnd::GuardUnreadable { .. } | TuneEnd::MetricUnreadable { .. }) => {
+        end @ (TuneEnd::GuardUnreadable { .. } | TuneEnd::MetricUnreadable { .. } | TuneEnd::BudgetSpent) => {
             Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone)))
         }
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {

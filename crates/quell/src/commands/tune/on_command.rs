@@ -30,7 +30,12 @@ const SETTLE_MS: u32 = 300;
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
     let load = bench::words(args.load.as_deref())?;
-    let mut judges = Judges { latency: bench::judge(args.latency.as_deref())?, ..Judges::default() };
+    let mut judges = Judges {
+        latency: bench::judge(args.latency.as_deref())?,
+        // With --load, the server answers that load, too.
+        counts_all_requests: load.is_none(),
+        ..Judges::default()
+    };
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
     let plan = TunePlan {
         guards: args.never.clone(),
@@ -68,7 +73,8 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     revert_killed_runs(&journal).map_err(Failure::refused)?;
     output::say(text.trim_end());
     ask::unless(args.yes, "start the command under these modes?", "--yes")?;
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let interruption =
+        Interruption::listen_and_never_stop().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(&journal, &args.command, load.as_deref())?;

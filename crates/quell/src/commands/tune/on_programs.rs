@@ -40,7 +40,12 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     refuse_every_process(&targets, "")?;
     let words = |command: &Option<String>| bench::words(command.as_deref());
     let (load, clients) = (words(&args.load)?, words(&args.clients)?);
-    let mut judges = Judges { latency: bench::judge(args.latency.as_deref())?, ..Judges::default() };
+    let mut judges = Judges {
+        latency: bench::judge(args.latency.as_deref())?,
+        // The server answers others, too.
+        counts_all_requests: false,
+        ..Judges::default()
+    };
     let slice_ms = args.slice.unwrap_or(if judges.is_empty() { SLICE_MS } else { JUDGED_SLICE_MS });
     let mut plan = TunePlan {
         guards: args.never.clone(),
@@ -90,7 +95,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         // A command that fails, or does not print a figure, is detected before anything is changed.
         if !judges.is_empty() {
             match judges.run(slice_ms, stopped).map_err(Failure::usage)? {
-                Some(printed) => metrics::of_command(&printed).check(&plan)?,
+                Some(printed) => metrics::of_command(&judges, &printed).check(&plan)?,
                 None => return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed")),
             }
         }
@@ -177,10 +182,13 @@ fn with_present(
     Ok((preview, modes))
 }
 
-/// The settings of the first queue and the first epoll as a mode: `base` with overrides.
+/// The settings that all queues and all epolls have, as a mode: `base` with overrides. `None` if they differ.
 pub(super) fn present_mode(plan: &SwitchPlan) -> Option<DeliveryMode> {
     let queue = plan.queues.first()?.old;
     let epoll = plan.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
+    if plan.queues.iter().any(|other| other.old != queue) || plan.epolls.iter().any(|other| other.old != epoll) {
+        return None;
+    }
     let settings = [
         ("defer-hard-irqs", queue.defer_hard_irqs.map(u64::from)),
         ("gro-flush-timeout", queue.gro_flush_timeout_ns),
