@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_linux::pidfd::Signal;
+use quell_linux::proc::ProcRoot;
 use quell_linux::process::Child;
+use quell_linux::sched;
 use quell_mode::PartialNapiSettings;
 
 use crate::stage::{Stage, end};
@@ -252,6 +254,22 @@ fn advice_for_a_running_program_uses_what_it_can_see_and_changes_nothing() {
         assert!(stdout.contains(said), "no {said:?} in {stdout}");
     }
     stage.assert_as_before();
+}
+
+#[test]
+fn a_napi_thread_whose_cpu_time_is_not_measured_is_not_tried_for_less_cpu_time() {
+    let Some(stage) = enter("tp-pinned") else { return };
+    let tries_threads = |goal: &str| {
+        let (code, stdout, stderr) = run(&stage, &[goal, "--dry-run"]);
+        assert_eq!(code, Some(0), "{stderr}");
+        stdout.split("skips").next().unwrap().contains("threadedbusy")
+    };
+    let is_possible = tries_threads("--goal=lowest wait-p99-us");
+    for tid in ProcRoot::default().process(stage.server.pid()).tids().unwrap() {
+        sched::set_affinity(tid, &[0].into_iter().collect()).unwrap();
+    }
+    assert!(!tries_threads("--goal=busy<=50%, lowest wait-p99-us"));
+    assert_eq!(tries_threads("--goal=lowest wait-p99-us"), is_possible);
 }
 
 #[test]

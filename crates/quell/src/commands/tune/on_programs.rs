@@ -11,9 +11,9 @@ use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::journal::Journal;
 use quell_host::switching::{SwitchPlan, Switching};
-use quell_linux::visible;
+use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
+use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
 use super::{Searched, check, guarded, metrics, refused, show_progress};
@@ -169,7 +169,14 @@ fn with_present(
              `quell apply`; nothing was changed",
         ));
     };
-    let space = TuneSpace { refused: refused_here(&preview, &modes) };
+    let mut refused = refused_here(&preview, &modes);
+    if hides_napi_threads(plan, &preview, targets) {
+        let kinds = ["threaded", "threadedbusy"].into_iter().filter(|kind| refused.iter().all(|one| one.kind != *kind));
+        let reason = "its NAPI thread can run on CPUs that these programs do not use, whose time is not measured";
+        let new = kinds.map(|kind| RefusedMode { kind: kind.to_owned(), reason: reason.to_owned() });
+        refused.extend(new.collect::<Vec<_>>());
+    }
+    let space = TuneSpace { refused };
     let arms = space.coarse();
     if arms.len() < 2 {
         let reasons: Vec<String> = space.refused.iter().map(|one| format!("{}: {}", one.kind, one.reason)).collect();
@@ -200,6 +207,15 @@ pub(super) fn present_mode(plan: &SwitchPlan) -> Option<DeliveryMode> {
     ];
     let overrides = settings.into_iter().filter_map(|(name, value)| Some(format!(",{name}={}", value?)));
     format!("base{}", overrides.collect::<String>()).parse().ok()
+}
+
+/// Whether the goal or a guard uses CPU time, but the measured CPUs are not all on which a new NAPI thread can run.
+fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> bool {
+    let limited = plan.goal.limits.iter().map(|limit| &limit.metric);
+    let metrics = limited.chain([&plan.goal.objective]).chain(plan.guards.iter().map(|guard| &guard.metric));
+    let uses_cpu = metrics.into_iter().any(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
+    let measured = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis()).server_cpus;
+    uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
 }
 
 /// Kinds of mode of which no value can be set, or that would stall the programs.
