@@ -68,10 +68,11 @@ bench-servers: ## measure the figures of docs/servers.md on this machine (root; 
 	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 
-lint: ## check formatting, clippy, documentation and the compiled BPF programs; warnings are errors
+lint: ## check formatting, lock files, clippy, documentation and the compiled BPF programs; warnings are errors
 	@tools/install-missing
 	@if command -v clang-14 >/dev/null; then tools/build-bpf --check; else echo "no clang-14: the BPF object is not compared"; fi
 	$(CARGO) fmt --check
+	$(CARGO) metadata --locked --manifest-path fuzz/Cargo.toml --format-version 1 >/dev/null
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 
