@@ -57,14 +57,16 @@ fn main() {
         |_| (),
     );
     println!(
-        "{:18} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10}",
-        "search", "median", "p95", "held", "time s", "confirmed", "elsewhere"
+        "{:18} {:>8} {:>8} {:>8} {:>8} {:>10} {:>10} {:>8} {:>8}",
+        "search", "median", "p95", "held", "time s", "confirmed", "elsewhere", "better", "worse"
     );
     for goal in std::iter::once(None).chain((0..GOALS).map(Some)) {
         println!("{}", goal.map_or("all goals", |goal| GOAL_NAMES[goal]));
         for (method, (name, _)) in METHODS.iter().enumerate() {
             let of_goal = (0..cases.len()).filter(|at| goal.is_none_or(|goal| cases[*at].1 == goal));
-            print(name, &of_goal.map(|at| judged[at][method]).collect::<Vec<_>>());
+            let (of_method, of_first): (Vec<Judged>, Vec<Judged>) =
+                of_goal.map(|at| (judged[at][method], judged[at][0])).unzip();
+            print(name, &of_method, &of_first);
         }
     }
 }
@@ -115,8 +117,12 @@ fn goals(truth: &Truth) -> [TuneGoal; GOALS] {
     .map(|text| text.parse().unwrap())
 }
 
-fn print(name: &str, judged: &[Judged]) {
-    let mut sorted: Vec<f64> = judged.iter().map(|one| one.regret.unwrap_or(f64::INFINITY) * 100.0).collect();
+/// Prints the results of a search, and in how many cases its answer is better or worse than that of the first search.
+fn print(name: &str, judged: &[Judged], first: &[Judged]) {
+    let regret = |one: &Judged| one.regret.unwrap_or(f64::INFINITY) * 100.0;
+    let differs = |is: fn(f64, f64) -> bool| judged.iter().zip(first).filter(|(a, b)| is(regret(a), regret(b))).count();
+    let (better, worse) = (differs(|a, b| a < b), differs(|a, b| a > b));
+    let mut sorted: Vec<f64> = judged.iter().map(regret).collect();
     sorted.sort_by(f64::total_cmp);
     let at = |share: f64| sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)];
     let percent = |count: usize, of: usize| 100.0 * count as f64 / of.max(1) as f64;
@@ -126,7 +132,9 @@ fn print(name: &str, judged: &[Judged]) {
     let time =
         judged.iter().map(|one| f64::from(one.answer.slices)).sum::<f64>() * SLICE_MS / 1e3 / judged.len() as f64;
     let (median, p95, confirmed) = (at(0.5), at(0.95), confirmed().count());
-    println!("{name:18} {median:>8.1} {p95:>8.1} {held:>8.1} {time:>8.0} {confirmed:>10} {elsewhere:>10.1}");
+    println!(
+        "{name:18} {median:>8.1} {p95:>8.1} {held:>8.1} {time:>8.0} {confirmed:>10} {elsewhere:>10.1} {better:>8} {worse:>8}"
+    );
 }
 
 /// For each shipped host: CPU with the best setting at each load against the best static setting.
