@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use quell_experiment::{ExperimentSubject, SetFailure};
 use quell_mode::DeliveryMode;
 
+use crate::plan::{TunePlan, TunePlanError};
 use crate::result::{TuneEnd, TuneResult};
-use crate::tuner::{NextTuneSlice, TunePlan, TunePlanError, Tuner};
+use crate::tuner::{NextTuneSlice, Tuner};
 
 /// Events of a running search.
 #[derive(Debug)]

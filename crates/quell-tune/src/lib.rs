@@ -6,16 +6,18 @@
 //! - [`TuneSpace`]: the grid of modes and values.
 //! - [`ModelPrior`]: ranks modes with the model of a host. Without measurements, this is all that `--advise` needs.
 //! - `belief`: what is known of every mode, from the model's table (`data/model.tsv`) and from slices.
-//! - [`Tuner`]: the state machine. It selects the next slice, drops arms, confirms the winner.
+//! - [`Tuner`]: the state machine. It selects the next slice (`race`), drops arms, confirms the winner (`confirm`).
 //! - [`tune`]: runs a [`Tuner`] on a subject, and restores the subject on every path.
 //! - [`TuneResult`]: plan, arms, slices and answer, as stored in a file.
 
 #![forbid(unsafe_code)]
 
 mod belief;
+mod confirm;
 mod driver;
 mod goal;
 mod load_watch;
+mod plan;
 mod prior;
 mod race;
 mod result;
@@ -24,9 +26,10 @@ mod tuner;
 
 pub use driver::{FinishedTune, OfferLoad, TuneEvent, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
+pub use plan::{TunePlan, TunePlanError};
 pub use prior::{ModelPrior, RankedMode, observe_model};
 pub use result::{
     ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord,
 };
 pub use space::{RefusedMode, TuneSpace};
-pub use tuner::{NextTuneSlice, TunePlan, TunePlanError, Tuner};
+pub use tuner::{NextTuneSlice, Tuner};

@@ -8,9 +8,10 @@ use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
 use crate::belief::{Belief, CholeskyFactor, Estimate, Estimates, Normal};
+use crate::confirm::LIMIT_Z;
 use crate::goal::TuneMetric;
+use crate::plan::TunePlan;
 use crate::result::{ArmReport, ArmState, TuneSliceRecord};
-use crate::tuner::{LIMIT_Z, TunePlan};
 
 /// One-sided critical value for dropping an arm. Each arm is tested after every round, so that the error probability of
 /// one decision (0.13 %) adds up.

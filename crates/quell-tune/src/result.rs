@@ -5,7 +5,7 @@ use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::tuner::TunePlan;
+use crate::plan::TunePlan;
 
 /// Value of [`TuneResult::schema`].
 pub const TUNE_SCHEMA: &str = "quell-tune/1";

@@ -1,181 +1,14 @@
 //! The state machine of a search. It selects the next slice, records what was observed, and derives the answer. It has
 //! no access to the subject or to a clock.
 
-use quell_experiment::{
-    ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, InvalidObservation, RatioEstimate,
-    SliceFlag, SliceObservation, SliceRecord, Switchback, SwitchbackAnalysis, Treatment, analyse, blocked_z,
-    upper_quantile,
-};
+use quell_experiment::{Criterion, ExperimentDesign, InvalidObservation, SliceObservation, Switchback, Treatment};
 use quell_mode::DeliveryMode;
-use quell_sim::HostProfile;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
-use crate::goal::{TuneGoal, TuneGuard, TuneLimit, TuneMetric};
+use crate::confirm::{is_compared, judge};
 use crate::load_watch::{LoadChange, LoadWatch};
+use crate::plan::{TunePlan, TunePlanError};
 use crate::race::Race;
 use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
-use crate::space::TuneSpace;
-
-/// Share of the budget for the search; the rest is for the confirmation, which needs more slices to show that limits hold.
-const SEARCH_SHARE: f64 = 0.7;
-const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
-/// Share of the time that is left for the confirmation of one candidate at all loads, if others may have to be confirmed
-/// after it.
-const CONFIRM_SHARE: f64 = 0.6;
-/// Maximum number of candidates that are confirmed one after another, if there are limits. Without limits, the first
-/// confirmation decides.
-const CONFIRMATIONS_MAX: usize = 4;
-/// Error probability of the statement that a candidate holds a limit, or that the present setting misses one.
-const LIMIT_ERROR: f64 = 0.05;
-/// One-sided critical value for [`LIMIT_ERROR`].
-pub(crate) const LIMIT_Z: f64 = 1.645;
-/// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
-const CONFIRM_BLOCKS_MIN: u64 = 6;
-
-/// Plan of a search, which is fixed before the first slice.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct TunePlan {
-    /// What to optimize.
-    pub goal: TuneGoal,
-    /// Conditions under which an arm is abandoned.
-    pub guards: Vec<TuneGuard>,
-    /// Setting that the server has now. It is compared with every arm.
-    pub present: DeliveryMode,
-    /// Modes of the first round, besides `base` and the present setting.
-    pub arms: Vec<DeliveryMode>,
-    /// Grid from which the modes of the other rounds are selected. Without it, only `arms` are tried.
-    pub space: Option<TuneSpace>,
-    /// Hosts of the model whose responses to modes are the search's first belief. All shipped ones, if not stated.
-    #[serde(default = "model_hosts")]
-    pub model_hosts: Vec<String>,
-    /// Names of the loads, at least one. Blocks take turns.
-    pub loads: Vec<String>,
-    /// Time for which each slice is observed, in ms. An arm that violates a guard is left after at most one slice.
-    pub slice_ms: u32,
-    /// Time between setting a mode and observing it, in ms.
-    pub settle_ms: u32,
-    /// Maximum total time of all slices, in ms.
-    pub budget_ms: u64,
-    /// Seed of the order of the slices.
-    pub seed: u64,
-    /// Maximum probability that the confirmation reports a gain that does not exist.
-    pub error_rate: f64,
-}
-
-impl TunePlan {
-    /// Creates a plan with slices of 200 ms, a settling time of 10 ms, one load, a budget of 3 minutes and an error rate
-    /// of 5 %. It begins with the coarse grid of `space`.
-    #[must_use]
-    pub fn new(goal: TuneGoal, present: DeliveryMode, space: TuneSpace, seed: u64) -> Self {
-        Self {
-            goal,
-            guards: Vec::new(),
-            present,
-            arms: space.coarse(),
-            space: Some(space),
-            model_hosts: model_hosts(),
-            loads: vec!["present".to_owned()],
-            slice_ms: 200,
-            settle_ms: 10,
-            budget_ms: 180_000,
-            seed,
-            error_rate: 0.05,
-        }
-    }
-
-    /// Planned time of a slice with setting and settling, in ms.
-    #[must_use]
-    pub fn slice_and_settle_ms(&self) -> u64 {
-        u64::from(self.slice_ms) + u64::from(self.settle_ms)
-    }
-
-    /// Shortest budget in ms: three rounds of all arms, and a confirmation at each load.
-    #[must_use]
-    pub fn budget_min_ms(&self) -> u64 {
-        let loads = self.loads.len() as u64;
-        let search = 3 * (self.arms.len() as u64 + 2) * loads * self.slice_and_settle_ms();
-        let confirm = 4 * CONFIRM_BLOCKS_MIN * loads * self.slice_and_settle_ms();
-        let share = self.search_share();
-        ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share) / self.confirm_share(0)) as u64) + 1
-    }
-
-    /// Share of the budget for the search.
-    #[must_use]
-    pub fn search_share(&self) -> f64 {
-        if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
-    }
-
-    /// Maximum number of candidates that are confirmed.
-    fn confirmations_max(&self) -> usize {
-        if self.goal.limits.is_empty() { 1 } else { CONFIRMATIONS_MAX }
-    }
-
-    /// Share of the time that is left for a confirmation after `done` others.
-    fn confirm_share(&self, done: usize) -> f64 {
-        if done + 1 < self.confirmations_max() { CONFIRM_SHARE } else { 1.0 }
-    }
-
-    /// Number of slices of each arm in a confirmation if `left_ms` is left after `done` others.
-    fn confirm_slices(&self, left_ms: f64, done: usize) -> f64 {
-        let arms = if self.present == DeliveryMode::default() { 3 } else { 4 };
-        let block_ms = (arms * self.loads.len() as u64 * self.slice_and_settle_ms()) as f64;
-        left_ms * self.confirm_share(done) / block_ms
-    }
-
-    /// Checks the conditions that the type does not enforce.
-    ///
-    /// # Errors
-    /// See [`TunePlanError`].
-    pub fn check(&self) -> Result<(), TunePlanError> {
-        let needed_ms = self.budget_min_ms();
-        if self.loads.is_empty() {
-            return Err(TunePlanError::NoLoad);
-        }
-        if self.slice_ms == 0 {
-            return Err(TunePlanError::NoSlice);
-        }
-        if !(self.error_rate > 0.0 && self.error_rate < 1.0) {
-            return Err(TunePlanError::ErrorRate(self.error_rate));
-        }
-        if self.budget_ms < needed_ms {
-            return Err(TunePlanError::BudgetTooShort { budget_ms: self.budget_ms, arms: self.arms.len(), needed_ms });
-        }
-        Ok(())
-    }
-}
-
-/// Names of the shipped hosts.
-fn model_hosts() -> Vec<String> {
-    HostProfile::shipped_names().map(str::to_owned).collect()
-}
-
-/// Why a plan is invalid.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum TunePlanError {
-    /// The plan has no load.
-    #[error("the plan has no load: name at least one")]
-    NoLoad,
-    /// Slices have no duration.
-    #[error("slices of 0 ms observe nothing: use at least 1 ms")]
-    NoSlice,
-    /// The error rate is not a probability.
-    #[error("the error rate is {0}; it must be above 0 and below 1")]
-    ErrorRate(f64),
-    /// The budget is too short for the arms and loads.
-    #[error(
-        "the budget of {budget_ms} ms is too short for {arms} arms: use at least {needed_ms} ms, or fewer arms or loads"
-    )]
-    BudgetTooShort {
-        /// Budget in ms.
-        budget_ms: u64,
-        /// Number of arms.
-        arms: usize,
-        /// Shortest possible budget in ms.
-        needed_ms: u64,
-    },
-}
 
 /// The slice that must be observed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -408,18 +241,12 @@ impl Tuner {
         let needs_time = self.confirming.is_some() && !self.next_experiment();
         if needs_time || self.confirming.is_none() {
             self.confirming = None;
-            let is_compared = self.confirmations.iter().any(|one| self.is_compared(one));
+            let is_compared = self.confirmations.iter().any(|one| is_compared(&self.plan, one));
             match is_compared || (self.confirmations.is_empty() && !needs_time) {
                 true => self.answer(TuneAnswer::NoSettingBetter),
                 false => self.stop(TuneEnd::BudgetSpent),
             }
         }
-    }
-
-    /// Whether a confirmation had the time for the blocks that a comparison needs, at all loads.
-    fn is_compared(&self, confirmation: &Confirmation) -> bool {
-        let has_blocks = |analysis: &SwitchbackAnalysis| u64::from(analysis.blocks) >= CONFIRM_BLOCKS_MIN;
-        confirmation.analyses.len() == self.plan.loads.len() && confirmation.analyses.iter().all(has_blocks)
     }
 
     fn criterion(&self) -> Option<Criterion> {
@@ -481,127 +308,15 @@ impl Tuner {
     }
 
     fn judge(&mut self, confirming: Confirming) {
-        let mode = confirming.mode;
-        let (experiments, analyses): (Vec<_>, Vec<_>) =
-            confirming.experiments.into_iter().map(Switchback::finish).unzip();
-        let z = |arms: &'static [usize], limit: &TuneLimit| {
-            let of_load = |record: &ExperimentRecord<DeliveryMode>| limit_z(beside_limit(record, arms, limit));
-            experiments.iter().map(of_load).fold(f64::NEG_INFINITY, f64::max)
-        };
-        let goal = &self.plan.goal;
-        let limits = &goal.limits;
-        let is_flagged = |record: &ExperimentRecord<DeliveryMode>| {
-            [SliceFlag::RequestsFailed, SliceFlag::Saturated]
-                .into_iter()
-                .any(|flag| record.is_flagged_more_often(CANDIDATE, flag))
-        };
-        let is_complete = experiments.len() == self.plan.loads.len();
-        let holds_limits = is_complete
-            && !experiments.iter().any(is_flagged)
-            && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
-        let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
-        // The statement is repeated for each limit, load and candidate.
-        let statements = (limits.len() * self.plan.loads.len() * self.plan.confirmations_max()).max(1);
-        let missed_z = upper_quantile(LIMIT_ERROR / statements as f64);
-        let present_misses_limit = limits.iter().any(|limit| of_present(limit) > missed_z);
-        let has_objective = |record: &ExperimentRecord<DeliveryMode>| {
-            [&PRESENT_ARMS[..], &[CANDIDATE]]
-                .into_iter()
-                .all(|arms| !readable(record, arms, &goal.objective).is_empty())
-        };
-        let verdicts = |of: fn(&ContrastVerdict) -> bool| {
-            analyses.iter().filter_map(|analysis| analysis.contrasts.first()).any(|one| of(&one.verdict))
-        };
-        let is_better = experiments.iter().all(has_objective)
-            && verdicts(|verdict| *verdict == ContrastVerdict::Better)
-            && !verdicts(|verdict| *verdict == ContrastVerdict::Worse);
-        let gain = estimates(&analyses, &self.plan.present.to_string());
-        for (load, experiment) in experiments.iter().enumerate() {
+        let finished = confirming.experiments.into_iter().map(Switchback::finish).unzip();
+        let (confirmation, answer) = judge(&self.plan, confirming.mode, finished);
+        for (load, experiment) in confirmation.experiments.iter().enumerate() {
             self.race.learn(&self.plan, load, experiment);
         }
-        let base = DeliveryMode::default();
-        let against_base =
-            if [self.plan.present, mode].contains(&base) { Vec::new() } else { against_base(&experiments) };
-        self.confirmations.push(Confirmation { mode, experiments, analyses, holds_limits, present_misses_limit });
-        match (holds_limits, present_misses_limit, is_better) {
-            (true, _, true) => self.answer(TuneAnswer::Better { mode, gain, against_base }),
-            (true, true, false) => self.answer(TuneAnswer::HoldsLimits { mode, gain, against_base }),
-            _ => self.confirm_next(),
+        self.confirmations.push(confirmation);
+        match answer {
+            Some(answer) => self.answer(answer),
+            None => self.confirm_next(),
         }
-    }
-}
-
-/// Arms of the present setting in a confirmation.
-const PRESENT_ARMS: [usize; 2] = [0, 1];
-/// Arm of the candidate in a confirmation.
-const CANDIDATE: usize = 2;
-
-/// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit or
-/// a cost.
-const READABLE_MIN: f64 = 0.9;
-
-/// Values of a metric under `arms`, each with its block. Empty if too few slices have a value.
-fn readable(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], metric: &TuneMetric) -> Vec<(u32, f64)> {
-    let of_arms: Vec<&SliceRecord> = record.slices.iter().filter(|slice| arms.contains(&slice.arm)).collect();
-    let values = of_arms.iter().filter_map(|slice| Some((slice.block, metric.value(&slice.observation)?)));
-    let values: Vec<(u32, f64)> = values.collect();
-    if values.len() as f64 >= READABLE_MIN * of_arms.len() as f64 { values } else { Vec::new() }
-}
-
-/// Mean value of a limited quantity under `arms` in each block, beside its bounds: those of the present setting in the same
-/// block, for a relative limit. Empty if too few slices have a value.
-fn beside_limit(record: &ExperimentRecord<DeliveryMode>, arms: &[usize], limit: &TuneLimit) -> Vec<(f64, Vec<f64>)> {
-    let values = readable(record, arms, &limit.metric);
-    let of_present = if limit.relative { readable(record, &PRESENT_ARMS, &limit.metric) } else { Vec::new() };
-    let of_block = |block: &[(u32, f64)]| {
-        let value = block.iter().map(|(_, value)| value).sum::<f64>() / block.len() as f64;
-        let bounds = match limit.relative {
-            true => {
-                of_present.iter().filter(|(of, _)| *of == block[0].0).map(|(_, value)| limit.bound(*value)).collect()
-            }
-            false => vec![limit.at_most],
-        };
-        (value, bounds)
-    };
-    let blocks = values.chunk_by(|(a, _), (b, _)| a == b).map(of_block);
-    blocks.filter(|(_, bounds)| !bounds.is_empty()).collect()
-}
-
-/// Statistic of values beside their bounds: below 0 if they are lower. Without values nothing is shown. If all values and
-/// bounds are 0, the limit holds.
-fn limit_z(blocks: Vec<(f64, Vec<f64>)>) -> f64 {
-    if blocks.is_empty() { 0.0 } else { blocked_z(blocks).unwrap_or(f64::NEG_INFINITY) }
-}
-
-/// Ratio of the candidate, the first treatment, to `against` by load.
-fn estimates(analyses: &[SwitchbackAnalysis], against: &str) -> Vec<Option<RatioEstimate>> {
-    let of_load = |analysis: &SwitchbackAnalysis| {
-        analysis.contrasts.iter().find(|contrast| contrast.against == against).and_then(|contrast| contrast.estimate)
-    };
-    analyses.iter().map(of_load).collect()
-}
-
-/// Ratio of the candidate to `base`, from the same slices with the roles exchanged. `None` if `base` was not observed.
-fn against_base(experiments: &[ExperimentRecord<DeliveryMode>]) -> Vec<Option<RatioEstimate>> {
-    let base = DeliveryMode::default().to_string();
-    let of_load = |record: &ExperimentRecord<DeliveryMode>| {
-        let all = ExperimentDesign { contrasts: ContrastSet::AllPairs, ..record.design.clone() };
-        let record = ExperimentRecord { design: all, ..record.clone() };
-        let analysis = analyse(&record);
-        let pair = analysis
-            .contrasts
-            .into_iter()
-            .find(|contrast| contrast.treatment == base && contrast.against != record.design.reference.name);
-        pair.and_then(|contrast| contrast.estimate).map(inverse)
-    };
-    experiments.iter().map(of_load).collect()
-}
-
-fn inverse(of: RatioEstimate) -> RatioEstimate {
-    RatioEstimate {
-        ratio: 1.0 / of.ratio,
-        low: of.high.map_or(0.0, |high| 1.0 / high),
-        high: (of.low > 0.0).then(|| 1.0 / of.low),
-        blocks: of.blocks,
     }
 }

@@ -1,0 +1,165 @@
+//! The plan of a search: goal, guards, modes, loads, and how its time is divided.
+
+use quell_mode::DeliveryMode;
+use quell_sim::HostProfile;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::goal::{TuneGoal, TuneGuard};
+use crate::space::TuneSpace;
+
+/// Share of the budget for the search; the rest is for the confirmation, which needs more slices to show that limits hold.
+const SEARCH_SHARE: f64 = 0.7;
+const SEARCH_SHARE_WITH_LIMITS: f64 = 0.5;
+/// Share of the time that is left for the confirmation of one candidate at all loads, if others may have to be confirmed
+/// after it.
+const CONFIRM_SHARE: f64 = 0.6;
+/// Maximum number of candidates that are confirmed one after another, if there are limits. Without limits, the first
+/// confirmation decides.
+const CONFIRMATIONS_MAX: usize = 4;
+/// Minimum number of slices of each arm in a confirmation, which is the minimum number of blocks of an experiment.
+pub(crate) const CONFIRM_BLOCKS_MIN: u64 = 6;
+
+/// Plan of a search, which is fixed before the first slice.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TunePlan {
+    /// What to optimize.
+    pub goal: TuneGoal,
+    /// Conditions under which an arm is abandoned.
+    pub guards: Vec<TuneGuard>,
+    /// Setting that the server has now. It is compared with every arm.
+    pub present: DeliveryMode,
+    /// Modes of the first round, besides `base` and the present setting.
+    pub arms: Vec<DeliveryMode>,
+    /// Grid from which the modes of the other rounds are selected. Without it, only `arms` are tried.
+    pub space: Option<TuneSpace>,
+    /// Hosts of the model whose responses to modes are the search's first belief. All shipped ones, if not stated.
+    #[serde(default = "model_hosts")]
+    pub model_hosts: Vec<String>,
+    /// Names of the loads, at least one. Blocks take turns.
+    pub loads: Vec<String>,
+    /// Time for which each slice is observed, in ms. An arm that violates a guard is left after at most one slice.
+    pub slice_ms: u32,
+    /// Time between setting a mode and observing it, in ms.
+    pub settle_ms: u32,
+    /// Maximum total time of all slices, in ms.
+    pub budget_ms: u64,
+    /// Seed of the order of the slices.
+    pub seed: u64,
+    /// Maximum probability that the confirmation reports a gain that does not exist.
+    pub error_rate: f64,
+}
+
+impl TunePlan {
+    /// Creates a plan with slices of 200 ms, a settling time of 10 ms, one load, a budget of 3 minutes and an error rate
+    /// of 5 %. It begins with the coarse grid of `space`.
+    #[must_use]
+    pub fn new(goal: TuneGoal, present: DeliveryMode, space: TuneSpace, seed: u64) -> Self {
+        Self {
+            goal,
+            guards: Vec::new(),
+            present,
+            arms: space.coarse(),
+            space: Some(space),
+            model_hosts: model_hosts(),
+            loads: vec!["present".to_owned()],
+            slice_ms: 200,
+            settle_ms: 10,
+            budget_ms: 180_000,
+            seed,
+            error_rate: 0.05,
+        }
+    }
+
+    /// Planned time of a slice with setting and settling, in ms.
+    #[must_use]
+    pub fn slice_and_settle_ms(&self) -> u64 {
+        u64::from(self.slice_ms) + u64::from(self.settle_ms)
+    }
+
+    /// Shortest budget in ms: three rounds of all arms, and a confirmation at each load.
+    #[must_use]
+    pub fn budget_min_ms(&self) -> u64 {
+        let loads = self.loads.len() as u64;
+        let search = 3 * (self.arms.len() as u64 + 2) * loads * self.slice_and_settle_ms();
+        let confirm = 4 * CONFIRM_BLOCKS_MIN * loads * self.slice_and_settle_ms();
+        let share = self.search_share();
+        ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share) / self.confirm_share(0)) as u64) + 1
+    }
+
+    /// Share of the budget for the search.
+    #[must_use]
+    pub fn search_share(&self) -> f64 {
+        if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
+    }
+
+    /// Maximum number of candidates that are confirmed.
+    pub(crate) fn confirmations_max(&self) -> usize {
+        if self.goal.limits.is_empty() { 1 } else { CONFIRMATIONS_MAX }
+    }
+
+    /// Share of the time that is left for a confirmation after `done` others.
+    pub(crate) fn confirm_share(&self, done: usize) -> f64 {
+        if done + 1 < self.confirmations_max() { CONFIRM_SHARE } else { 1.0 }
+    }
+
+    /// Number of slices of each arm in a confirmation if `left_ms` is left after `done` others.
+    pub(crate) fn confirm_slices(&self, left_ms: f64, done: usize) -> f64 {
+        let arms = if self.present == DeliveryMode::default() { 3 } else { 4 };
+        let block_ms = (arms * self.loads.len() as u64 * self.slice_and_settle_ms()) as f64;
+        left_ms * self.confirm_share(done) / block_ms
+    }
+
+    /// Checks the conditions that the type does not enforce.
+    ///
+    /// # Errors
+    /// See [`TunePlanError`].
+    pub fn check(&self) -> Result<(), TunePlanError> {
+        let needed_ms = self.budget_min_ms();
+        if self.loads.is_empty() {
+            return Err(TunePlanError::NoLoad);
+        }
+        if self.slice_ms == 0 {
+            return Err(TunePlanError::NoSlice);
+        }
+        if !(self.error_rate > 0.0 && self.error_rate < 1.0) {
+            return Err(TunePlanError::ErrorRate(self.error_rate));
+        }
+        if self.budget_ms < needed_ms {
+            return Err(TunePlanError::BudgetTooShort { budget_ms: self.budget_ms, arms: self.arms.len(), needed_ms });
+        }
+        Ok(())
+    }
+}
+
+/// Names of the shipped hosts.
+fn model_hosts() -> Vec<String> {
+    HostProfile::shipped_names().map(str::to_owned).collect()
+}
+
+/// Why a plan is invalid.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TunePlanError {
+    /// The plan has no load.
+    #[error("the plan has no load: name at least one")]
+    NoLoad,
+    /// Slices have no duration.
+    #[error("slices of 0 ms observe nothing: use at least 1 ms")]
+    NoSlice,
+    /// The error rate is not a probability.
+    #[error("the error rate is {0}; it must be above 0 and below 1")]
+    ErrorRate(f64),
+    /// The budget is too short for the arms and loads.
+    #[error(
+        "the budget of {budget_ms} ms is too short for {arms} arms: use at least {needed_ms} ms, or fewer arms or loads"
+    )]
+    BudgetTooShort {
+        /// Budget in ms.
+        budget_ms: u64,
+        /// Number of arms.
+        arms: usize,
+        /// Shortest possible budget in ms.
+        needed_ms: u64,
+    },
+}
