@@ -89,9 +89,9 @@ pub struct ContrastResult {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RatioEstimate {
-    /// Estimated ratio.
+    /// Estimated ratio; 0 if all values of the treatment are 0.
     pub ratio: f64,
-    /// Lower end of the interval; 0 if there are too few blocks for a lower end.
+    /// Lower end of the interval; 0 if there are too few blocks for a lower end, or all values of the treatment are 0.
     pub low: f64,
     /// Upper end of the interval. Absent if there are too few blocks for an upper end.
     pub high: Option<f64>,
@@ -443,9 +443,10 @@ impl Statistic {
     fn estimate(&self, critical: f64) -> RatioEstimate {
         let log_ratio = self.values.estimate();
         let (low, high) = invert(log_ratio, critical, |shift| self.z(shift));
+        let is_0 = self.values.treatment_is_0();
         RatioEstimate {
-            ratio: log_ratio.exp(),
-            low: low.map_or(0.0, f64::exp),
+            ratio: if is_0 { 0.0 } else { log_ratio.exp() },
+            low: low.filter(|_| !is_0).map_or(0.0, f64::exp),
             high: high.map(f64::exp),
             blocks: self.blocks,
         }

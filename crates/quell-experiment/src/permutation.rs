@@ -76,7 +76,11 @@ pub fn upper_quantile(probability: f64) -> f64 {
 /// The mean of its block is subtracted from each value, and then all values are ranked together. Only the rank of an
 /// outlier matters.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct LogValues(Vec<ContrastBlock>);
+pub(crate) struct LogValues {
+    blocks: Vec<ContrastBlock>,
+    /// Whether all values of the treatment are 0.
+    treatment_is_0: bool,
+}
 
 impl LogValues {
     /// Takes logarithms. A value of 0 counts as half of the smallest positive value. Returns `None` if there is no
@@ -84,12 +88,13 @@ impl LogValues {
     pub(crate) fn new(mut blocks: Vec<ContrastBlock>) -> Option<Self> {
         let values = blocks.iter().flat_map(|block| block.against.iter().chain([&block.treatment])).copied();
         let smallest = values.filter(|value| *value > 0.0).min_by(f64::total_cmp)?;
+        let treatment_is_0 = blocks.iter().all(|block| block.treatment == 0.0);
         let log = |value: f64| if value > 0.0 { value.ln() } else { (smallest / 2.0).ln() };
         for block in &mut blocks {
             block.treatment = log(block.treatment);
             block.against.iter_mut().for_each(|value| *value = log(*value));
         }
-        Some(Self(blocks))
+        Some(Self { blocks, treatment_is_0 })
     }
 
     /// Standardized statistic for the hypothesis that the log ratio is `shift`. It does not increase with `shift`.
@@ -100,8 +105,8 @@ impl LogValues {
 
     /// Ranks of the values, after the treatment's values are divided by the ratio of the hypothesis.
     fn aligned_ranks(&self, shift: f64) -> Vec<ContrastBlock> {
-        let mut aligned: Vec<(f64, usize)> = Vec::with_capacity(self.0.len() * 3);
-        for block in &self.0 {
+        let mut aligned: Vec<(f64, usize)> = Vec::with_capacity(self.blocks.len() * 3);
+        for block in &self.blocks {
             let treatment = block.treatment - shift;
             let mean = (treatment + block.against.iter().sum::<f64>()) / (1 + block.against.len()) as f64;
             aligned.push((treatment - mean, aligned.len()));
@@ -115,13 +120,18 @@ impl LogValues {
             let treatment = next();
             ContrastBlock { treatment, against: block.against.iter().map(|_| next()).collect() }
         };
-        self.0.iter().map(of_block).collect()
+        self.blocks.iter().map(of_block).collect()
+    }
+
+    /// Whether all values of the treatment are 0. The estimate is then only an upper bound of the ratio.
+    pub(crate) fn treatment_is_0(&self) -> bool {
+        self.treatment_is_0
     }
 
     /// Log ratio at which the statistic is 0, which is the estimate of Hodges and Lehmann.
     pub(crate) fn estimate(&self) -> f64 {
         let differences = self
-            .0
+            .blocks
             .iter()
             .flat_map(|block| block.against.iter().map(|value| block.treatment - value))
             .collect::<Vec<_>>();
@@ -256,7 +266,7 @@ mod tests {
     #[test]
     fn a_zero_counts_as_half_of_the_smallest_value() {
         let values = LogValues::new(vec![block(0.0, &[2.0, 0.5])]).unwrap();
-        assert_eq!(values, LogValues(vec![block(0.25_f64.ln(), &[2.0_f64.ln(), 0.5_f64.ln()])]));
+        assert_eq!(values.blocks, [block(0.25_f64.ln(), &[2.0_f64.ln(), 0.5_f64.ln()])]);
         assert_eq!(LogValues::new(vec![block(0.0, &[0.0, 0.0])]), None);
     }
 }

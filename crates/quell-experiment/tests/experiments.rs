@@ -114,7 +114,10 @@ impl ExperimentSubject for Simulated {
             ..SliceObservation::default()
         };
         let interrupts = self.noise(10.0).abs().floor();
-        Ok(Some(observation.with_metric("cpu", Some(10.0 * speed * cpu)).with_metric("interrupts", Some(interrupts))))
+        // A treatment that saves CPU time has no timer interrupts.
+        let timers = if cpu < 1.0 { 0.0 } else { 1.0 + interrupts };
+        let metrics = [("cpu", 10.0 * speed * cpu), ("interrupts", interrupts), ("timers", timers)];
+        Ok(Some(metrics.into_iter().fold(observation, |slice, (name, value)| slice.with_metric(name, Some(value)))))
     }
 
     fn restore(&mut self) -> Result<(), Died> {
@@ -299,6 +302,17 @@ fn values_of_zero_are_compared() {
     let FinishedExperiment { record, analysis, .. } = finished(&mut Simulated::new(1), design);
     assert!(record.values(0, "interrupts").any(|value| value == Some(0.0)));
     assert_eq!(analysis.contrasts[0].estimate.unwrap().blocks + analysis.blocks_dropped, analysis.blocks);
+}
+
+#[test]
+fn the_ratio_of_a_count_that_is_always_0_is_0_and_its_interval_has_an_upper_end() {
+    let criteria = vec![Criterion::Metric { name: "timers".to_owned(), goal: Goal::Lowest }];
+    let design = ExperimentDesign { criteria: criteria.clone(), ..design(vec![treatment("saves", 0.5, 1.0)], 3) };
+    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(1), design);
+    assert_eq!(verdict(&analysis, "saves", &criteria[0]), ContrastVerdict::Better);
+    let estimate = analysis.contrasts[0].estimate.unwrap();
+    assert_eq!((estimate.ratio, estimate.low), (0.0, 0.0));
+    assert!(estimate.high.is_some_and(|high| high > 0.0 && high < 1.0), "{estimate:?}");
 }
 
 #[test]

@@ -127,16 +127,17 @@ fn against_base(experiments: &[ExperimentRecord<DeliveryMode>]) -> Vec<Option<Ra
             .contrasts
             .into_iter()
             .find(|contrast| contrast.treatment == base && contrast.against != record.design.reference.name);
-        pair.and_then(|contrast| contrast.estimate).map(inverse)
+        pair.and_then(|contrast| contrast.estimate).and_then(inverse)
     };
     experiments.iter().map(of_load).collect()
 }
 
-fn inverse(of: RatioEstimate) -> RatioEstimate {
-    RatioEstimate {
+/// `None` for a ratio of 0.
+fn inverse(of: RatioEstimate) -> Option<RatioEstimate> {
+    (of.ratio > 0.0).then(|| RatioEstimate {
         ratio: 1.0 / of.ratio,
         low: of.high.map_or(0.0, |high| 1.0 / high),
         high: (of.low > 0.0).then(|| 1.0 / of.low),
         blocks: of.blocks,
-    }
+    })
 }
