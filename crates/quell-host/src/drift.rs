@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn only_differing_values_count_as_drift() {
         let drifted = of_values(&values(20_000, 20_000_000), &values(7, 20_000_000), &Claims::default());
-        assert_eq!(drifted, Some(("gro-flush-timeout 20000 ns".into(), Some("gro-flush-timeout 7 ns".into()))));
+        assert_eq!(drifted, Some(("gro-flush-timeout 20 µs".into(), Some("gro-flush-timeout 7 ns".into()))));
         assert_eq!(of_values(&values(20_000, 0), &values(20_000, 0), &Claims::default()), None);
     }
 }
