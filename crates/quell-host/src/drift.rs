@@ -40,6 +40,8 @@ pub struct Condition {
     pub drifted: Vec<Drift>,
     /// Number of settings whose device or network namespace is gone.
     pub gone: usize,
+    /// Number of settings in `drifted` whose network namespace cannot be entered, so that their value is unknown.
+    pub out_of_sight: usize,
 }
 
 /// Reason why a setting could not be read or applied again.
@@ -75,7 +77,11 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
                     condition.gone += 1;
                     None
                 }
-                Err(error) if error.is_out_of_sight() => not_found(change),
+                Err(error) if error.is_out_of_sight() => {
+                    let drift = not_found(change);
+                    condition.out_of_sight += usize::from(drift.is_some());
+                    drift
+                }
                 Err(error) => return Err(error.into()),
             },
             RecordedChange::NapiSettings(change) => of_queue(&proc, change, &others)?,
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn only_differing_values_count_as_drift() {
         let drifted = of_values(&values(20_000, 20_000_000), &values(7, 20_000_000), &Claims::default());
-        assert_eq!(drifted, Some(("gro-flush-timeout 20000 ns".into(), Some("gro-flush-timeout 7 ns".into()))));
+        assert_eq!(drifted, Some(("gro-flush-timeout 20 µs".into(), Some("gro-flush-timeout 7 ns".into()))));
         assert_eq!(of_values(&values(20_000, 0), &values(20_000, 0), &Claims::default()), None);
     }
 }

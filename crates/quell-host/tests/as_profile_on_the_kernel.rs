@@ -115,9 +115,9 @@ fn holds(test: &str, queues: u32) {
 
     assert!(text.contains("mode = \"suspend20\""), "{text}");
     set_napi(&lab, 0, PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..NONE });
-    back(&text, "0: napi: gro-flush-timeout 77000 ns → gro-flush-timeout 20000 ns");
+    back(&text, "0: napi: gro-flush-timeout 77 µs → gro-flush-timeout 20 µs");
     set_napi(&lab, 0, PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..NONE });
-    back(&text, "0: napi: irq-suspend-timeout 0 ns → irq-suspend-timeout 20000000 ns");
+    back(&text, "0: napi: irq-suspend-timeout 0 ns → irq-suspend-timeout 20 ms");
     let mut ethtool = Ethtool::open_in(&lab.server).unwrap();
     ethtool.set_features(lab.server_index, &[("rx-udp-gro-forwarding", true)]).unwrap();
     back(&text, "rx-udp-gro-forwarding: on → off");

@@ -235,7 +235,7 @@ fn a_queue_has_drifted_unless_another_attachment_set_its_value() {
     set.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let [drift] = &drifted(&set.transaction)[..] else { panic!("{:?}", drifted(&set.transaction)) };
     assert_eq!((drift.device.as_deref(), drift.queue), (Some("server0"), Some(0)));
-    assert_eq!(drift.now.as_deref(), Some("gro-flush-timeout 77000 ns"));
+    assert_eq!(drift.now.as_deref(), Some("gro-flush-timeout 77 µs"));
 
     let mut other = set.lab.transaction(&set.dir, "undo-drift-other");
     let wanted = PartialNapiSettings { gro_flush_timeout_ns: Some(88_000), ..PartialNapiSettings::default() };

@@ -17,6 +17,9 @@ const MOUNT: &str = "/sys/fs/cgroup";
 const HIERARCHIES: [&str; 3] = ["", "unified", "systemd"];
 /// Maximum depth of the search for units, because slices may be nested.
 const DEPTH_MAX: u32 = 16;
+/// Suffixes of unit names, systemd.unit(5).
+const UNIT_SUFFIXES: [&str; 11] =
+    ["service", "socket", "device", "mount", "automount", "swap", "target", "path", "timer", "slice", "scope"];
 
 /// Why a group or its processes could not be found.
 #[derive(Debug, Error)]
@@ -71,7 +74,8 @@ impl Cgroup {
         Self::at_in(Path::new(MOUNT), path)
     }
 
-    /// Finds the group of a systemd unit, for example `nginx.service`.
+    /// Finds the group of a systemd unit, for example `nginx.service`. A name without the suffix of a unit type means a
+    /// service, as for `systemctl`.
     ///
     /// # Errors
     /// When no group or several groups match.
@@ -88,6 +92,8 @@ impl Cgroup {
     }
 
     fn of_unit_in(mount: &Path, unit: &str) -> Result<Self, CgroupError> {
+        let has_suffix = unit.rsplit_once('.').is_some_and(|(_, suffix)| UNIT_SUFFIXES.contains(&suffix));
+        let unit = &if has_suffix { unit.to_owned() } else { format!("{unit}.service") };
         for hierarchy in HIERARCHIES {
             let top = mount.join(hierarchy);
             if !top.join("cgroup.procs").is_file() {
@@ -95,7 +101,7 @@ impl Cgroup {
             }
             let mut found = Vec::new();
             groups_below(&top, DEPTH_MAX, &mut |group| {
-                if group.file_name().is_some_and(|name| name == unit) {
+                if group.file_name().is_some_and(|name| name == unit.as_str()) {
                     found.push(group.to_owned());
                 }
             })?;
@@ -103,12 +109,12 @@ impl Cgroup {
                 [] => {}
                 [group] => return Ok(Self(group.clone())),
                 [first, second, ..] => {
-                    let (unit, first, second) = (unit.to_owned(), first.clone(), second.clone());
+                    let (unit, first, second) = (unit.clone(), first.clone(), second.clone());
                     return Err(CgroupError::Ambiguous { unit, first, second });
                 }
             }
         }
-        Err(CgroupError::NoSuchUnit { unit: unit.to_owned(), mount: mount.to_owned() })
+        Err(CgroupError::NoSuchUnit { unit: unit.clone(), mount: mount.to_owned() })
     }
 
     /// Absolute path of the group's directory.
@@ -197,7 +203,8 @@ mod tests {
         group(mount.path(), "system.slice/nginx.service/worker", "30\n");
         let unit = Cgroup::of_unit_in(mount.path(), "nginx.service").unwrap();
         assert_eq!(pids(&unit), [20, 21, 30]);
-        let absent = Cgroup::of_unit_in(mount.path(), "redis.service").unwrap_err();
+        assert_eq!(Cgroup::of_unit_in(mount.path(), "nginx").unwrap(), unit, "as for systemctl");
+        let absent = Cgroup::of_unit_in(mount.path(), "redis").unwrap_err();
         assert!(matches!(absent, CgroupError::NoSuchUnit { .. }), "{absent}");
     }
 

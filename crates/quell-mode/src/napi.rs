@@ -5,6 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::timeout::duration_text;
+
 /// Highest `defer-hard-irqs` that the kernel accepts: `S32_MAX` in
 /// `Documentation/netlink/specs/netdev.yaml`. Higher values fail with ERANGE.
 pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX as u32;
@@ -250,13 +252,13 @@ impl PartialNapiSettings {
 impl fmt::Display for PartialNapiSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values = [
-            ("defer-hard-irqs", self.defer_hard_irqs.map(u64::from), ""),
-            ("gro-flush-timeout", self.gro_flush_timeout_ns, " ns"),
-            ("irq-suspend-timeout", self.irq_suspend_timeout_ns, " ns"),
-            ("threaded", self.threaded.map(|threaded| threaded.as_kernel().into()), ""),
+            ("defer-hard-irqs", self.defer_hard_irqs.map(|count| count.to_string())),
+            ("gro-flush-timeout", self.gro_flush_timeout_ns.map(duration_text)),
+            ("irq-suspend-timeout", self.irq_suspend_timeout_ns.map(duration_text)),
+            ("threaded", self.threaded.map(|threaded| threaded.as_kernel().to_string())),
         ];
-        let present = values.iter().filter_map(|&(name, value, unit)| Some((name, value?, unit)));
-        let texts: Vec<String> = present.map(|(name, value, unit)| format!("{name} {value}{unit}")).collect();
+        let texts: Vec<String> =
+            values.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?))).collect();
         f.write_str(if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }.as_str())
     }
 }

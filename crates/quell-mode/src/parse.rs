@@ -13,6 +13,9 @@ use crate::settings::USECS_MAX;
 const WORDS: [&str; 9] =
     ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
 
+/// Modes whose name ends with N.
+const WITH_NUMBER: [&str; 4] = ["defer", "suspend", "sockpoll", "eventspin"];
+
 /// A part of the input, with its position.
 #[derive(Debug, Clone, Copy)]
 struct Token<'a> {
@@ -124,9 +127,10 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     let digits_at = head.text.find(|c: char| c.is_ascii_digit()).unwrap_or(head.text.len());
     let (word, number) = head.split_at(digits_at);
     let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
-        let refusal =
-            ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest: nearest(word.text, WORDS.into_iter()) };
-        return Err((word.span(), refusal));
+        let nearest = nearest(word.text, WORDS.into_iter());
+        let number = |name| if WITH_NUMBER.contains(&name) { number.text } else { "" };
+        let nearest = nearest.map(|name| format!("{name}{}", number(name)));
+        return Err((word.span(), ModeRefusal::UnknownMode { word: word.text.to_owned(), nearest }));
     };
     let kind = match mode {
         "defer" => Ok(ModeKind::Defer { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),

@@ -12,12 +12,12 @@ pub enum ModeRefusal {
     #[error("a delivery mode is missing, such as base, defer200, fullbusy or suspend200")]
     Empty,
     /// The name of the mode is unknown.
-    #[error("unknown mode '{word}'{}", did_you_mean(*.nearest))]
+    #[error("unknown mode '{word}'{}", did_you_mean(.nearest.as_deref()))]
     UnknownMode {
         /// Word that was used as the name, without trailing digits.
         word: String,
-        /// Most similar name; `None` if no name is similar.
-        nearest: Option<&'static str>,
+        /// Most similar name, with the number if the mode takes one; `None` if no name is similar.
+        nearest: Option<String>,
     },
     /// The mode needs a number N, which is missing.
     #[error("{mode} needs a number of microseconds, such as {mode}200")]

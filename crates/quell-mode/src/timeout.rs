@@ -33,9 +33,23 @@ pub(crate) fn timeout_text(ns: u64) -> String {
     }
 }
 
+/// A time for readers, in the largest unit that gives an integer: `20 µs`. It cannot be parsed.
+#[must_use]
+pub fn duration_text(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    let unit = units.into_iter().find(|(unit, _)| ns != 0 && ns.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{ns} ns"), |(size, unit)| format!("{} {unit}", ns / size))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_integers() {
+        let shown = [20_000_000, 200_000, 1_500, 0].map(duration_text);
+        assert_eq!(shown, ["20 ms", "200 µs", "1500 ns", "0 ns"]);
+    }
 
     #[test]
     fn a_plain_number_is_nanoseconds() {

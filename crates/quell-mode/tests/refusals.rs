@@ -25,8 +25,13 @@ fn an_empty_text_is_refused() {
 
 #[test]
 fn an_unknown_name_is_refused_with_the_most_similar_one() {
-    let unknown = |word: &str, nearest| ModeRefusal::UnknownMode { word: word.to_owned(), nearest };
-    assert_refused("suspned20", "suspned", unknown("suspned", Some("suspend")));
+    let unknown = |word: &str, nearest: Option<&str>| ModeRefusal::UnknownMode {
+        word: word.to_owned(),
+        nearest: nearest.map(str::to_owned),
+    };
+    assert_refused("suspned20", "suspned", unknown("suspned", Some("suspend20")));
+    assert_refused("suspen", "suspen", unknown("suspen", Some("suspend")));
+    assert_refused("bace20", "bace", unknown("bace", Some("base")));
     assert_refused("Base", "Base", unknown("Base", Some("base")));
     assert_refused("threadbusy", "threadbusy", unknown("threadbusy", Some("threadedbusy")));
     assert_refused("interrupts", "interrupts", unknown("interrupts", None));

@@ -499,7 +499,36 @@ fn an_address_in_use_and_a_directory_that_does_not_exist_are_refused_with_their_
     let refused = export(&["--textfile", "/no/such/directory"]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    assert!(said.contains("/no/such/directory"), "{said}");
+    assert_eq!(said, "quell: writing quell.prom to /no/such/directory: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn drift_of_a_profile_is_exported() {
+    let Some(lab) = TestLab::raise("export-drift", 1) else { return };
+    let (journal, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let quell = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        let output = command.args(arguments).env("QUELL_JOURNAL_DIR", journal.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let profile = out.path().join("lab.toml");
+    std::fs::write(&profile, "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"defer20\"\n").unwrap();
+    quell(&["apply", "--netns", &lab.server_name, profile.to_str().unwrap()]);
+    let mut command = export(&["--netns", &lab.server_name, "--textfile", out.path().to_str().unwrap()]);
+    let exporter = Running(command.env("QUELL_JOURNAL_DIR", journal.path()).spawn().unwrap());
+    let drifted = |count: f64| {
+        wait_until(|| {
+            let text = std::fs::read_to_string(out.path().join("quell.prom")).map_err(|error| error.to_string())?;
+            assert!(sample(&text, "quell_left_behind_journals").is_none_or(|count| count == 0.0), "{text}");
+            let found = sample(&text, "quell_profile_drifted_settings{profile=");
+            if found == Some(count) { Ok(()) } else { Err(text) }
+        });
+    };
+    drifted(0.0);
+    lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
+    drifted(1.0);
+    assert_eq!(exporter.terminate(), Some(0));
+    quell(&["revert"]);
 }
 
 #[test]

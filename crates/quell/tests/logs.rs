@@ -109,7 +109,7 @@ fn each_change_and_its_undo_by_the_keeper_are_logged_with_values() {
     let napi = stage.lab.napis[0].get().to_string();
     for words in [
         [" INFO ", "process found", &format!("pid={pid}"), "why=\"selected\""],
-        [" DEBUG ", &format!("napi={napi}"), "from=\"defer-hard-irqs 0", "irq-suspend-timeout 20000000 ns"],
+        [" DEBUG ", &format!("napi={napi}"), "from=\"defer-hard-irqs 0", "irq-suspend-timeout 20 ms"],
         [" DEBUG ", "from=\"busy_poll_usecs 0", "to=\"busy_poll_usecs 0, busy_poll_budget 64", "fd="],
         [" DEBUG ", "the kernel accepted", "set_napi", "command=attach"],
         [" INFO ", "keeper started", "pid=", "command=attach"],

@@ -20,12 +20,12 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. If no \
-                  sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
-                  files: detected if a device with a queue that allows suspension counted at least 64 received \
-                  packets, but its namespace received no IP packet between two snapshots. This needs a device that \
-                  counts arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP \
-                  programs consume packets before the stack. Any poll of the queue frees it immediately; the lasting \
+    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. Two \
+                  snapshots are compared instead if no sampled poll of the device found packets, without CAP_BPF and \
+                  CAP_PERFMON, and for snapshots from files. A device is then found if it has a queue that \
+                  allows suspension and counted at least 64 received packets, while its namespace received no IP \
+                  packet. This needs a device that counts arrivals; veth counts polled packets. The comparison misses a stalled queue \
+                  beside active ones, and is wrong if an XDP program consumes the packets. Any poll of the queue frees it immediately; the lasting \
                   fix is a program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
     examine: stalled,

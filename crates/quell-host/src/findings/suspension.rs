@@ -240,12 +240,12 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
-                  suspended. Without CAP_BPF and CAP_PERFMON, or for snapshots from files, compares two snapshots: \
-                  softirqs and timer interrupts per packet on the CPU that does the queue's packet work. Then no \
-                  verdict if the thread that serves the queue is loaded less than 80 %, where the queue drains and \
-                  suspension lapses as designed; if a kernel thread polls the queue; for other queues of that CPU; \
-                  and between the two measured ratios. Fix: see the other findings about the queue; \
-                  otherwise, a longer irq-suspend-timeout.",
+                  suspended. Without CAP_BPF and CAP_PERFMON, and for snapshots from files, compares two snapshots: \
+                  softirqs and timer interrupts per packet on the CPU that does the queue's packet work. The \
+                  comparison needs a thread that serves the queue and runs at least 80 % of the time: below that, \
+                  the queue drains and the suspension ends as designed. It also gives no verdict if a kernel thread \
+                  polls the queue, or if the ratios lie between those measured with suspension and with deferral. \
+                  Fix: see the other findings about the queue; otherwise, a longer irq-suspend-timeout.",
     needs_two: true,
     examine: suspension_without_effect,
 };

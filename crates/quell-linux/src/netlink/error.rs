@@ -182,6 +182,8 @@ impl fmt::Display for NetlinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.action, self.target, self.cause)?;
         match self.failure() {
+            // The error of the namespace names the capability.
+            Failure::Denied if matches!(self.cause, Cause::Namespace(_)) => Ok(()),
             Failure::Denied => f.write_str("; this needs root (CAP_NET_ADMIN)"),
             Failure::Unsupported => f.write_str("; not supported by this kernel or driver"),
             _ => Ok(()),
@@ -225,5 +227,19 @@ impl std::error::Error for NetlinkError {
             Cause::Namespace(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_cannot_be_entered_needs_root_once() {
+        let errno = libc::EPERM;
+        let denied = NamespaceError::System { action: "enter network namespace", what: "net:[7]".to_owned(), errno };
+        let error = NetlinkError::new("open a netlink socket in", RequestTarget::Namespace, Cause::Namespace(denied));
+        assert_eq!(error.failure(), Failure::Denied);
+        assert!(error.to_string().ends_with(": Operation not permitted (os error 1); this needs root (CAP_SYS_ADMIN)"));
     }
 }

@@ -7,9 +7,10 @@ use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledF
 use quell_linux::link::OperationalState;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::sched::Policy;
+use quell_mode::duration_text;
 
 use super::number::count;
-use super::show_names::{ranges, reason, time};
+use super::show_names::{ranges, reason};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
 
@@ -190,8 +191,8 @@ fn napi_settings(napi: &SnapshotNapi) -> Vec<(super::tree::Meaning, String)> {
         parts.push((Plain, "no deferral".to_owned()));
     } else {
         parts.push(setting("defer-hard-irqs", defer.clone().map(u64::from), |count| count.to_string()));
-        parts.push(setting("gro-flush-timeout", flush.clone(), time));
-        parts.push(setting("irq-suspend-timeout", suspend.clone(), time));
+        parts.push(setting("gro-flush-timeout", flush.clone(), duration_text));
+        parts.push(setting("irq-suspend-timeout", suspend.clone(), duration_text));
     }
     match napi.threading.known() {
         Some(NapiThreading::Enabled) => parts.push((Set, "threaded".to_owned())),

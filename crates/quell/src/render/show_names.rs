@@ -20,13 +20,6 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     parts.join(",")
 }
 
-/// A time in the largest unit that gives an integer.
-pub(super) fn time(ns: u64) -> String {
-    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
-    let unit = units.into_iter().find(|(unit, _)| ns != 0 && ns.is_multiple_of(*unit));
-    unit.map_or_else(|| format!("{ns} ns"), |(size, unit)| format!("{} {unit}", ns / size))
-}
-
 /// Device and receive queue of each NAPI instance.
 pub(super) struct NapiNames<'a> {
     by_id: HashMap<NapiId, (&'a str, Option<u32>)>,
@@ -89,11 +82,5 @@ mod tests {
     fn consecutive_numbers_become_a_range() {
         assert_eq!(ranges([7, 1, 2, 3, 3, u32::MAX]), format!("1-3,7,{}", u32::MAX));
         assert_eq!(ranges([]), "");
-    }
-
-    #[test]
-    fn times_are_integers() {
-        let shown = [20_000_000, 200_000, 1_500, 0].map(time);
-        assert_eq!(shown, ["20 ms", "200 µs", "1500 ns", "0 ns"]);
     }
 }

@@ -118,7 +118,7 @@ impl AppliedReport {
     }
 
     fn of_journal(path: &Path, history: &History, standing: Standing, condition: Condition) -> Self {
-        let Condition { drifted, gone } = condition;
+        let Condition { drifted, gone, .. } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
             profile: None,

@@ -36,8 +36,14 @@ pub(crate) struct DetachArgs {
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
-    if attachments.is_empty() && args.pids.is_empty() && restore_what_waits(&journal)? > 0 {
-        return Ok(());
+    if attachments.is_empty() && args.pids.is_empty() {
+        let restored = restore_what_waits(&journal)?;
+        if restored == 0 && args.all {
+            output::say("no program is attached");
+        }
+        if restored > 0 || args.all {
+            return if args.json { output::json(&render::report(&[])) } else { Ok(()) };
+        }
     }
     let chosen = choose(attachments, args)?;
     let mut all = orphaned(&journal, &chosen)?;

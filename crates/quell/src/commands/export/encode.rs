@@ -176,6 +176,18 @@ impl Snapshot {
         ));
         metrics.extend(devices(totals));
         metrics.extend(programs(&totals.programs));
+        let drifted = |(profile, count): (&String, &usize)| (vec![("profile", profile.clone())], *count as f64);
+        metrics.push(gauge(
+            "profile_drifted_settings",
+            "Settings of an applied profile that others changed; absent if they cannot be read",
+            totals.journals.drifted.iter().map(drifted).collect(),
+        ));
+        let left_behind = totals.journals.left_behind.map(|count| (Vec::new(), count as f64));
+        metrics.push(gauge(
+            "left_behind_journals",
+            "Journals of killed runs that wait to be restored",
+            left_behind.into_iter().collect(),
+        ));
         let unsampled = |(why, count): (&Unsampled, &u32)| {
             let reason = match why {
                 Unsampled::EqualSlots => "equal-slots",
@@ -372,6 +384,18 @@ mod tests {
         let absent = ["quell_queue_packets_total", "quell_queue_stalls_total", "quell_device_tx_dropped_total"];
         assert!(absent.iter().all(|name| !text.contains(name)), "{text}");
         assert!(text.contains("quell_polls_unknown_info{reason=\"needs CAP_BPF\"} 1"), "{text}");
+    }
+
+    #[test]
+    fn journals_that_cannot_be_read_are_absent() {
+        let mut totals = Totals::new(7);
+        assert!(!encode(&totals).text.contains("quell_left_behind_journals{}"));
+        totals.journals.left_behind = Some(2);
+        totals.journals.drifted = [("a.toml".to_owned(), 3)].into();
+        let text = encode(&totals).text;
+        for line in ["quell_left_behind_journals{} 2.0", "quell_profile_drifted_settings{profile=\"a.toml\"} 3.0"] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `quell export`: what `quell top` shows, for Prometheus: over HTTP, or as a file for node_exporter's textfile collector.
 
 mod encode;
+mod journals;
 mod server;
 mod totals;
 
@@ -19,6 +20,7 @@ use quell_observer::Observer;
 use tempfile::NamedTempFile;
 
 use self::encode::{Exposition, encode};
+use self::journals::JournalReader;
 use self::totals::Totals;
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
@@ -34,7 +36,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     scope: ScopeArgs,
     /// Address and port to listen on.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9955", conflicts_with = "textfile")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9955", value_parser = address, conflicts_with = "textfile")]
     listen: SocketAddr,
     /// Write `quell.prom` to this directory of node_exporter's textfile collector instead of listening.
     #[arg(long, value_name = "DIR")]
@@ -42,6 +44,10 @@ pub(crate) struct ExportArgs {
     /// Seconds between two updates; set it to the scrape interval.
     #[arg(short, long, value_name = "S", default_value = "10", value_parser = super::top::interval)]
     interval: Duration,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "expected ADDRESS:PORT, such as 127.0.0.1:9955".to_owned())
 }
 
 /// The latest exposition, shared with the server and with the responses that are being sent. Absent before the first
@@ -72,6 +78,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let own_namespace = Namespace::current().map_err(Failure::refused)?.inode();
     let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;
     let mut totals = Totals::new(own_namespace);
+    let mut journals = JournalReader::new(journal());
     let textfile = args.textfile.as_deref().map(|directory| Textfile { directory });
     let shared: Shared = Arc::default();
     if args.textfile.is_none() {
@@ -82,6 +89,9 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let mut pause = args.interval.min(Duration::from_secs(1));
     while interruption.wait(pause).map_err(refused)?.is_none() {
         totals.add(&observer.report().map_err(|error| not_taken(&error))?);
+        if let Some(state) = journals.read() {
+            totals.journals = state;
+        }
         let exposition = encode(&totals);
         match &textfile {
             Some(textfile) => textfile.write(&exposition.text)?,
@@ -108,8 +118,11 @@ impl Textfile<'_> {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
             NamedTempFile::persist(file, self.directory.join(TEXTFILE)).map_err(|error| error.error)
         };
-        let failed = |error| {
-            let text = format!("writing {TEXTFILE} to {}: {error}", visible::path(self.directory));
+        let failed = |error: std::io::Error| {
+            let error = error.to_string();
+            // tempfile adds the path of its temporary file.
+            let cause = error.split(" at path ").next().unwrap_or_default();
+            let text = format!("writing {TEXTFILE} to {}: {cause}", visible::path(self.directory));
             Failure::new(Exit::KernelRefused, text)
         };
         write().map(drop).map_err(failed)

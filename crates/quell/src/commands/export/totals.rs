@@ -6,6 +6,8 @@ use quell_linux::NapiId;
 use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
 use quell_sampler::{QueueSample, Unsampled};
 
+use super::journals::JournalState;
+
 /// Identity of a queue that outlives its NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueueKey {
@@ -69,6 +71,8 @@ pub(super) struct Totals {
     pub(super) polls_unknown: Option<String>,
     /// Processes whose sockets are unknown.
     pub(super) hidden_processes: usize,
+    /// Drift of profiles, and journals of killed runs.
+    pub(super) journals: JournalState,
 }
 
 impl Totals {
@@ -82,6 +86,7 @@ impl Totals {
             programs: Vec::new(),
             polls_unknown: None,
             hidden_processes: 0,
+            journals: JournalState::default(),
         }
     }
 

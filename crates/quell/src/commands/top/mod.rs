@@ -27,7 +27,7 @@ pub(crate) struct TopArgs {
     #[arg(short, long, value_name = "S", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// Number of reports; implies `--batch` [until interrupted]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     count: Option<u64>,
     /// Print reports as text, one after another. Without a terminal this is the default.
     #[arg(short, long, conflicts_with = "json")]
@@ -45,6 +45,14 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     match (0.1..=3_600.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err("expected 0.1 to 3600 seconds".to_owned()),
+    }
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("expected a number of reports".to_owned()),
     }
 }
 

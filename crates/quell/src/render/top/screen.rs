@@ -25,13 +25,13 @@ const QUEUE_COLUMNS: [(usize, u16); 18] = [
     (12, 6),
     (8, 6),
     (7, 6),
-    (11, 6),
-    (15, 7),
-    (16, 7),
-    (13, 6),
-    (17, 5),
-    (14, 5),
     (4, 8),
+    (14, 5),
+    (16, 7),
+    (15, 7),
+    (13, 6),
+    (11, 6),
+    (17, 5),
     (5, 5),
     (2, 5),
     (6, 5),
@@ -178,14 +178,14 @@ fn footer(state: &TopState) -> String {
     if state.is_filtering {
         return format!("filter: {}█  Enter keeps it, Esc clears it", state.filter);
     }
-    let mut text = format!("every {} s", state.interval.as_secs_f64());
-    if state.is_paused {
-        text.push_str("  PAUSED");
-    }
+    let (mut text, space) = match state.is_paused {
+        true => ("PAUSED".to_owned(), "continue"),
+        false => (format!("every {} s", state.interval.as_secs_f64()), "pause"),
+    };
     if !state.filter.is_empty() {
         let _ = write!(text, "  filter: {}", state.filter);
     }
-    text + "   ? help  Tab Enter / s Space q"
+    format!("{text}  ? help  Tab table  Enter details  / filter  Space {space}  q quit")
 }
 
 fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette) {
@@ -580,10 +580,23 @@ mod tests {
             let shown = lines(&state, columns, 24);
             shown.into_iter().find(|line| line.starts_with("DEVICE")).unwrap()
         };
-        assert!(headings(80).contains("WAIT99") && !headings(80).contains("KSOFT"), "{}", headings(80));
+        let at_80 = headings(80);
+        let shown: Vec<&str> = at_80.split_whitespace().collect();
+        let expected = ["DEVICE", "RX", "PKT/S", "PKT/POLL", "IRQ", "TIMER", "PROG", "SUSP", "WAIT99", "PACKETS"];
+        assert_eq!(shown, expected);
+        assert!(headings(100).contains("THREAD"), "{}", headings(100));
         assert!(QUEUE_HEADINGS.iter().all(|heading| headings(140).contains(heading)), "{}", headings(140));
         assert!(headings(30).contains("PACKETS"), "{}", headings(30));
         assert!(headings(160).ends_with("PACKETS    POLLS      WAITS"), "{}", headings(160));
+    }
+
+    #[test]
+    fn the_last_line_names_the_keys_and_fits_80_columns() {
+        let mut state = state(1, ModeVerdict::InEffect(String::new()));
+        let last = |state: &TopState| lines(state, 80, 24).pop().unwrap();
+        assert_eq!(last(&state), "every 1 s  ? help  Tab table  Enter details  / filter  Space pause  q quit");
+        state.key(Key::Char(' '));
+        assert_eq!(last(&state), "PAUSED  ? help  Tab table  Enter details  / filter  Space continue  q quit");
     }
 
     #[test]
