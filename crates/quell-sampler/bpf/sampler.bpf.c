@@ -4,8 +4,9 @@
  * in the ring. It only observes.
  *
  * The kernel serializes the polls of an instance with NAPI_STATE_SCHED, so its counters need no lock. A driver releases
- * that bit shortly before the tracepoint, so two programs can overlap for some instructions and lose a count. Atomic
- * counters would prevent this, for a third more time.
+ * that bit shortly before the tracepoint, so two programs can overlap for some instructions. Then a count can be lost;
+ * atomic counters would prevent this, for a third more time. And the end of the other poll can be later than this one's,
+ * so differences of times stop at 0.
  *
  * src/counters.rs reads the map. Both files must agree on the layout of struct queue.
  */
@@ -306,7 +307,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		if (!queue->emptied_at || flags & EXPOSED) {
 			add(queue->interrupt_packets, work);
 		} else {
-			since = now - queue->emptied_at;
+			since = now > queue->emptied_at ? now - queue->emptied_at : 0;
 			add(queue->wait_ns, since * work);
 			bucket = bucket_of(since);
 			/* The verifier needs the check that the compiler would drop. */
@@ -319,7 +320,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		/* The first poll of the instance. */
 		napi_watchdog = (__u64)napi->timer.function;
 	} else {
-		since = now - queue->timed_at;
+		since = now > queue->timed_at ? now - queue->timed_at : 0;
 		/* A poll that left the interrupt masked has read the clock, so timed_at is its end. */
 		if (!(flags & ENABLED) && since >= STALLED_NS && work)
 			add(queue->stalled_polls, 1);

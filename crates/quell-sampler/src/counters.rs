@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::wait::{BUCKETS, WaitBounds};
 
 const POLLERS: usize = 7;
-const TIMED_AT: usize = 0;
+pub(crate) const TIMED_AT: usize = 0;
+/// End of the last poll that left the ring empty.
+#[cfg(test)]
+pub(crate) const EMPTIED_AT: usize = 1;
 /// Flags in the low half of the word.
 const FLAGS: usize = 2;
 /// NAPI ID of the instance in the low half of the word.
