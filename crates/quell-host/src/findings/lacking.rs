@@ -21,6 +21,7 @@ static KERNEL: Rule = Rule {
     explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
                   newer kernel.",
     needs_two: false,
+    judges_settings: false,
     examine: kernel,
 };
 
@@ -49,6 +50,7 @@ static DRIVER: Rule = Rule {
     explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
                   NAPI instances. The only fix is a driver that supports it.",
     needs_two: false,
+    judges_settings: false,
     examine: driver,
 };
 
@@ -85,6 +87,7 @@ static PRIVILEGE: Rule = Rule {
     explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
                   Fix: run as root or with the named capability.",
     needs_two: false,
+    judges_settings: false,
     examine: privilege,
 };
 

@@ -24,6 +24,7 @@ static WITHOUT_NAPI: Rule = Rule {
                   to other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. On veth, either \
                   GRO is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
     needs_two: false,
+    judges_settings: false,
     examine: without_napi,
 };
 
@@ -74,6 +75,7 @@ static SPINS: Rule = Rule {
                   thread spins on is not visible from outside. Fix: a timeout above 0 in the program; 1 ns suffices \
                   with epoll_pwait2.",
     needs_two: true,
+    judges_settings: false,
     examine: spins,
 };
 
@@ -119,6 +121,7 @@ static SMALL_BUDGET: Rule = Rule {
     explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
                   needs no privilege.",
     needs_two: false,
+    judges_settings: false,
     examine: small_budget,
 };
 
@@ -155,6 +158,7 @@ static NO_SUSPENSION_THERE: Rule = Rule {
                   outside. For that reason, this is a note if an epoll of the program prefers busy polling, and \
                   otherwise a warning.",
     needs_two: false,
+    judges_settings: false,
     examine: no_suspension_there,
 };
 
@@ -215,6 +219,7 @@ static LONG_FLUSH: Rule = Rule {
                   ms, and a thread waits on it for more than 1 ms or without a timeout. Fix: waits of at most 1 ms, \
                   so the program never stops polling, or a shorter gro-flush-timeout.",
     needs_two: false,
+    judges_settings: false,
     examine: long_flush,
 };
 
@@ -260,6 +265,7 @@ static EMPTY_POLLS: Rule = Rule {
                   than a poll fires again before the softirq ends, and the softirq polls until its time limit. Fix: a \
                   longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
     needs_two: true,
+    judges_settings: true,
     examine: empty_polls,
 };
 

@@ -32,6 +32,7 @@ static READY_FILE: Rule = Rule {
                   snapshots; a warning with a single snapshot, because the program may be about to read it. Fix: read \
                   the file, or watch it in a separate epoll.",
     needs_two: false,
+    judges_settings: false,
     examine: ready_file,
 };
 
@@ -109,6 +110,7 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
     explanation: "Detected if irq-suspend-timeout is set and defer-hard-irqs or gro-flush-timeout is 0. Fix: set \
                   both, defer-hard-irqs to 100 and gro-flush-timeout to at least 20 µs.",
     needs_two: false,
+    judges_settings: false,
     examine: suspension_without_deferral,
 };
 
@@ -144,6 +146,7 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: choose a value well above \
                   the time that the program needs for one batch of events; the published measurements used 20 ms.",
     needs_two: false,
+    judges_settings: false,
     examine: suspend_timeout_too_short,
 };
 
@@ -174,6 +177,7 @@ static NOBODY_PREFERS: Rule = Rule {
                   are known, and none has prefer_busy_poll. Programs outside the snapshot are not considered. Fix: \
                   set the epoll's parameter (quell attach; ioctl EPIOCSPARAMS), or set irq-suspend-timeout to 0.",
     needs_two: false,
+    judges_settings: false,
     examine: nobody_prefers,
 };
 
@@ -214,6 +218,7 @@ static NESTED_EPOLL: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches another epoll and no socket \
                   with a queue. Fix: wait on the inner epoll.",
     needs_two: false,
+    judges_settings: false,
     examine: nested_epoll,
 };
 
@@ -247,6 +252,7 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
                   and between the two measured ratios. Fix: see the other findings about the queue; \
                   otherwise, a longer irq-suspend-timeout.",
     needs_two: true,
+    judges_settings: true,
     examine: suspension_without_effect,
 };
 
