@@ -39,6 +39,8 @@ pub struct EffectOnQueue {
     pub polls: u64,
     /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
+    /// Last polls of the busy polls of program threads (`busy_poll_stop`).
+    pub by_program_last: u64,
     /// Polls by the program's threads that found the interrupt suspended; absent if the kernel does not support
     /// suspension.
     pub found_suspended: Option<u64>,
@@ -122,16 +124,22 @@ impl EffectOnQueue {
             packets,
             polls: polls.total(),
             by_program: polls.program,
+            by_program_last: polls.program_last,
             found_suspended,
             by_thread: polls.thread,
             interrupts,
         }
     }
 
-    /// Lower bound of the number of polls that the kernel started by itself. The last poll of a busy poll looks like
-    /// one of them, so it is subtracted.
+    /// All polls by program threads.
+    fn by_programs(&self) -> u64 {
+        self.by_program.saturating_add(self.by_program_last)
+    }
+
+    /// Number of polls that the kernel started by itself. A lower bound on kernels without a last poll, where softirqs can
+    /// count as last polls.
     fn by_kernel(&self) -> u64 {
-        self.polls.saturating_sub(self.by_program.saturating_mul(2))
+        self.polls.saturating_sub(self.by_programs())
     }
 }
 
@@ -141,7 +149,7 @@ pub(crate) fn suspension_of(seen: &EffectOnQueue) -> ModeVerdict {
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
-    match seen.by_program {
+    match seen.by_programs() {
         0 => ModeVerdict::NotInEffect(format!("none of {} polls was by a program", seen.polls)),
         _ => suspension(seen),
     }
@@ -156,7 +164,8 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
 /// Judges whether `mode` is in effect on a queue with these observations.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> ModeVerdict {
-    let EffectOnQueue { packets, polls, by_program, by_thread, .. } = *seen;
+    let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
+    let by_program = seen.by_programs();
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
@@ -232,7 +241,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 }
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
-    match seen.by_program {
+    match seen.by_programs() {
         0 => ModeVerdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
         some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
@@ -254,6 +263,7 @@ mod tests {
             packets,
             polls,
             by_program,
+            by_program_last: 0,
             found_suspended: Some(0),
             by_thread: 0,
             interrupts: None,
@@ -289,13 +299,17 @@ mod tests {
 
     #[test]
     fn a_verdict_explains_many_polls_by_the_kernel() {
-        let found = |packets, polls| EffectOnQueue { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
+        let found = |packets, polls| EffectOnQueue {
+            found_suspended: Some(990),
+            by_program_last: 500,
+            ..seen(packets, polls, 1_000)
+        };
         let said = |seen| match verdict("suspend200", seen) {
             ModeVerdict::InEffect(text) => text,
             other => panic!("{other:?}"),
         };
         let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
-        let of_all = "the kernel itself polled at least 7000 times";
+        let of_all = "the kernel itself polled at least 7500 times";
         assert!(many.contains("the queue runs empty at this load: ") && many.contains(of_all), "{many}");
         assert!(!few.contains("runs dry") && few.contains(of_all), "{few}");
     }
@@ -306,6 +320,16 @@ mod tests {
         assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 80)), ModeVerdict::CannotTell(_)));
         let ModeVerdict::NotInEffect(why) = verdict("sockpoll50", seen(10_000, 9_000, 0)) else { panic!("it is not") };
         assert!(why.contains("not while a thread waits in epoll_wait"), "{why}");
+    }
+
+    #[test]
+    fn the_last_poll_of_a_busy_poll_is_one_of_the_program() {
+        let each = EffectOnQueue { by_program_last: 3_000, ..seen(10_000, 9_000, 3_000) };
+        for mode in ["fullbusy", "napibusy", "sockpoll50"] {
+            assert!(matches!(verdict(mode, each), ModeVerdict::InEffect(_)), "{mode}");
+        }
+        let last = EffectOnQueue { by_program_last: 400, ..seen(10_000, 1_000, 0) };
+        assert!(matches!(verdict("base", last), ModeVerdict::NotInEffect(_)));
     }
 
     #[test]
