@@ -12,7 +12,7 @@ use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
 use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
-use quell_linux::{NapiId, clock, kernel};
+use quell_linux::{NapiId, Pid, clock, kernel};
 use quell_mode::DeliveryMode;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled};
 use tracing::{info, warn};
@@ -28,9 +28,10 @@ const PAUSE_PER_CPU_TIME: u32 = 200;
 #[derive(Debug, Default)]
 struct Readings {
     counters: BTreeMap<NapiId, PollCounters>,
-    interrupts: BTreeMap<NapiId, u64>,
-    /// Run time of NAPI threads.
-    threads_ns: BTreeMap<NapiId, u64>,
+    /// Interrupts, by instance and number of the interrupt.
+    interrupts: BTreeMap<(NapiId, u32), u64>,
+    /// Run time of NAPI threads, by instance and thread ID.
+    threads_ns: BTreeMap<(NapiId, Pid), u64>,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
@@ -160,11 +161,14 @@ impl Observer {
             Err(_) => BTreeMap::new(),
         };
         let interrupts = ProcRoot::default().interrupts().ok();
-        let count = |napi: &SnapshotNapi| Some((napi.id, interrupts.as_ref()?.irq(napi.irq_number()?)?.total));
+        let count = |napi: &SnapshotNapi| {
+            let number = napi.irq_number()?;
+            Some(((napi.id, number), interrupts.as_ref()?.irq(number)?.total))
+        };
         let interrupts = napis(&self.snapshot).filter_map(|(_, napi)| count(napi)).collect();
         let ran = |napi: &SnapshotNapi| {
-            let thread = napi.thread.known()?.as_ref()?;
-            Some((napi.id, ProcRoot::default().process(thread.tid).schedstat().ok()?.run_ns))
+            let tid = thread_of(napi)?;
+            Some(((napi.id, tid), ProcRoot::default().process(tid).schedstat().ok()?.run_ns))
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
         let devices = drops::read(&self.snapshot);
@@ -172,10 +176,11 @@ impl Observer {
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
-        let increase = |of: fn(&Readings) -> &BTreeMap<NapiId, u64>, napi: NapiId| {
-            let (now, before) = (of(&self.read).get(&napi)?, of(earlier).get(&napi)?);
-            Some(now.saturating_sub(*before))
+        let interrupts = |napi: &SnapshotNapi| {
+            increase(&earlier.interrupts, &self.read.interrupts, &(napi.id, napi.irq_number()?))
         };
+        let thread_ns =
+            |napi: &SnapshotNapi| increase(&earlier.threads_ns, &self.read.threads_ns, &(napi.id, thread_of(napi)?));
         let queue = |(device, napi): (&Device, &SnapshotNapi)| {
             let sample = self.sample(earlier, napi.id);
             ObservedQueue {
@@ -183,8 +188,8 @@ impl Observer {
                 device: device.name.clone(),
                 rx_queues: rx_queues(device, napi.id),
                 napi: napi.id,
-                interrupts: increase(|readings| &readings.interrupts, napi.id),
-                thread_ns: increase(|readings| &readings.threads_ns, napi.id),
+                interrupts: interrupts(napi),
+                thread_ns: thread_ns(napi),
                 sample,
                 unsampled: self.unsampled.get(&napi.id).copied(),
                 stalled: sample.map(|sample| sample.wait.has_stalled()),
@@ -195,9 +200,10 @@ impl Observer {
 
     fn idle_states(&self, earlier: &Readings) -> Vec<ObservedIdleState> {
         let pairs = self.read.idle.iter().zip(&earlier.idle).filter(|(now, before)| now.0 == before.0);
-        let entered = |now: u64, before: u64| now.saturating_sub(before);
         pairs
-            .map(|(now, before)| ObservedIdleState { name: now.0.clone(), entered: entered(now.1, before.1) })
+            .filter_map(|(now, before)| {
+                Some(ObservedIdleState { name: now.0.clone(), entered: now.1.checked_sub(before.1)? })
+            })
             .collect()
     }
 
@@ -279,6 +285,15 @@ fn idle(snapshot: &Snapshot) -> Vec<(String, u64)> {
     sums
 }
 
+/// Increase of a counter. Absent if it was read only once, or went backwards: it was reset, or counts something else now.
+pub(crate) fn increase<K: Ord>(before: &BTreeMap<K, u64>, after: &BTreeMap<K, u64>, key: &K) -> Option<u64> {
+    after.get(key)?.checked_sub(*before.get(key)?)
+}
+
+fn thread_of(napi: &SnapshotNapi) -> Option<Pid> {
+    Some(napi.thread.known()?.as_ref()?.tid)
+}
+
 fn napis(snapshot: &Snapshot) -> impl Iterator<Item = (&Device, &SnapshotNapi)> {
     snapshot.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
 }
@@ -346,4 +361,16 @@ fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_
         ModeVerdict::InEffect(_) => 1,
         ModeVerdict::CannotTell(_) => 2,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_increase_of_a_counter_that_went_backwards_or_was_read_once_is_absent() {
+        let (before, after) = (BTreeMap::from([(1, 10), (2, 10), (3, 10)]), BTreeMap::from([(1, 12), (2, 9), (4, 5)]));
+        let increases = [1, 2, 3, 4].map(|key| increase(&before, &after, &key));
+        assert_eq!(increases, [Some(2), None, None, None]);
+    }
 }

@@ -81,8 +81,11 @@ pub(super) struct PollCounting {
     /// Start of the present interval.
     pub(super) began: Instant,
     polls: BTreeMap<NapiId, PollCounters>,
-    irqs: BTreeMap<NapiId, u64>,
+    irqs: BTreeMap<IrqOfNapi, u64>,
 }
+
+/// A NAPI instance, and the number of its interrupt.
+type IrqOfNapi = (NapiId, u32);
 
 impl PollCounting {
     /// Begins the first interval with these counters.
@@ -95,22 +98,30 @@ impl PollCounting {
     pub(super) fn next(&mut self, polls: BTreeMap<NapiId, PollCounters>) -> Vec<EffectOnQueue> {
         let (now, irqs) = (Instant::now(), interrupts(&self.queues));
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
-        let seen = |napi: NapiId| {
-            let sample = polls.get(&napi)?.since(self.polls.get(&napi));
-            let interrupts = irqs.get(&napi).zip(self.irqs.get(&napi));
-            let interrupts = interrupts.map(|(after, before)| after.saturating_sub(*before));
-            Some(EffectOnQueue::of(napi, for_ns, &sample, interrupts))
+        let seen = |step: &QueueStep| {
+            let sample = polls.get(&step.napi)?.since(self.polls.get(&step.napi));
+            let interrupts = step.irq.and_then(|irq| interrupts_between(&self.irqs, &irqs, (step.napi, irq)));
+            Some(EffectOnQueue::of(step.napi, for_ns, &sample, interrupts))
         };
-        let seen = self.queues.iter().filter_map(|step| seen(step.napi)).collect();
+        let seen = self.queues.iter().filter_map(seen).collect();
         (self.began, self.irqs, self.polls) = (now, irqs, polls);
         seen
     }
 }
 
-fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
+fn interrupts(queues: &[QueueStep]) -> BTreeMap<IrqOfNapi, u64> {
     let Ok(interrupts) = ProcRoot::default().interrupts() else { return BTreeMap::new() };
-    let count = |step: &QueueStep| Some((step.napi, interrupts.irq(step.irq?)?.total));
+    let count = |step: &QueueStep| Some(((step.napi, step.irq?), interrupts.irq(step.irq?)?.total));
     queues.iter().filter_map(count).collect()
+}
+
+/// Absent if the interrupt was counted only once, or its counter went backwards: a driver requested it again.
+fn interrupts_between(
+    before: &BTreeMap<IrqOfNapi, u64>,
+    after: &BTreeMap<IrqOfNapi, u64>,
+    irq: IrqOfNapi,
+) -> Option<u64> {
+    after.get(&irq)?.checked_sub(*before.get(&irq)?)
 }
 
 impl EffectOnQueue {
@@ -343,6 +354,15 @@ mod tests {
         assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), ModeVerdict::CannotTell(_)));
         let blind = EffectOnQueue { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
         assert!(matches!(verdict("suspend200", blind), ModeVerdict::CannotTell(_)));
+    }
+
+    #[test]
+    fn interrupts_are_unknown_if_their_counter_went_backwards_or_the_queue_got_another_one() {
+        let napi = NapiId::from_kernel(9000).unwrap();
+        let counted = |irq, total| BTreeMap::from([((napi, irq), total)]);
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(40, 9), (napi, 40)), Some(2));
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(40, 3), (napi, 40)), None);
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(41, 9), (napi, 41)), None);
     }
 
     #[test]
