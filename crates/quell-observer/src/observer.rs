@@ -233,12 +233,15 @@ impl Observer {
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
             let dir = ProcRoot::default().process(process.pid);
+            let unit = dir.unit().ok().flatten();
+            // Read after the unit: if the process ID belongs to another process now, so may the unit.
+            let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
-                unit: dir.unit().ok().flatten(),
+                unit: unit.filter(|_| cpu_ns.is_some()),
                 cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
-                cpu_ns: cpu_ns(&dir, process),
+                cpu_ns,
                 effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
@@ -265,8 +268,8 @@ fn attach() -> Result<Sampler, SamplerError> {
 }
 
 /// User and system time of a process, unless its ID belongs to another one now.
-fn cpu_ns(dir: &ProcDir, process: &Process) -> Option<u64> {
-    let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == process.start_time_ticks)?;
+fn cpu_ns(dir: &ProcDir, start_time_ticks: u64) -> Option<u64> {
+    let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == start_time_ticks)?;
     u64::try_from((stat.utime.duration() + stat.stime.duration()).as_nanos()).ok()
 }
 
@@ -366,6 +369,13 @@ fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_id_that_belongs_to_another_process_has_no_cpu_time() {
+        let dir = ProcRoot::default().process(Pid::of_this_process());
+        let start = dir.stat().unwrap().starttime.0;
+        assert!(cpu_ns(&dir, start).is_some() && cpu_ns(&dir, start + 1).is_none());
+    }
 
     #[test]
     fn the_increase_of_a_counter_that_went_backwards_or_was_read_once_is_absent() {
