@@ -78,6 +78,21 @@ fn sampled_polls_decide_about_suspension_and_stalls() {
 }
 
 #[test]
+fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
+    let (mut later, earlier) = (healthy(), snapshot(&before()));
+    for thread in [1, 2] {
+        set(&mut later, &format!("/processes/0/threads/{thread}/run-ns"), json!(9_000_400_000_u64));
+    }
+    let now = snapshot(&later);
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let sample = QueueSample { packets: 10_000, program_found_suspended: Some(0), ..QueueSample::default() };
+    let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
+    let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
+    assert_eq!(found.severity, Severity::CannotTell, "{found:?}");
+    assert!(found.seen.contains("0.8 ms of CPU time for 10000 packets"), "{found:?}");
+}
+
+#[test]
 fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
     let (mut later, earlier) = (healthy(), snapshot(&before()));
     set(&mut later, "/namespaces/0/ip-rx-packets", json!(1_000_000));

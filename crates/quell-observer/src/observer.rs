@@ -32,6 +32,8 @@ struct Readings {
     interrupts: BTreeMap<(NapiId, u32), u64>,
     /// Run time of NAPI threads, by instance and thread ID.
     threads_ns: BTreeMap<(NapiId, Pid), u64>,
+    /// Run time of attached programs.
+    attached_ns: BTreeMap<ProgramKey, u64>,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
@@ -107,7 +109,7 @@ impl Observer {
             self.next_snapshot = now + pause + self.retry();
         }
         let queues = self.queues(&earlier);
-        let programs = self.programs(&queues, interval_ns);
+        let programs = self.programs(&queues, &earlier, interval_ns);
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
         Ok(IntervalReport {
@@ -171,8 +173,9 @@ impl Observer {
             Some(((napi.id, tid), ProcRoot::default().process(tid).schedstat().ok()?.run_ns))
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
+        let attached_ns = self.conditions.keys().filter_map(|key| Some((*key, run_ns(*key)?))).collect();
         let devices = drops::read(&self.snapshot);
-        Readings { counters, interrupts, threads_ns, devices, idle: idle(&self.snapshot) }
+        Readings { counters, interrupts, threads_ns, attached_ns, devices, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
@@ -212,7 +215,7 @@ impl Observer {
         Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
     }
 
-    fn programs(&self, queues: &[ObservedQueue], interval_ns: u64) -> Vec<ObservedProgram> {
+    fn programs(&self, queues: &[ObservedQueue], earlier: &Readings, interval_ns: u64) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
         let index = self.snapshot.index();
@@ -232,6 +235,7 @@ impl Observer {
                 condition.is_none_or(|condition| !condition.skipped.contains(&not_set))
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
+            let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
             let dir = ProcRoot::default().process(process.pid);
             let unit = dir.unit().ok().flatten();
             // Read after the unit: if the process ID belongs to another process now, so may the unit.
@@ -242,7 +246,7 @@ impl Observer {
                 unit: unit.filter(|_| cpu_ns.is_some()),
                 cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
                 cpu_ns,
-                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
+                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns)),
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
@@ -271,6 +275,13 @@ fn attach() -> Result<Sampler, SamplerError> {
 fn cpu_ns(dir: &ProcDir, start_time_ticks: u64) -> Option<u64> {
     let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == start_time_ticks)?;
     u64::try_from((stat.utime.duration() + stat.stime.duration()).as_nanos()).ok()
+}
+
+/// Run time of the threads of a program, more precise than [`cpu_ns`]. Absent if the process is another one now.
+fn run_ns((pid, start_time_ticks): ProgramKey) -> Option<u64> {
+    let dir = ProcRoot::default().process(Pid::from_kernel(pid)?);
+    let run_ns = dir.schedstat_of_all_threads().ok()?.run_ns;
+    cpu_ns(&dir, start_time_ticks).map(|_| run_ns)
 }
 
 /// Entries of each idle state on all CPUs. Names are those of the first CPU that has idle states.
@@ -352,11 +363,17 @@ fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
     Some(ran_ns as f64 / elapsed_ns as f64)
 }
 
-/// Verdict over the queues of a program: the worst one that is certain.
-fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_ns: u64) -> Option<ModeVerdict> {
+/// Verdict over the queues of a program, which ran for `ran_ns`: the worst one that is certain.
+fn verdict<'a>(
+    mode: &str,
+    queues: impl Iterator<Item = &'a ObservedQueue>,
+    for_ns: u64,
+    ran_ns: Option<u64>,
+) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
-        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?, queue.interrupts);
+        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?);
+        let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, ..seen };
         Some(judge(&mode, EpollsSetBy::Attachment, &seen))
     });
     verdicts.min_by_key(|verdict| match verdict {

@@ -11,6 +11,7 @@ use quell_linux::{NapiId, Pid};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::{debug, warn};
 
+use super::effect::run_times;
 use super::plan::QueueStep;
 use crate::namespaces;
 use crate::resume::{Freed, Resumer};
@@ -82,7 +83,7 @@ impl StallWatch {
             return Ok(Vec::new());
         }
         let (proc, now) = (&ProcRoot::default(), Instant::now());
-        let they_ran = ran(proc, programs, &mut self.ran_ns);
+        let they_ran = ran(programs, &mut self.ran_ns);
         let mut stalled = Vec::new();
         for (napi, watched) in &mut self.queues {
             let polls = counted.get(napi).map_or(0, |counters| counters.since(None).polls.total());
@@ -132,9 +133,8 @@ fn samples(sampler: &Sampler) -> Result<BTreeMap<NapiId, QueueSample>, SamplerEr
 }
 
 /// Whether any of the programs used CPU time since the last check.
-fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
-    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
-    let now: BTreeMap<Pid, u64> = programs.iter().filter_map(of).collect();
+fn ran(programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
+    let now = run_times(programs);
     let ran = now.iter().any(|(pid, run_ns)| before.get(pid).is_some_and(|before| run_ns > before));
     *before = now;
     ran

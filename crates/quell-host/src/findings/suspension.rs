@@ -1,11 +1,15 @@
 //! Rules about IRQ suspension: incomplete settings, suspension without effect, and queues that stay suspended.
 
+use std::collections::BTreeMap;
+
+use quell_linux::Pid;
+
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, SnapshotNapi, WatchedKind, WatchedTarget};
+use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind, WatchedTarget};
 
 pub(super) const RULES: &[&Rule] = &[
     &READY_FILE,
@@ -245,7 +249,8 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
-                  suspended. Without CAP_BPF and CAP_PERFMON, or for snapshots from files, compares two snapshots: \
+                  suspended. No verdict if the programs used less than 1 µs of CPU time per packet: the packets are \
+                  those of others. Without CAP_BPF and CAP_PERFMON, or for snapshots from files, compares two snapshots: \
                   softirqs and timer interrupts per packet on the CPU that does the queue's packet work. Then no \
                   verdict if the thread that serves the queue is loaded less than 80 %, where the queue drains and \
                   suspension lapses as designed; if a kernel thread polls the queue; for other queues of that CPU; \
@@ -277,7 +282,11 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
     let longer = || Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 20_000_000)]);
     if let Some((sample, interval_ns)) = query.polls(napi.id).zip(query.interval_ns()) {
-        return match suspension_of(&EffectOnQueue::of(napi.id, interval_ns, sample, None)) {
+        let programs: BTreeMap<Pid, &Process> =
+            query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).map(|epoll| (epoll.process.pid, epoll.process)).collect();
+        let programs_cpu_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
+        let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
+        return match suspension_of(&seen) {
             ModeVerdict::InEffect(_) => None,
             ModeVerdict::NotInEffect(seen) => observation(Severity::Warning, seen, vec![longer()]),
             ModeVerdict::CannotTell(why) => cannot_tell(&why),
