@@ -7,7 +7,7 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{CpuCounters, Device, Process, Reading, SocketState, Thread};
+use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SocketState, Thread};
 
 pub(super) const RULES: &[&Rule] =
     &[&WITHOUT_NAPI, &SPINS, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
@@ -271,6 +271,8 @@ static EMPTY_POLLS: Rule = Rule {
 
 const MANY_SOFTIRQS_PER_S: f64 = 20_000.0;
 const SOFTIRQS_PER_PACKET: u64 = 4;
+/// gro-flush-timeout that the fix sets: at most 5,000 timer polls per second.
+const FLUSH_NS: u64 = 200_000;
 /// Each squeeze takes two jiffies, so five per second are 1 to 10 % of a CPU, depending on HZ.
 const MANY_SQUEEZES_PER_S: f64 = 5.0;
 /// Maximum number of packets in one poll (`NAPI_POLL_WEIGHT`). A softirq that spent its time on packets received
@@ -324,12 +326,15 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let deferred = query.napis().filter(|(_, napi)| napi.defers());
         let here = deferred.filter(|(_, napi)| query.packet_cpus(napi).is_some_and(|cpus| cpus.contains(number)));
         let served: Vec<_> = here.collect();
-        let mut fix: Vec<Fix> = served
-            .iter()
-            .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]))
+        let is_short = |napi: &SnapshotNapi| napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < FLUSH_NS);
+        let short = served.iter().filter(|(_, napi)| is_short(napi));
+        let mut fix: Vec<Fix> = short
+            .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice("increase gro-flush-timeout of the queues that this CPU serves"));
+            fix.push(Fix::advice(
+                "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
+            ));
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| query.napi_node(napi.id)));

@@ -217,6 +217,11 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
     let batch_ns = (each_ns * f64::from(wait.max_events.max(0))) as u64;
     let worst_ns = batch_ns.min(suspend_ns);
+    let mut fix = vec![Fix::advice("give the program its own queue, or fewer events per wait")];
+    // A suspension that ends no later than the deferral saves no polls.
+    if suspend_ns > LONG_DELAY_NS && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS) {
+        fix.push(Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]));
+    }
     let mut nodes = epoll.nodes();
     nodes.push(query.napi_node(id));
     nodes.extend(others.iter().cloned());
@@ -230,10 +235,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
             others.len(),
             time_text(worst_ns)
         ),
-        fix: vec![
-            Fix::advice("give the program its own queue, or fewer events per wait"),
-            Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]),
-        ],
+        fix,
     })
 }
 

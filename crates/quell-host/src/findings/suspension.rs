@@ -255,7 +255,7 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
                   verdict if the thread that serves the queue is loaded less than 80 %, where the queue drains and \
                   suspension lapses as designed; if a kernel thread polls the queue; for other queues of that CPU; \
                   and between the two measured ratios. Fix: see the other findings about the queue; \
-                  otherwise, a longer irq-suspend-timeout.",
+                  otherwise, a longer irq-suspend-timeout if the program polls.",
     needs_two: true,
     judges_settings: true,
     examine: suspension_without_effect,
@@ -270,6 +270,8 @@ const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;
 const TIMERS_IF_NOT: f64 = 0.8;
 
+const LET_IT_POLL: &str = "let the program wait in epoll_wait, on an epoll with sockets of this queue only";
+
 fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let suspending = query.napis().filter(|(_, napi)| napi.suspends());
     let preferred = suspending.filter(|(_, napi)| query.epolls_on(napi.id).any(EpollContext::prefers));
@@ -280,15 +282,27 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let observation =
         |severity, seen: String, fix| Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], seen, fix });
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
-    let longer = || Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 20_000_000)]);
+    // Longer than the present one, and at least that of the published measurements.
+    let longer = || {
+        let present_ns = napi.irq_suspend_timeout_ns.known().copied().unwrap_or_default();
+        let wanted_ns = present_ns.saturating_mul(2).max(20_000_000);
+        Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted_ns)])
+    };
     if let Some((sample, interval_ns)) = query.polls(napi.id).zip(query.interval_ns()) {
-        let programs: BTreeMap<Pid, &Process> =
-            query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).map(|epoll| (epoll.process.pid, epoll.process)).collect();
+        let programs: BTreeMap<Pid, &Process> = query
+            .epolls_on(napi.id)
+            .filter(|epoll| epoll.prefers())
+            .map(|epoll| (epoll.process.pid, epoll.process))
+            .collect();
         let programs_cpu_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
         let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
         return match suspension_of(&seen) {
             ModeVerdict::InEffect(_) => None,
-            ModeVerdict::NotInEffect(seen) => observation(Severity::Warning, seen, vec![longer()]),
+            ModeVerdict::NotInEffect(seen) => {
+                let is_polled = sample.polls.program + sample.polls.program_last > 0;
+                let fix = if is_polled { longer() } else { Fix::advice(LET_IT_POLL) };
+                observation(Severity::Warning, seen, vec![fix])
+            }
             ModeVerdict::CannotTell(why) => cannot_tell(&why),
         };
     }
