@@ -8,7 +8,7 @@ use quell_linux::capability::Capability;
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Process, Reading, SnapshotNapi, UnknownReason};
+use crate::snapshot::{Device, NetworkNamespace, Process, Reading, SnapshotNapi, UnknownReason};
 
 pub(super) const RULES: &[&Rule] = &[&KERNEL, &DRIVER, &PRIVILEGE];
 
@@ -153,7 +153,12 @@ fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
         });
         files.into_iter().chain(params)
     };
-    query.napis().flat_map(of_napi).chain(query.now.processes.iter().flat_map(of_process)).collect()
+    let of_namespace = |namespace: &'a NetworkNamespace| {
+        let why = &namespace.unlisted_devices.as_ref()?.why;
+        Some(Asked { what: "devices of other network namespaces", why, of: Node::Host })
+    };
+    let namespaces = query.now.namespaces.iter().filter_map(of_namespace);
+    namespaces.chain(query.napis().flat_map(of_napi)).chain(query.now.processes.iter().flat_map(of_process)).collect()
 }
 
 fn why<T>(reading: &Reading<T>) -> Option<&UnknownReason> {
