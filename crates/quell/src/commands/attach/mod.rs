@@ -303,7 +303,8 @@ fn attach(
     }
 }
 
-/// Checks whether the mode is in effect; `None` without queues or with `--seconds 0`.
+/// Checks whether the mode is in effect; `None` without queues, with `--seconds 0`, and if a signal ended the check: too
+/// few polls are no evidence.
 fn effect(
     request: &AttachRequest,
     queues: &[QueueStep],
@@ -316,7 +317,11 @@ fn effect(
     }
     // A signal ends the wait; the caller checks for it.
     let mut wait = || drop(interruption.wait(time));
-    Some(match effect::watch(queues, programs, &mut wait) {
+    let watched = effect::watch(queues, programs, &mut wait);
+    if interruption.flag().get().is_some() {
+        return None;
+    }
+    Some(match watched {
         Ok(seen) => {
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
             render::Effect::of(request, queues, seen)
