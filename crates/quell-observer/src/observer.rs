@@ -63,6 +63,10 @@ pub struct Observer {
     /// Conditions of the modes of attached programs at the time of the snapshot.
     conditions: BTreeMap<ProgramKey, ModeCondition>,
     next_snapshot: Instant,
+    /// Packets of each instance since its selection, at the time of the snapshot.
+    packets: BTreeMap<NapiId, u64>,
+    /// The same at the time of the snapshot before.
+    packets_before: BTreeMap<NapiId, u64>,
     read_at: Instant,
     read: Readings,
 }
@@ -85,11 +89,14 @@ impl Observer {
             snapshot,
             before: None,
             next_snapshot: now + pause,
+            packets: BTreeMap::new(),
+            packets_before: BTreeMap::new(),
             read_at: now,
             read: Readings::default(),
         };
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
+        this.packets = packets(&this.read.counters);
         Ok(this)
     }
 
@@ -105,6 +112,7 @@ impl Observer {
         if now >= self.next_snapshot {
             let (snapshot, pause) = take(&self.scope)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
+            self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions(&self.journal, &self.snapshot);
             self.next_snapshot = now + pause + self.retry();
         }
@@ -179,9 +187,8 @@ impl Observer {
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
-        let interrupts = |napi: &SnapshotNapi| {
-            increase(&earlier.interrupts, &self.read.interrupts, &(napi.id, napi.irq_number()?))
-        };
+        let interrupts =
+            |napi: &SnapshotNapi| increase(&earlier.interrupts, &self.read.interrupts, &(napi.id, napi.irq_number()?));
         let thread_ns =
             |napi: &SnapshotNapi| increase(&earlier.threads_ns, &self.read.threads_ns, &(napi.id, thread_of(napi)?));
         let queue = |(device, napi): (&Device, &SnapshotNapi)| {
@@ -219,10 +226,21 @@ impl Observer {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
         let index = self.snapshot.index();
-        let program = |process: &Process| {
-            let files = process.files.known()?;
+        let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
             let on_queue = |inode: u64| index.socket(inode)?.napi.known().copied().flatten();
-            let napis: BTreeSet<NapiId> = files.sockets.iter().filter_map(|held| on_queue(held.inode)).collect();
+            Some(process.files.known()?.sockets.iter().filter_map(|held| on_queue(held.inode)).collect())
+        };
+        let mut users: BTreeMap<NapiId, usize> = BTreeMap::new();
+        for napi in self.snapshot.processes.iter().filter_map(napis).flatten() {
+            *users.entry(napi).or_default() += 1;
+        }
+        let sees_all = sees_all_programs(&self.scope, &self.snapshot);
+        let packets = |napis: &BTreeSet<NapiId>| {
+            let is_alone = sees_all && napis.iter().all(|napi| users.get(napi) == Some(&1));
+            is_alone.then(|| packets_between(&self.packets_before, &self.packets, napis))?
+        };
+        let program = |process: &Process| {
+            let napis = napis(process)?;
             let identity = (process.pid.get().unsigned_abs(), process.start_time_ticks);
             let mode = modes.get(&identity);
             if napis.is_empty() && mode.is_none() {
@@ -235,6 +253,7 @@ impl Observer {
                 condition.is_none_or(|condition| !condition.skipped.contains(&not_set))
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
+            let ran = self.before.as_ref().and_then(|before| ran_between(process, &self.snapshot, before));
             let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
             let dir = ProcRoot::default().process(process.pid);
             let unit = dir.unit().ok().flatten();
@@ -244,7 +263,8 @@ impl Observer {
                 pid: process.pid,
                 name: process.name.clone(),
                 unit: unit.filter(|_| cpu_ns.is_some()),
-                cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
+                cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
+                cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
                 cpu_ns,
                 effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns)),
                 drifted: condition.and_then(|condition| condition.drifted),
@@ -343,8 +363,32 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     conditions
 }
 
-/// CPU time of the threads of a process per wall-clock time. Threads that exited in between are not included.
-fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
+/// Whether every program that uses an instance of the snapshot is in it.
+fn sees_all_programs(scope: &SnapshotScope, snapshot: &Snapshot) -> bool {
+    scope.pids.is_empty() && snapshot.hidden_processes.is_empty()
+}
+
+/// Packets of each instance since its selection.
+fn packets(counters: &BTreeMap<NapiId, PollCounters>) -> BTreeMap<NapiId, u64> {
+    counters.iter().map(|(napi, counters)| (*napi, counters.since(None).packets)).collect()
+}
+
+/// Absent if one of the instances was not counted at both times.
+fn packets_between(
+    before: &BTreeMap<NapiId, u64>,
+    after: &BTreeMap<NapiId, u64>,
+    napis: &BTreeSet<NapiId>,
+) -> Option<u64> {
+    napis.iter().map(|napi| increase(before, after, napi)).sum()
+}
+
+fn per_packet(ran_ns: u64, packets: u64) -> Option<f64> {
+    (packets > 0).then(|| ran_ns as f64 / packets as f64)
+}
+
+/// CPU time of the threads of a process between two snapshots, and the time between these. Threads that exited in between
+/// are not included.
+fn ran_between(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<(u64, u64)> {
     let earlier = before.index().process(process.pid)?;
     if earlier.start_time_ticks != process.start_time_ticks {
         return None;
@@ -360,7 +404,7 @@ fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
         ran_ns += thread.run_ns.known()?.saturating_sub(before_ns);
     }
     let elapsed_ns = now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns).filter(|&elapsed| elapsed > 0)?;
-    Some(ran_ns as f64 / elapsed_ns as f64)
+    Some((ran_ns, elapsed_ns))
 }
 
 /// Verdict over the queues of a program, which ran for `ran_ns`: the worst one that is certain.
@@ -392,6 +436,31 @@ mod tests {
         let dir = ProcRoot::default().process(Pid::of_this_process());
         let start = dir.stat().unwrap().starttime.0;
         assert!(cpu_ns(&dir, start).is_some() && cpu_ns(&dir, start + 1).is_none());
+    }
+
+    #[test]
+    fn programs_that_are_hidden_or_not_asked_for_are_out_of_sight() {
+        let host = include_bytes!("../../quell-host/tests/fixtures/healthy.json");
+        let mut snapshot = Snapshot::parse(host).unwrap();
+        let (all, pid) = (SnapshotScope::default(), Pid::of_this_process());
+        assert!(sees_all_programs(&all, &snapshot));
+        assert!(!sees_all_programs(&SnapshotScope { pids: vec![pid], ..all.clone() }, &snapshot));
+        snapshot.hidden_processes.push(pid);
+        assert!(!sees_all_programs(&all, &snapshot));
+    }
+
+    #[test]
+    fn packets_of_a_program_are_absent_if_one_of_its_instances_was_not_counted_twice() {
+        let napi = |number: u32| NapiId::from_kernel(number).unwrap();
+        let (before, after) = (
+            BTreeMap::from([(napi(8193), 10), (napi(8194), 10)]),
+            BTreeMap::from([(napi(8193), 15), (napi(8194), 30), (napi(8195), 7)]),
+        );
+        let packets = |napis: &[u32]| packets_between(&before, &after, &napis.iter().copied().map(napi).collect());
+        assert_eq!(packets(&[8193, 8194]), Some(25));
+        assert_eq!(packets(&[8193, 8195]), None, "it is new");
+        assert_eq!(packets(&[8193, 8196]), None, "no device in sight has it");
+        assert_eq!((per_packet(1_000, 25), per_packet(1_000, 0)), (Some(40.0), None));
     }
 
     #[test]
