@@ -165,7 +165,8 @@ impl Sampler {
     }
 
     /// Samples these instances without the programs that run for every timer and every softirq of the host. Polls of the
-    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, and
+    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that time
+    /// out count as masked, and
     /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
     ///
     /// # Errors

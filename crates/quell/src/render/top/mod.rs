@@ -21,7 +21,8 @@ Columns of queues:
   KSOFT            by ksoftirqd
   THREAD           by the NAPI thread
   PROG             by busy-polling programs
-  MASKED, SUSP     share of time with the interrupt masked, and suspended
+  MASKED, SUSP     share of time with the interrupt masked, and suspended: up to
+                   the poll of a program, or the timeout
   WAIT50, WAIT99   bound of the wait in the ring in µs: median, 99th percentile
   CPU              CPUs used by polls of softirqs and of the NAPI thread
 Columns of programs:
