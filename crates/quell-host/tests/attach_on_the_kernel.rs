@@ -24,11 +24,12 @@ use quell_host::journal::{Journal, Keeper};
 use quell_host::recovery::{Found, recover};
 use quell_host::snapshot::{Reading, Snapshot, SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
-use quell_linux::Pid;
 use quell_linux::event::{Trigger, WakeEvent};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
+use quell_linux::{Pid, kernel};
+use quell_sampler::Sampler;
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
@@ -292,6 +293,33 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     // Counts the program's packet, and possibly other traffic between the ends of the link.
     assert!(stalled.napi == lab.napis[0] && stalled.packets >= 1, "{stalled:?}");
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+    attachment.end().unwrap();
+}
+
+#[test]
+fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
+    /// Many times that after which the watch suspects a queue.
+    const OBSERVED: Duration = Duration::from_secs(2);
+    let Some(lab) = TestLab::raise("idle-watch", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    let attachment = attach(dir.path(), Pid::of_this_process(), "suspend20");
+    let mut watch = AttachmentWatch::default();
+    if let Err(error) = watch.look(&attachment) {
+        skip(Lacks::KernelFeature, &error);
+        return;
+    }
+    let sampler = Sampler::of(kernel::sysfs(), lab.napis.clone()).unwrap();
+    // After this packet the queue is deferred for 2 ms.
+    program.send(1);
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
+    let (before, began) = (sampler.read().unwrap(), Instant::now());
+    // The program uses CPU time meanwhile.
+    while began.elapsed() < OBSERVED {
+        watch.look(&attachment).unwrap();
+    }
+    let seen = sampler.read().unwrap()[&lab.napis[0]].since(before.get(&lab.napis[0]));
+    assert_eq!(seen.polls.program + seen.polls.program_last, 0, "{seen:?}");
     attachment.end().unwrap();
 }
 

@@ -166,13 +166,32 @@ fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
     assert_eq!(batch.ns, 32 * each_ns);
 }
 
+/// Rules of the consequences of a mode. The host was observed for 2 s before.
+fn ids(host: &Value, mode: &str) -> Vec<&'static str> {
+    let (host, then) = (snapshot(host), snapshot(&before()));
+    let plan = plan(&host, Some(&then), &targets(), &request(mode));
+    consequences(&host, Some(&then), &plan).iter().map(|finding| finding.id).collect()
+}
+
+#[test]
+fn a_planned_mode_is_not_judged_by_counters_of_the_mode_that_it_replaces() {
+    let mut host = untouched();
+    // Interrupts, softirqs and timers of a busy queue without deferral.
+    set(&mut host, "/irqs/0/counts", json!([[0, 104_000]]));
+    set(&mut host, "/cpus/each/0/counters/net-rx-softirqs", json!(450_000));
+    set(&mut host, "/cpus/each/0/counters/timer-interrupts", json!(430_000));
+    set(&mut host, "/cpus/each/2/counters/net-rx-softirqs", json!(200_000));
+    set(&mut host, "/namespaces/0/ip-rx-packets", json!(1_000_000));
+    for mode in ["defer20", "suspend20"] {
+        let predicted = ids(&host, mode);
+        for id in ["deferral-without-effect", "suspension-without-effect", "stalled-queue", "too-many-empty-polls"] {
+            assert!(!predicted.contains(&id), "{mode}: {predicted:?}");
+        }
+    }
+}
+
 #[test]
 fn consequences_of_a_plan_equal_later_findings() {
-    let ids = |host: &Value, mode: &str| {
-        let (host, then) = (snapshot(host), snapshot(&before()));
-        let plan = plan(&host, Some(&then), &targets(), &request(mode));
-        consequences(&host, Some(&then), &plan).iter().map(|finding| finding.id).collect::<Vec<_>>()
-    };
     assert!(!ids(&untouched(), "suspend20").contains(&"epoll-mixes-napis"));
     let mut mixed = untouched();
     set(&mut mixed, "/sockets/1/napi", json!(8_194));

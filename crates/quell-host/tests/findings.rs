@@ -8,7 +8,7 @@ mod snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use quell_host::findings::{Severity, examine, examine_sampled, rules};
+use quell_host::findings::{Fix, Severity, examine, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
 use serde_json::{Value, json};
@@ -78,6 +78,21 @@ fn sampled_polls_decide_about_suspension_and_stalls() {
 }
 
 #[test]
+fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
+    let (mut later, earlier) = (healthy(), snapshot(&before()));
+    for thread in [1, 2] {
+        set(&mut later, &format!("/processes/0/threads/{thread}/run-ns"), json!(9_000_400_000_u64));
+    }
+    let now = snapshot(&later);
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let sample = QueueSample { packets: 10_000, program_found_suspended: Some(0), ..QueueSample::default() };
+    let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
+    let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
+    assert_eq!(found.severity, Severity::CannotTell, "{found:?}");
+    assert!(found.seen.contains("0.8 ms of CPU time for 10000 packets"), "{found:?}");
+}
+
+#[test]
 fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
     let (mut later, earlier) = (healthy(), snapshot(&before()));
     set(&mut later, "/namespaces/0/ip-rx-packets", json!(1_000_000));
@@ -91,6 +106,50 @@ fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
     };
     assert_eq!(found(0), Some(Severity::Serious));
     assert_eq!(found(1), None, "samples decide about a queue whose packets were polled");
+}
+
+/// Commands of the finding of a rule on the healthy host with these edits.
+fn commands(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
+    let mut host = healthy();
+    let of_rule = snapshots::edits().into_iter().find(|edit| edit.rule == rule && edit.severity == Severity::Warning);
+    of_rule.unwrap().now.into_iter().for_each(|(place, value)| set(&mut host, place, value));
+    edits.iter().for_each(|(place, value)| set(&mut host, place, value.clone()));
+    let report = examine(&snapshot(&host), Some(&snapshot(&before())));
+    let found = report.findings.into_iter().find(|finding| finding.id == rule);
+    let fix = found.unwrap_or_else(|| panic!("{rule} is not found")).fix;
+    fix.into_iter().filter_map(|fix| if let Fix::Command(command) = fix { Some(command) } else { None }).collect()
+}
+
+#[test]
+fn a_command_that_changes_a_timeout_moves_it_in_the_direction_of_the_fix() {
+    let flush = |ns: u64| ("/devices/0/napis/0/gro-flush-timeout-ns", json!(ns));
+    let suspend = |ns: u64| ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(ns));
+    let with = |rule: &str, edits: &[(&str, Value)], text: &str| {
+        commands(rule, edits).iter().filter(|command| command.contains(text)).count()
+    };
+
+    let rule = "suspension-without-effect";
+    assert_eq!(with(rule, &[suspend(5_000_000)], r#""irq-suspend-timeout": 20000000"#), 1);
+    assert_eq!(with(rule, &[suspend(30_000_000)], r#""irq-suspend-timeout": 60000000"#), 1);
+
+    let rule = "batch-delays-others";
+    assert_eq!(with(rule, &[suspend(20_000_000)], r#""irq-suspend-timeout": 1000000"#), 1);
+    assert_eq!(with(rule, &[suspend(20_000_000), flush(1_000_000)], "irq-suspend-timeout"), 0);
+
+    let rule = "too-many-empty-polls";
+    let on_cpu_2 = ("/irqs/0/effective-affinity", json!("2"));
+    assert_eq!(with(rule, &[on_cpu_2.clone(), flush(20_000)], r#""id": 8193, "gro-flush-timeout": 200000"#), 1);
+    assert_eq!(with(rule, &[on_cpu_2, flush(500_000)], r#""id": 8193"#), 0);
+}
+
+#[test]
+fn suspension_of_a_queue_that_its_program_does_not_poll_is_not_prolonged() {
+    let (now, earlier) = (snapshot(&healthy()), snapshot(&before()));
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let sample = QueueSample { packets: 10_000, program_found_suspended: Some(0), ..QueueSample::default() };
+    let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
+    let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
+    assert!(found.severity == Severity::Warning && matches!(found.fix[..], [Fix::Advice(_)]), "{found:?}");
 }
 
 #[test]

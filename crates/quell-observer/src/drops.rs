@@ -53,7 +53,8 @@ fn net_dev(namespace: &NetworkNamespace, snapshot: &Snapshot) -> Option<NetDev> 
 pub(crate) fn between(snapshot: &Snapshot, before: &DeviceCounters, after: &DeviceCounters) -> Vec<ObservedDevice> {
     let dropped = |key: &DeviceKey, of: fn(&TrafficCounters) -> u64| {
         let (before, after) = (before.get(key)?, after.get(key)?);
-        Some(of(after).saturating_sub(of(before)))
+        // A driver that resets its device begins at 0.
+        of(after).checked_sub(of(before))
     };
     let observed = |key: DeviceKey| ObservedDevice {
         rx_dropped: dropped(&key, |counters| counters.rx_dropped),
@@ -62,4 +63,24 @@ pub(crate) fn between(snapshot: &Snapshot, before: &DeviceCounters, after: &Devi
         name: key.1,
     };
     devices(snapshot).map(observed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_of_a_device_whose_counter_was_reset_are_unknown() {
+        let host = include_bytes!("../../quell-host/tests/fixtures/healthy.json");
+        let snapshot = Snapshot::parse(host).unwrap();
+        let key = devices(&snapshot).next().unwrap();
+        let dropped = |rx_dropped, tx_dropped| {
+            DeviceCounters::from([(
+                key.clone(),
+                TrafficCounters { rx_dropped, tx_dropped, ..TrafficCounters::default() },
+            )])
+        };
+        let observed = between(&snapshot, &dropped(7, 7), &dropped(3, 9));
+        assert_eq!((observed[0].rx_dropped, observed[0].tx_dropped), (None, Some(2)));
+    }
 }

@@ -12,7 +12,7 @@ use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
 use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
-use quell_linux::{NapiId, clock, kernel};
+use quell_linux::{NapiId, Pid, clock, kernel};
 use quell_mode::DeliveryMode;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled};
 use tracing::{info, warn};
@@ -28,9 +28,12 @@ const PAUSE_PER_CPU_TIME: u32 = 200;
 #[derive(Debug, Default)]
 struct Readings {
     counters: BTreeMap<NapiId, PollCounters>,
-    interrupts: BTreeMap<NapiId, u64>,
-    /// Run time of NAPI threads.
-    threads_ns: BTreeMap<NapiId, u64>,
+    /// Interrupts, by instance and number of the interrupt.
+    interrupts: BTreeMap<(NapiId, u32), u64>,
+    /// Run time of NAPI threads, by instance and thread ID.
+    threads_ns: BTreeMap<(NapiId, Pid), u64>,
+    /// Run time of attached programs.
+    attached_ns: BTreeMap<ProgramKey, u64>,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
     idle: Vec<(String, u64)>,
@@ -60,6 +63,10 @@ pub struct Observer {
     /// Conditions of the modes of attached programs at the time of the snapshot.
     conditions: BTreeMap<ProgramKey, ModeCondition>,
     next_snapshot: Instant,
+    /// Packets of each instance since its selection, at the time of the snapshot.
+    packets: BTreeMap<NapiId, u64>,
+    /// The same at the time of the snapshot before.
+    packets_before: BTreeMap<NapiId, u64>,
     read_at: Instant,
     read: Readings,
 }
@@ -82,11 +89,14 @@ impl Observer {
             snapshot,
             before: None,
             next_snapshot: now + pause,
+            packets: BTreeMap::new(),
+            packets_before: BTreeMap::new(),
             read_at: now,
             read: Readings::default(),
         };
         this.select();
         (this.read_at, this.read) = (Instant::now(), this.readings());
+        this.packets = packets(&this.read.counters);
         Ok(this)
     }
 
@@ -102,11 +112,12 @@ impl Observer {
         if now >= self.next_snapshot {
             let (snapshot, pause) = take(&self.scope)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
+            self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions(&self.journal, &self.snapshot);
             self.next_snapshot = now + pause + self.retry();
         }
         let queues = self.queues(&earlier);
-        let programs = self.programs(&queues, interval_ns);
+        let programs = self.programs(&queues, &earlier, interval_ns);
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
         Ok(IntervalReport {
@@ -160,22 +171,26 @@ impl Observer {
             Err(_) => BTreeMap::new(),
         };
         let interrupts = ProcRoot::default().interrupts().ok();
-        let count = |napi: &SnapshotNapi| Some((napi.id, interrupts.as_ref()?.irq(napi.irq_number()?)?.total));
+        let count = |napi: &SnapshotNapi| {
+            let number = napi.irq_number()?;
+            Some(((napi.id, number), interrupts.as_ref()?.irq(number)?.total))
+        };
         let interrupts = napis(&self.snapshot).filter_map(|(_, napi)| count(napi)).collect();
         let ran = |napi: &SnapshotNapi| {
-            let thread = napi.thread.known()?.as_ref()?;
-            Some((napi.id, ProcRoot::default().process(thread.tid).schedstat().ok()?.run_ns))
+            let tid = thread_of(napi)?;
+            Some(((napi.id, tid), ProcRoot::default().process(tid).schedstat().ok()?.run_ns))
         };
         let threads_ns = napis(&self.snapshot).filter_map(|(_, napi)| ran(napi)).collect();
+        let attached_ns = self.conditions.keys().filter_map(|key| Some((*key, run_ns(*key)?))).collect();
         let devices = drops::read(&self.snapshot);
-        Readings { counters, interrupts, threads_ns, devices, idle: idle(&self.snapshot) }
+        Readings { counters, interrupts, threads_ns, attached_ns, devices, idle: idle(&self.snapshot) }
     }
 
     fn queues(&self, earlier: &Readings) -> Vec<ObservedQueue> {
-        let increase = |of: fn(&Readings) -> &BTreeMap<NapiId, u64>, napi: NapiId| {
-            let (now, before) = (of(&self.read).get(&napi)?, of(earlier).get(&napi)?);
-            Some(now.saturating_sub(*before))
-        };
+        let interrupts =
+            |napi: &SnapshotNapi| increase(&earlier.interrupts, &self.read.interrupts, &(napi.id, napi.irq_number()?));
+        let thread_ns =
+            |napi: &SnapshotNapi| increase(&earlier.threads_ns, &self.read.threads_ns, &(napi.id, thread_of(napi)?));
         let queue = |(device, napi): (&Device, &SnapshotNapi)| {
             let sample = self.sample(earlier, napi.id);
             ObservedQueue {
@@ -183,8 +198,8 @@ impl Observer {
                 device: device.name.clone(),
                 rx_queues: rx_queues(device, napi.id),
                 napi: napi.id,
-                interrupts: increase(|readings| &readings.interrupts, napi.id),
-                thread_ns: increase(|readings| &readings.threads_ns, napi.id),
+                interrupts: interrupts(napi),
+                thread_ns: thread_ns(napi),
                 sample,
                 unsampled: self.unsampled.get(&napi.id).copied(),
                 stalled: sample.map(|sample| sample.wait.has_stalled()),
@@ -195,9 +210,10 @@ impl Observer {
 
     fn idle_states(&self, earlier: &Readings) -> Vec<ObservedIdleState> {
         let pairs = self.read.idle.iter().zip(&earlier.idle).filter(|(now, before)| now.0 == before.0);
-        let entered = |now: u64, before: u64| now.saturating_sub(before);
         pairs
-            .map(|(now, before)| ObservedIdleState { name: now.0.clone(), entered: entered(now.1, before.1) })
+            .filter_map(|(now, before)| {
+                Some(ObservedIdleState { name: now.0.clone(), entered: now.1.checked_sub(before.1)? })
+            })
             .collect()
     }
 
@@ -206,14 +222,25 @@ impl Observer {
         Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
     }
 
-    fn programs(&self, queues: &[ObservedQueue], interval_ns: u64) -> Vec<ObservedProgram> {
+    fn programs(&self, queues: &[ObservedQueue], earlier: &Readings, interval_ns: u64) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
         let index = self.snapshot.index();
-        let program = |process: &Process| {
-            let files = process.files.known()?;
+        let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
             let on_queue = |inode: u64| index.socket(inode)?.napi.known().copied().flatten();
-            let napis: BTreeSet<NapiId> = files.sockets.iter().filter_map(|held| on_queue(held.inode)).collect();
+            Some(process.files.known()?.sockets.iter().filter_map(|held| on_queue(held.inode)).collect())
+        };
+        let mut users: BTreeMap<NapiId, usize> = BTreeMap::new();
+        for napi in self.snapshot.processes.iter().filter_map(napis).flatten() {
+            *users.entry(napi).or_default() += 1;
+        }
+        let sees_all = sees_all_programs(&self.scope, &self.snapshot);
+        let packets = |napis: &BTreeSet<NapiId>| {
+            let is_alone = sees_all && napis.iter().all(|napi| users.get(napi) == Some(&1));
+            is_alone.then(|| packets_between(&self.packets_before, &self.packets, napis))?
+        };
+        let program = |process: &Process| {
+            let napis = napis(process)?;
             let identity = (process.pid.get().unsigned_abs(), process.start_time_ticks);
             let mode = modes.get(&identity);
             if napis.is_empty() && mode.is_none() {
@@ -226,14 +253,20 @@ impl Observer {
                 condition.is_none_or(|condition| !condition.skipped.contains(&not_set))
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
+            let ran = self.before.as_ref().and_then(|before| ran_between(process, &self.snapshot, before));
+            let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
             let dir = ProcRoot::default().process(process.pid);
+            let unit = dir.unit().ok().flatten();
+            // Read after the unit: if the process ID belongs to another process now, so may the unit.
+            let cpu_ns = cpu_ns(&dir, process.start_time_ticks);
             Some(ObservedProgram {
                 pid: process.pid,
                 name: process.name.clone(),
-                unit: dir.unit().ok().flatten(),
-                cpus: self.before.as_ref().and_then(|before| cpus(process, &self.snapshot, before)),
-                cpu_ns: cpu_ns(&dir, process),
-                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns)),
+                unit: unit.filter(|_| cpu_ns.is_some()),
+                cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
+                cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
+                cpu_ns,
+                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns)),
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
@@ -259,9 +292,16 @@ fn attach() -> Result<Sampler, SamplerError> {
 }
 
 /// User and system time of a process, unless its ID belongs to another one now.
-fn cpu_ns(dir: &ProcDir, process: &Process) -> Option<u64> {
-    let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == process.start_time_ticks)?;
+fn cpu_ns(dir: &ProcDir, start_time_ticks: u64) -> Option<u64> {
+    let stat = dir.stat().ok().filter(|stat| stat.starttime.0 == start_time_ticks)?;
     u64::try_from((stat.utime.duration() + stat.stime.duration()).as_nanos()).ok()
+}
+
+/// Run time of the threads of a program, more precise than [`cpu_ns`]. Absent if the process is another one now.
+fn run_ns((pid, start_time_ticks): ProgramKey) -> Option<u64> {
+    let dir = ProcRoot::default().process(Pid::from_kernel(pid)?);
+    let run_ns = dir.schedstat_of_all_threads().ok()?.run_ns;
+    cpu_ns(&dir, start_time_ticks).map(|_| run_ns)
 }
 
 /// Entries of each idle state on all CPUs. Names are those of the first CPU that has idle states.
@@ -277,6 +317,15 @@ fn idle(snapshot: &Snapshot) -> Vec<(String, u64)> {
         sums.iter_mut().zip(entries).for_each(|((_, sum), entries)| *sum += entries);
     }
     sums
+}
+
+/// Increase of a counter. Absent if it was read only once, or went backwards: it was reset, or counts something else now.
+pub(crate) fn increase<K: Ord>(before: &BTreeMap<K, u64>, after: &BTreeMap<K, u64>, key: &K) -> Option<u64> {
+    after.get(key)?.checked_sub(*before.get(key)?)
+}
+
+fn thread_of(napi: &SnapshotNapi) -> Option<Pid> {
+    Some(napi.thread.known()?.as_ref()?.tid)
 }
 
 fn napis(snapshot: &Snapshot) -> impl Iterator<Item = (&Device, &SnapshotNapi)> {
@@ -314,8 +363,32 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     conditions
 }
 
-/// CPU time of the threads of a process per wall-clock time. Threads that exited in between are not included.
-fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
+/// Whether every program that uses an instance of the snapshot is in it.
+fn sees_all_programs(scope: &SnapshotScope, snapshot: &Snapshot) -> bool {
+    scope.pids.is_empty() && snapshot.hidden_processes.is_empty()
+}
+
+/// Packets of each instance since its selection.
+fn packets(counters: &BTreeMap<NapiId, PollCounters>) -> BTreeMap<NapiId, u64> {
+    counters.iter().map(|(napi, counters)| (*napi, counters.since(None).packets)).collect()
+}
+
+/// Absent if one of the instances was not counted at both times.
+fn packets_between(
+    before: &BTreeMap<NapiId, u64>,
+    after: &BTreeMap<NapiId, u64>,
+    napis: &BTreeSet<NapiId>,
+) -> Option<u64> {
+    napis.iter().map(|napi| increase(before, after, napi)).sum()
+}
+
+fn per_packet(ran_ns: u64, packets: u64) -> Option<f64> {
+    (packets > 0).then(|| ran_ns as f64 / packets as f64)
+}
+
+/// CPU time of the threads of a process between two snapshots, and the time between these. Threads that exited in between
+/// are not included.
+fn ran_between(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<(u64, u64)> {
     let earlier = before.index().process(process.pid)?;
     if earlier.start_time_ticks != process.start_time_ticks {
         return None;
@@ -331,14 +404,20 @@ fn cpus(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<f64> {
         ran_ns += thread.run_ns.known()?.saturating_sub(before_ns);
     }
     let elapsed_ns = now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns).filter(|&elapsed| elapsed > 0)?;
-    Some(ran_ns as f64 / elapsed_ns as f64)
+    Some((ran_ns, elapsed_ns))
 }
 
-/// Verdict over the queues of a program: the worst one that is certain.
-fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_ns: u64) -> Option<ModeVerdict> {
+/// Verdict over the queues of a program, which ran for `ran_ns`: the worst one that is certain.
+fn verdict<'a>(
+    mode: &str,
+    queues: impl Iterator<Item = &'a ObservedQueue>,
+    for_ns: u64,
+    ran_ns: Option<u64>,
+) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
-        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?, queue.interrupts);
+        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?);
+        let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, ..seen };
         Some(judge(&mode, EpollsSetBy::Attachment, &seen))
     });
     verdicts.min_by_key(|verdict| match verdict {
@@ -346,4 +425,48 @@ fn verdict<'a>(mode: &str, queues: impl Iterator<Item = &'a ObservedQueue>, for_
         ModeVerdict::InEffect(_) => 1,
         ModeVerdict::CannotTell(_) => 2,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_id_that_belongs_to_another_process_has_no_cpu_time() {
+        let dir = ProcRoot::default().process(Pid::of_this_process());
+        let start = dir.stat().unwrap().starttime.0;
+        assert!(cpu_ns(&dir, start).is_some() && cpu_ns(&dir, start + 1).is_none());
+    }
+
+    #[test]
+    fn programs_that_are_hidden_or_not_asked_for_are_out_of_sight() {
+        let host = include_bytes!("../../quell-host/tests/fixtures/healthy.json");
+        let mut snapshot = Snapshot::parse(host).unwrap();
+        let (all, pid) = (SnapshotScope::default(), Pid::of_this_process());
+        assert!(sees_all_programs(&all, &snapshot));
+        assert!(!sees_all_programs(&SnapshotScope { pids: vec![pid], ..all.clone() }, &snapshot));
+        snapshot.hidden_processes.push(pid);
+        assert!(!sees_all_programs(&all, &snapshot));
+    }
+
+    #[test]
+    fn packets_of_a_program_are_absent_if_one_of_its_instances_was_not_counted_twice() {
+        let napi = |number: u32| NapiId::from_kernel(number).unwrap();
+        let (before, after) = (
+            BTreeMap::from([(napi(8193), 10), (napi(8194), 10)]),
+            BTreeMap::from([(napi(8193), 15), (napi(8194), 30), (napi(8195), 7)]),
+        );
+        let packets = |napis: &[u32]| packets_between(&before, &after, &napis.iter().copied().map(napi).collect());
+        assert_eq!(packets(&[8193, 8194]), Some(25));
+        assert_eq!(packets(&[8193, 8195]), None, "it is new");
+        assert_eq!(packets(&[8193, 8196]), None, "no device in sight has it");
+        assert_eq!((per_packet(1_000, 25), per_packet(1_000, 0)), (Some(40.0), None));
+    }
+
+    #[test]
+    fn the_increase_of_a_counter_that_went_backwards_or_was_read_once_is_absent() {
+        let (before, after) = (BTreeMap::from([(1, 10), (2, 10), (3, 10)]), BTreeMap::from([(1, 12), (2, 9), (4, 5)]));
+        let increases = [1, 2, 3, 4].map(|key| increase(&before, &after, &key));
+        assert_eq!(increases, [Some(2), None, None, None]);
+    }
 }

@@ -106,6 +106,10 @@ pub struct ObservedProgram {
     /// CPU time of its threads divided by wall-clock time, between the two latest snapshots; 1 is one CPU. Null before
     /// the second snapshot, and if a counter cannot be read.
     pub cpus: Option<f64>,
+    /// CPU time of its threads per packet of its instances in nanoseconds, between the two latest snapshots. Null without
+    /// packets, and if other programs use these instances or may do so: the scope is limited to processes, processes are
+    /// hidden, or an instance was not sampled from one snapshot to the other.
+    pub cpu_ns_per_packet: Option<f64>,
     /// User and system time of the process since it started, in nanoseconds, with that of threads that exited. Its unit is
     /// the kernel's clock tick, usually 10 ms. Null if it cannot be read.
     pub cpu_ns: Option<u64>,

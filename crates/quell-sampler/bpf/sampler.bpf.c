@@ -4,8 +4,9 @@
  * in the ring. It only observes.
  *
  * The kernel serializes the polls of an instance with NAPI_STATE_SCHED, so its counters need no lock. A driver releases
- * that bit shortly before the tracepoint, so two programs can overlap for some instructions and lose a count. Atomic
- * counters would prevent this, for a third more time.
+ * that bit shortly before the tracepoint, so two programs can overlap for some instructions. Then a count can be lost;
+ * atomic counters would prevent this, for a third more time. And the end of the other poll can be later than this one's,
+ * so differences of times stop at 0.
  *
  * src/counters.rs reads the map. Both files must agree on the layout of struct queue.
  */
@@ -42,7 +43,8 @@ struct queue {
 	__u32 tid;         /* thread that ran the last poll */
 	__u32 budget;      /* of the last poll */
 	__u32 deferrals;   /* empty polls that the interrupt stays masked for, after the last poll */
-	__u64 timer_fired; /* the deferral timer scheduled the next poll; a word that quell_timer alone sets */
+	/* The instance's timer schedules the next poll: DEFERRAL_OVER or SUSPENSION_OVER. A word that quell_timer alone sets. */
+	__u64 timer_fired;
 	__u64 packets;
 	/* Sum of the waits of packets, except interrupt_packets. */
 	__u64 wait_ns;
@@ -69,6 +71,9 @@ struct queue {
 #define ENABLED 1    /* the last poll enabled the interrupt */
 #define EXPOSED 2    /* the interrupt was enabled at some time since emptied_at */
 #define FULL 4       /* the last poll used its whole budget */
+
+#define DEFERRAL_OVER 1
+#define SUSPENSION_OVER 2
 
 /* src/wait.rs has the same value. */
 #define STALLED_NS 50000000ULL
@@ -286,8 +291,8 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		add(queue->empty, 1);
 	else
 		add(queue->packets, work);
-	if (timer_fired && work < budget)
-		queue->timer_fired = 0;
+	if (timer_fired)
+		queue->timer_fired = work < budget ? 0 : DEFERRAL_OVER;
 	queue->poller = poller;
 	queue->tid = task->pid;
 	queue->budget = budget;
@@ -306,7 +311,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		if (!queue->emptied_at || flags & EXPOSED) {
 			add(queue->interrupt_packets, work);
 		} else {
-			since = now - queue->emptied_at;
+			since = now > queue->emptied_at ? now - queue->emptied_at : 0;
 			add(queue->wait_ns, since * work);
 			bucket = bucket_of(since);
 			/* The verifier needs the check that the compiler would drop. */
@@ -319,7 +324,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		/* The first poll of the instance. */
 		napi_watchdog = (__u64)napi->timer.function;
 	} else {
-		since = now - queue->timed_at;
+		since = now > queue->timed_at ? now - queue->timed_at : 0;
 		/* A poll that left the interrupt masked has read the clock, so timed_at is its end. */
 		if (!(flags & ENABLED) && since >= STALLED_NS && work)
 			add(queue->stalled_polls, 1);
@@ -328,6 +333,8 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		} else if (poller == PROGRAM && is_suspended(napi, deferral, now)) {
 			add(queue->suspended_ns, since);
 			add(queue->program_found_suspended, 1);
+		} else if (timer_fired == SUSPENSION_OVER) {
+			add(queue->suspended_ns, since);
 		} else {
 			add(queue->masked_ns, since);
 		}
@@ -348,6 +355,21 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 }
 
 /*
+ * Whether a suspension armed the timer that expires. Deferral arms it before the end of a poll, with a shorter timeout;
+ * a suspension after it (napi_suspend_irqs).
+ */
+static __always_inline int ends_suspension(struct napi_struct *napi, struct hrtimer *timer, struct queue *queue)
+{
+	__u64 timeout;
+
+	if (!bpf_core_field_exists(napi->irq_suspend_timeout))
+		return 0;
+	timeout = BPF_CORE_READ(napi, irq_suspend_timeout);
+	return timeout > BPF_CORE_READ(napi, gro_flush_timeout) && queue->timed_at &&
+	       (__u64)timer->_softexpires >= queue->timed_at + timeout;
+}
+
+/*
  * A timer of the host expires. If it is the deferral timer of an instance, it schedules a poll, unless somebody owns the
  * instance (napi_watchdog). A tracepoint, because kernels without function tracing refuse programs at functions.
  */
@@ -362,7 +384,7 @@ int BPF_PROG(quell_timer, struct hrtimer *timer)
 	napi = (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
 	queue = queue_of(BPF_CORE_READ(napi, napi_id));
 	if (queue && !(BPF_CORE_READ(napi, state) & SCHED))
-		queue->timer_fired = 1;
+		queue->timer_fired = ends_suspension(napi, timer, queue) ? SUSPENSION_OVER : DEFERRAL_OVER;
 	return 0;
 }
 

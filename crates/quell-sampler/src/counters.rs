@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::wait::{BUCKETS, WaitBounds};
 
 const POLLERS: usize = 7;
-const TIMED_AT: usize = 0;
+pub(crate) const TIMED_AT: usize = 0;
+/// End of the last poll that left the ring empty.
+#[cfg(test)]
+pub(crate) const EMPTIED_AT: usize = 1;
 /// Flags in the low half of the word.
 const FLAGS: usize = 2;
 /// NAPI ID of the instance in the low half of the word.
@@ -98,7 +101,8 @@ pub struct QueueSample {
     pub enabled_ns: u64,
     /// Nanoseconds with the interrupt masked but not suspended: deferred, or polled again and again.
     pub masked_ns: u64,
-    /// Nanoseconds before polls that found the interrupt suspended.
+    /// Nanoseconds with the interrupt suspended, up to the poll of a program, or up to the timeout if the program at timers
+    /// is attached. Other ends of a suspension, such as the close of the epoll, count as masked.
     pub suspended_ns: u64,
     /// Bounds of the time that packets waited in the ring.
     pub wait: WaitBounds,

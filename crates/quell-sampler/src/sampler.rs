@@ -165,7 +165,8 @@ impl Sampler {
     }
 
     /// Samples these instances without the programs that run for every timer and every softirq of the host. Polls of the
-    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, and
+    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that time
+    /// out count as masked, and
     /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
     ///
     /// # Errors
@@ -242,4 +243,39 @@ impl Sampler {
 
 fn missing(name: &'static str) -> SamplerError {
     SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_linux::event::Trigger;
+    use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram};
+    use quell_test_support::{Lacks, skip};
+
+    use super::*;
+    use crate::counters::{EMPTIED_AT, TIMED_AT};
+
+    const HOUR_NS: u64 = 3_600_000_000_000;
+
+    /// Polls overlap on different CPUs: the later program can have read the clock first.
+    #[test]
+    fn a_poll_that_ends_before_the_previous_one_found_no_packets_that_waited() {
+        let Some(lab) = TestLab::raise("smp-overlap", 1) else { return };
+        let mut sampler = match Sampler::attach(Path::new("/sys")) {
+            Err(error @ (SamplerError::Denied { .. } | SamplerError::Unsupported(_))) => {
+                return skip(Lacks::Root, &error);
+            }
+            sampler => sampler.unwrap(),
+        };
+        let program = UdpProgram::start(&lab, Trigger::Level);
+        sampler.select([lab.napis[0]].into()).unwrap();
+        let mut words = [0; WORDS];
+        words[NAPI] = lab.napis[0].get().into();
+        (words[TIMED_AT], words[EMPTIED_AT]) = (clock::monotonic_ns() + HOUR_NS, clock::monotonic_ns() + HOUR_NS);
+        sampler.queues.set(sampler.selected[&lab.napis[0]], words, 0).unwrap();
+        program.send(1);
+        assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
+        let seen = sampler.read().unwrap()[&lab.napis[0]].since(None);
+        assert!(seen.wait.packets > 0 && seen.wait.max_ns < Some(HOUR_NS / 60), "{seen:?}");
+        assert!(!seen.wait.has_stalled() && seen.masked_ns < HOUR_NS, "{seen:?}");
+    }
 }

@@ -235,6 +235,24 @@ fn polls_by_a_program_with_suspended_interrupt_are_counted() {
 }
 
 #[test]
+fn time_until_the_timeout_of_a_suspension_is_suspended_time() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let Some(lab) = TestLab::raise("smp-timeout", 1) else { return };
+    let mut program = UdpProgram::start(&lab, Trigger::Level);
+    program.set_epoll(PREFER);
+    let irq_suspend_timeout_ns = Some(TIMEOUT.as_nanos() as u64);
+    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns, ..DEFERRING });
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    program.hold();
+    let held = sampler.read().unwrap().remove(&lab.napis[0]).unwrap();
+    // The timer polls, because the program does not wait again.
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+    let seen = sampler.read().unwrap()[&lab.napis[0]].since(Some(&held));
+    assert!(seen.polls.timer > 0 && seen.program_found_suspended == Some(0), "{seen:?}");
+    assert!(seen.suspended_ns >= TIMEOUT.as_nanos() as u64, "{seen:?}");
+}
+
+#[test]
 fn an_interrupt_without_deferral_is_not_suspended_although_the_timer_runs() {
     let undeferring = PartialNapiSettings { defer_hard_irqs: Some(0), ..SUSPENDING };
     let Some(undeferred) = of_a_waiting_program("smp-undefer", 64, undeferring) else { return };

@@ -11,6 +11,7 @@ use quell_host::snapshot::{Reading, Snapshot, UnknownReason};
 use quell_linux::Pid;
 use quell_linux::capability::Capability;
 use quell_linux::proc::ProcRoot;
+use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
@@ -90,6 +91,27 @@ fn every_process_that_the_caller_sees_is_shown_or_hidden_to_nobody() {
             || nobodys.processes.iter().any(|other| other.pid == process.pid);
         assert!(is_reported, "{} {} is missing", process.name, process.pid);
     }
+}
+
+#[test]
+fn a_namespace_that_may_not_be_entered_has_no_devices_and_the_others_are_shown() {
+    if nobody_cannot() {
+        return;
+    }
+    let Some(lab) = TestLab::raise("unentered", 1) else { return };
+    let all = snapshot(as_nobody(&["show", "--all", "--json"]));
+    let named = all.namespaces.iter().find(|namespace| namespace.names.contains(&lab.server_name)).unwrap();
+    let why = named.unlisted_devices.as_ref().map(|unknown| unknown.why);
+    assert_eq!(why, Some(UnknownReason::Denied { needs: Some(Capability::SysAdmin) }));
+    assert!(all.devices.iter().all(|device| device.namespace != named.inode));
+    let own = all.namespaces.iter().find(|namespace| namespace.is_readers).unwrap();
+    assert!(own.unlisted_devices.is_none() && all.devices.iter().any(|device| device.namespace == own.inode));
+    let tree = printed(as_nobody(&["show", "--all"]));
+    assert!(tree.contains(&format!("devices of netns {} not shown: ", lab.server_name)), "{tree}");
+
+    let requested = as_nobody(&["show", "--netns", &lab.server_name]).output().unwrap();
+    let said = String::from_utf8_lossy(&requested.stderr);
+    assert!(!requested.status.success() && said.contains("CAP_SYS_ADMIN"), "{said}");
 }
 
 /// Lists the places where `nobodys` lacks a value of `callers` without naming a privilege.

@@ -1,11 +1,11 @@
 //! Judges whether a mode is in effect by counting who polled the queues. The verdict is "cannot tell" if the load is
 //! too low. Correct settings are no evidence here; the transaction has verified them already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, kernel};
+use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
@@ -24,6 +24,8 @@ const POLLS_TO_JUDGE: u64 = 20;
 const PACKETS_PER_INTERRUPT: u64 = 10;
 /// Packets per poll by the kernel. More frequent polls by the kernel are mentioned in the verdict.
 const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
+/// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
+const CPU_NS_PER_PACKET: u64 = 1_000;
 
 /// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -39,6 +41,8 @@ pub struct EffectOnQueue {
     pub polls: u64,
     /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
+    /// Last polls of the busy polls of program threads (`busy_poll_stop`).
+    pub by_program_last: u64,
     /// Polls by the program's threads that found the interrupt suspended; absent if the kernel does not support
     /// suspension.
     pub found_suspended: Option<u64>,
@@ -46,6 +50,8 @@ pub struct EffectOnQueue {
     pub by_thread: u64,
     /// Interrupts of the queue; absent if the queue has no interrupt or the interrupts cannot be counted.
     pub interrupts: Option<u64>,
+    /// CPU time of the programs that the mode is for, in nanoseconds; absent if it is unknown.
+    pub programs_cpu_ns: Option<u64>,
 }
 
 /// Verdict on a mode.
@@ -60,15 +66,19 @@ pub enum ModeVerdict {
     CannotTell(String),
 }
 
-/// Counts polls of the queues for the duration of `wait`.
+/// Counts polls of the queues for the duration of `wait`. The mode is for `programs`.
 ///
 /// # Errors
 /// When polls cannot be counted, usually because of missing privileges.
-pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<EffectOnQueue>, SamplerError> {
+pub fn watch(
+    queues: &[QueueStep],
+    programs: &BTreeSet<Pid>,
+    wait: &mut dyn FnMut(),
+) -> Result<Vec<EffectOnQueue>, SamplerError> {
     let sampler = Sampler::of(kernel::sysfs(), queues.iter().map(|step| step.napi))?;
-    let mut counting = PollCounting::begin(queues.to_vec(), sampler.read()?);
+    let mut counting = PollCounting::begin(queues.to_vec(), programs, sampler.read()?);
     wait();
-    Ok(counting.next(sampler.read()?))
+    Ok(counting.next(programs, sampler.read()?))
 }
 
 /// Observes queues in consecutive intervals.
@@ -79,42 +89,80 @@ pub(super) struct PollCounting {
     /// Start of the present interval.
     pub(super) began: Instant,
     polls: BTreeMap<NapiId, PollCounters>,
-    irqs: BTreeMap<NapiId, u64>,
+    irqs: BTreeMap<IrqOfNapi, u64>,
+    run_ns: BTreeMap<Pid, u64>,
 }
+
+/// A NAPI instance, and the number of its interrupt.
+type IrqOfNapi = (NapiId, u32);
 
 impl PollCounting {
     /// Begins the first interval with these counters.
-    pub(super) fn begin(queues: Vec<QueueStep>, polls: BTreeMap<NapiId, PollCounters>) -> Self {
-        let (began, irqs) = (Instant::now(), interrupts(&queues));
-        Self { queues, began, polls, irqs }
+    pub(super) fn begin(
+        queues: Vec<QueueStep>,
+        programs: &BTreeSet<Pid>,
+        polls: BTreeMap<NapiId, PollCounters>,
+    ) -> Self {
+        let (began, irqs, run_ns) = (Instant::now(), interrupts(&queues), run_times(programs));
+        Self { queues, began, polls, irqs, run_ns }
     }
 
     /// Ends the interval with these counters, and begins the next one.
-    pub(super) fn next(&mut self, polls: BTreeMap<NapiId, PollCounters>) -> Vec<EffectOnQueue> {
-        let (now, irqs) = (Instant::now(), interrupts(&self.queues));
+    pub(super) fn next(
+        &mut self,
+        programs: &BTreeSet<Pid>,
+        polls: BTreeMap<NapiId, PollCounters>,
+    ) -> Vec<EffectOnQueue> {
+        let (now, irqs, run_ns) = (Instant::now(), interrupts(&self.queues), run_times(programs));
         let for_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
-        let seen = |napi: NapiId| {
-            let sample = polls.get(&napi)?.since(self.polls.get(&napi));
-            let interrupts = irqs.get(&napi).zip(self.irqs.get(&napi));
-            let interrupts = interrupts.map(|(after, before)| after.saturating_sub(*before));
-            Some(EffectOnQueue::of(napi, for_ns, &sample, interrupts))
+        let programs_cpu_ns = cpu_time_between(&self.run_ns, &run_ns);
+        let seen = |step: &QueueStep| {
+            let sample = polls.get(&step.napi)?.since(self.polls.get(&step.napi));
+            let interrupts = step.irq.and_then(|irq| interrupts_between(&self.irqs, &irqs, (step.napi, irq)));
+            let seen = EffectOnQueue::of(step.napi, for_ns, &sample);
+            Some(EffectOnQueue { interrupts, programs_cpu_ns, ..seen })
         };
-        let seen = self.queues.iter().filter_map(|step| seen(step.napi)).collect();
-        (self.began, self.irqs, self.polls) = (now, irqs, polls);
+        let seen = self.queues.iter().filter_map(seen).collect();
+        (self.began, self.irqs, self.run_ns, self.polls) = (now, irqs, run_ns, polls);
         seen
     }
 }
 
-fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
+fn interrupts(queues: &[QueueStep]) -> BTreeMap<IrqOfNapi, u64> {
     let Ok(interrupts) = ProcRoot::default().interrupts() else { return BTreeMap::new() };
-    let count = |step: &QueueStep| Some((step.napi, interrupts.irq(step.irq?)?.total));
+    let count = |step: &QueueStep| Some(((step.napi, step.irq?), interrupts.irq(step.irq?)?.total));
     queues.iter().filter_map(count).collect()
 }
 
+/// Absent if the interrupt was counted only once, or its counter went backwards: a driver requested it again.
+fn interrupts_between(
+    before: &BTreeMap<IrqOfNapi, u64>,
+    after: &BTreeMap<IrqOfNapi, u64>,
+    irq: IrqOfNapi,
+) -> Option<u64> {
+    after.get(&irq)?.checked_sub(*before.get(&irq)?)
+}
+
+/// CPU time of each program since it started, without threads that exited. Programs that exited are missing.
+pub(super) fn run_times(programs: &BTreeSet<Pid>) -> BTreeMap<Pid, u64> {
+    let proc = ProcRoot::default();
+    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
+    programs.iter().filter_map(of).collect()
+}
+
+/// CPU time of the programs between two readings. Absent without programs, if one of them was read only once, and if
+/// threads exited with more CPU time than the others used.
+fn cpu_time_between(before: &BTreeMap<Pid, u64>, after: &BTreeMap<Pid, u64>) -> Option<u64> {
+    if after.is_empty() || !before.keys().eq(after.keys()) {
+        return None;
+    }
+    before.values().zip(after.values()).map(|(before, after)| after.checked_sub(*before)).sum()
+}
+
 impl EffectOnQueue {
-    /// Observations from a sample of `for_ns` nanoseconds, with the interrupts of that time.
+    /// Observations from a sample of `for_ns` nanoseconds, without interrupts and CPU time.
     #[must_use]
-    pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample, interrupts: Option<u64>) -> Self {
+    pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {
         let QueueSample { polls, packets, program_found_suspended: found_suspended, .. } = *sample;
         Self {
             napi,
@@ -122,16 +170,36 @@ impl EffectOnQueue {
             packets,
             polls: polls.total(),
             by_program: polls.program,
+            by_program_last: polls.program_last,
             found_suspended,
             by_thread: polls.thread,
-            interrupts,
+            interrupts: None,
+            programs_cpu_ns: None,
         }
     }
 
-    /// Lower bound of the number of polls that the kernel started by itself. The last poll of a busy poll looks like
-    /// one of them, so it is subtracted.
+    /// All polls by program threads.
+    fn by_programs(&self) -> u64 {
+        self.by_program.saturating_add(self.by_program_last)
+    }
+
+    /// Number of polls that the kernel started by itself. A lower bound on kernels without a last poll, where softirqs can
+    /// count as last polls.
     fn by_kernel(&self) -> u64 {
-        self.polls.saturating_sub(self.by_program.saturating_mul(2))
+        self.polls.saturating_sub(self.by_programs())
+    }
+
+    /// The verdict if the program's polls are missing. An idle program has none either: before it sleeps, `epoll_wait`
+    /// forgets the queue, where packets of others still arrive.
+    fn without_program(&self, why: String) -> ModeVerdict {
+        let Self { packets, programs_cpu_ns, .. } = *self;
+        match programs_cpu_ns.filter(|&cpu_ns| cpu_ns < packets.saturating_mul(CPU_NS_PER_PACKET)) {
+            Some(cpu_ns) => ModeVerdict::CannotTell(format!(
+                "other traffic on the queue: the program used {:.1} ms of CPU time for {packets} packets",
+                cpu_ns as f64 / 1e6
+            )),
+            None => ModeVerdict::NotInEffect(why),
+        }
     }
 }
 
@@ -141,8 +209,8 @@ pub(crate) fn suspension_of(seen: &EffectOnQueue) -> ModeVerdict {
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
-    match seen.by_program {
-        0 => ModeVerdict::NotInEffect(format!("none of {} polls was by a program", seen.polls)),
+    match seen.by_programs() {
+        0 => seen.without_program(format!("none of {} polls was by a program", seen.polls)),
         _ => suspension(seen),
     }
 }
@@ -156,7 +224,8 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
 /// Judges whether `mode` is in effect on a queue with these observations.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> ModeVerdict {
-    let EffectOnQueue { packets, polls, by_program, by_thread, .. } = *seen;
+    let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
+    let by_program = seen.by_programs();
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
@@ -171,9 +240,7 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> 
             (true, EpollsSetBy::Program) => "the program has not enabled it",
             (true, _) => "an epoll polls only the queue of the socket that was ready last",
         };
-        return ModeVerdict::NotInEffect(format!(
-            "none of {polls} polls was by the program ({packets} packets): {reason}"
-        ));
+        return seen.without_program(format!("none of {polls} polls was by the program ({packets} packets): {reason}"));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
@@ -214,7 +281,7 @@ fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
          polled at least {by_kernel} times ({packets} packets in total)"
     );
     match found {
-        0 if by_program >= POLLS_TO_JUDGE => ModeVerdict::NotInEffect(text),
+        0 if by_program >= POLLS_TO_JUDGE => seen.without_program(text),
         1.. if found.saturating_mul(POLLS_PER_SUSPENSION) >= by_program => ModeVerdict::InEffect(text),
         _ => ModeVerdict::CannotTell(text),
     }
@@ -232,7 +299,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 }
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
-    match seen.by_program {
+    match seen.by_programs() {
         0 => ModeVerdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
         some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
@@ -254,9 +321,11 @@ mod tests {
             packets,
             polls,
             by_program,
+            by_program_last: 0,
             found_suspended: Some(0),
             by_thread: 0,
             interrupts: None,
+            programs_cpu_ns: None,
         }
     }
 
@@ -289,13 +358,17 @@ mod tests {
 
     #[test]
     fn a_verdict_explains_many_polls_by_the_kernel() {
-        let found = |packets, polls| EffectOnQueue { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
+        let found = |packets, polls| EffectOnQueue {
+            found_suspended: Some(990),
+            by_program_last: 500,
+            ..seen(packets, polls, 1_000)
+        };
         let said = |seen| match verdict("suspend200", seen) {
             ModeVerdict::InEffect(text) => text,
             other => panic!("{other:?}"),
         };
         let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
-        let of_all = "the kernel itself polled at least 7000 times";
+        let of_all = "the kernel itself polled at least 7500 times";
         assert!(many.contains("the queue runs empty at this load: ") && many.contains(of_all), "{many}");
         assert!(!few.contains("runs dry") && few.contains(of_all), "{few}");
     }
@@ -309,6 +382,47 @@ mod tests {
     }
 
     #[test]
+    fn the_last_poll_of_a_busy_poll_is_one_of_the_program() {
+        let each = EffectOnQueue { by_program_last: 3_000, ..seen(10_000, 9_000, 3_000) };
+        for mode in ["fullbusy", "napibusy", "sockpoll50"] {
+            assert!(matches!(verdict(mode, each), ModeVerdict::InEffect(_)), "{mode}");
+        }
+        let last = EffectOnQueue { by_program_last: 400, ..seen(10_000, 1_000, 0) };
+        assert!(matches!(verdict("base", last), ModeVerdict::NotInEffect(_)));
+    }
+
+    #[test]
+    fn a_program_that_did_not_run_for_the_packets_of_its_queue_is_not_judged() {
+        let with = |programs_cpu_ns, seen| EffectOnQueue { programs_cpu_ns, ..seen };
+        for mode in ["suspend200", "fullbusy", "sockpoll50"] {
+            let unpolled = |cpu_ns| verdict(mode, with(cpu_ns, seen(10_000, 900, 0)));
+            let ModeVerdict::CannotTell(why) = unpolled(Some(3_200_000)) else { panic!("{mode}") };
+            assert!(
+                why.starts_with("other traffic on the queue: the program used 3.2 ms of CPU time for 10000"),
+                "{why}"
+            );
+            assert!(matches!(unpolled(Some(10_000_000)), ModeVerdict::NotInEffect(_)), "{mode}");
+            assert!(matches!(unpolled(None), ModeVerdict::NotInEffect(_)), "{mode}");
+        }
+        let idle = with(Some(50_000), seen(10_000, 9_000, 30));
+        assert!(matches!(verdict("suspend200", idle), ModeVerdict::CannotTell(_)));
+        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0))), ModeVerdict::CannotTell(_)));
+        assert!(matches!(suspension_of(&seen(10_000, 900, 0)), ModeVerdict::NotInEffect(_)));
+    }
+
+    #[test]
+    fn the_cpu_time_of_programs_is_absent_if_one_of_them_is_not_known_twice() {
+        let times = |times: &[(i32, u64)]| {
+            times.iter().map(|&(pid, ns)| (Pid::new(pid).unwrap(), ns)).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(cpu_time_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30), (8, 5)])), Some(20));
+        assert_eq!(cpu_time_between(&times(&[(7, 10)]), &times(&[(7, 9)])), None);
+        assert_eq!(cpu_time_between(&times(&[(7, 10)]), &times(&[(7, 30), (8, 5)])), None);
+        assert_eq!(cpu_time_between(&times(&[(7, 10), (8, 5)]), &times(&[(7, 30)])), None);
+        assert_eq!(cpu_time_between(&times(&[]), &times(&[])), None);
+    }
+
+    #[test]
     fn socket_polling_is_not_judged_by_suspension() {
         let mode = "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us";
         assert!(matches!(verdict(mode, seen(10_000, 9_000, 8_000)), ModeVerdict::InEffect(_)));
@@ -319,6 +433,15 @@ mod tests {
         assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), ModeVerdict::CannotTell(_)));
         let blind = EffectOnQueue { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
         assert!(matches!(verdict("suspend200", blind), ModeVerdict::CannotTell(_)));
+    }
+
+    #[test]
+    fn interrupts_are_unknown_if_their_counter_went_backwards_or_the_queue_got_another_one() {
+        let napi = NapiId::from_kernel(9000).unwrap();
+        let counted = |irq, total| BTreeMap::from([((napi, irq), total)]);
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(40, 9), (napi, 40)), Some(2));
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(40, 3), (napi, 40)), None);
+        assert_eq!(interrupts_between(&counted(40, 7), &counted(41, 9), (napi, 41)), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Watches suspended queues of an attachment and frees stalled ones. A queue stalls if its program stops polling it
 //! while a file that stays ready in its epoll re-arms the suspension, so no timeout ends it. Quell then polls the queue
-//! and reports the packets that it found. An idle queue looks the same, but contains no packets.
+//! and reports the packets that it found. A queue whose interrupt is enabled does not stall. An idle queue whose interrupt
+//! is masked looks as a stalled one, but contains no packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use quell_linux::{NapiId, Pid};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::{debug, warn};
 
+use super::effect::run_times;
 use super::plan::QueueStep;
 use crate::namespaces;
 use crate::resume::{Freed, Resumer};
@@ -38,6 +40,8 @@ pub struct Stalled {
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     queues: BTreeMap<NapiId, Watched>,
+    /// Counters of the queues at the previous look.
+    counters: BTreeMap<NapiId, PollCounters>,
     ran_ns: BTreeMap<Pid, u64>,
 }
 
@@ -82,11 +86,17 @@ impl StallWatch {
             return Ok(Vec::new());
         }
         let (proc, now) = (&ProcRoot::default(), Instant::now());
-        let they_ran = ran(proc, programs, &mut self.ran_ns);
+        let they_ran = ran(programs, &mut self.ran_ns);
         let mut stalled = Vec::new();
+        let its = |napi: &NapiId| Some((*napi, counted.get(napi)?.clone()));
+        let before = std::mem::replace(&mut self.counters, self.queues.keys().filter_map(its).collect());
         for (napi, watched) in &mut self.queues {
             let polls = counted.get(napi).map_or(0, |counters| counters.since(None).polls.total());
             if watched.was_polled(polls, now) {
+                continue;
+            }
+            let since_before = before.get(napi).zip(counted.get(napi)).map(|(before, now)| now.since(Some(before)));
+            if since_before.is_some_and(|sample| has_enabled_interrupt(&sample)) {
                 continue;
             }
             // A program that does not run cannot re-arm its suspension, which then times out.
@@ -126,15 +136,19 @@ impl Watched {
     }
 }
 
+/// Whether the interrupt was enabled all the time. Nothing is known of a queue without a poll since its selection.
+fn has_enabled_interrupt(sample: &QueueSample) -> bool {
+    sample.enabled_ns > 0 && sample.masked_ns == 0 && sample.suspended_ns == 0
+}
+
 /// Polls of each queue since its selection.
 fn samples(sampler: &Sampler) -> Result<BTreeMap<NapiId, QueueSample>, SamplerError> {
     Ok(sampler.read()?.into_iter().map(|(napi, counters)| (napi, counters.since(None))).collect())
 }
 
 /// Whether any of the programs used CPU time since the last check.
-fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
-    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
-    let now: BTreeMap<Pid, u64> = programs.iter().filter_map(of).collect();
+fn ran(programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
+    let now = run_times(programs);
     let ran = now.iter().any(|(pid, run_ns)| before.get(pid).is_some_and(|before| run_ns > before));
     *before = now;
     ran
@@ -151,6 +165,15 @@ fn resumer(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTre
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_queue_whose_interrupt_was_enabled_all_the_time_is_not_suspect() {
+        let enabled = QueueSample { enabled_ns: 250_000_000, ..QueueSample::default() };
+        assert!(has_enabled_interrupt(&enabled));
+        assert!(!has_enabled_interrupt(&QueueSample { masked_ns: 1, ..enabled }));
+        assert!(!has_enabled_interrupt(&QueueSample { suspended_ns: 1, ..enabled }));
+        assert!(!has_enabled_interrupt(&QueueSample::default()));
+    }
 
     #[test]
     fn a_poll_clears_the_suspicion() {

@@ -1,10 +1,10 @@
 //! Watches the queues of a followed attachment with one sampler: frees stalled queues, and finds out when the mode stops
 //! or starts being in effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quell_linux::{NapiId, kernel};
+use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{info, warn};
 
@@ -51,8 +51,9 @@ impl AttachmentWatch {
             None => Sampler::of(kernel::sysfs(), napis),
         }?;
         let polls = sampler.read()?;
-        let stalled = self.stalls.look(&sampler, &polls, &queues, &attachment.targets().pids())?;
-        let effects = self.effects.look(&attachment.request(), queues, polls);
+        let programs = attachment.targets().pids();
+        let stalled = self.stalls.look(&sampler, &polls, &queues, &programs)?;
+        let effects = self.effects.look(&attachment.request(), queues, &programs, polls);
         self.sampler = Some(sampler);
         Ok(WatchEvents { stalled, effects })
     }
@@ -100,13 +101,14 @@ impl EffectWatch {
         &mut self,
         request: &AttachRequest,
         queues: Vec<QueueStep>,
+        programs: &BTreeSet<Pid>,
         polls: BTreeMap<NapiId, PollCounters>,
     ) -> Vec<EffectChange> {
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
             Some(counting) if of(&counting.queues) == of(&queues) => counting,
             _ => {
-                self.counting = Some(PollCounting::begin(queues, polls));
+                self.counting = Some(PollCounting::begin(queues, programs, polls));
                 return Vec::new();
             }
         };
@@ -114,7 +116,7 @@ impl EffectWatch {
             return Vec::new();
         }
         let mut changes = Vec::new();
-        for seen in counting.next(polls) {
+        for seen in counting.next(programs, polls) {
             let verdict = judge(&request.mode, request.epolls, &seen);
             if !self.last.is_news(seen.napi, &verdict) {
                 continue;

@@ -26,6 +26,7 @@ static DEEP_IDLE: Rule = Rule {
                   suspend, but not those of threads that never sleep. Fix: disable these states on these CPUs, which \
                   costs power.",
     needs_two: false,
+    judges_settings: false,
     examine: deep_idle,
 };
 
@@ -122,6 +123,7 @@ static GOVERNOR: Rule = Rule {
                   frequency; a note otherwise: `powersave` of intel_pstate and amd-pstate-epp follows the load. Fix: \
                   `performance`, which costs power.",
     needs_two: false,
+    judges_settings: false,
     examine: governor,
 };
 
@@ -172,6 +174,7 @@ static SIBLING: Rule = Rule {
                   thread of a worker's own queue is ignored, because sharing a core can be intended. Fix: one core \
                   for each spinning thread.",
     needs_two: false,
+    judges_settings: false,
     examine: sibling,
 };
 

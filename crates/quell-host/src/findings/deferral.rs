@@ -21,6 +21,7 @@ static HALF: Rule = Rule {
     explanation: "Detected if exactly one of defer-hard-irqs and gro-flush-timeout is 0 on a queue without \
                   suspension. Fix: set the other, or clear both.",
     needs_two: false,
+    judges_settings: false,
     examine: half,
 };
 
@@ -57,6 +58,7 @@ static WITHOUT_EFFECT: Rule = Rule {
                   case the rule gives no verdict. If an interrupt also serves transmit completions, the count \
                   includes them. Fix: see the other findings about the queue, or increase defer-hard-irqs.",
     needs_two: true,
+    judges_settings: true,
     examine: without_effect,
 };
 
@@ -104,6 +106,7 @@ static FLUSH_TOO_SHORT: Rule = Rule {
                   time per packet exceeds gro-flush-timeout. Not applied to queues that allow suspension, because \
                   their timer is not armed with gro-flush-timeout. Fix: a longer gro-flush-timeout.",
     needs_two: true,
+    judges_settings: false,
     examine: flush_too_short,
 };
 
@@ -144,6 +147,7 @@ static SYSFS: Rule = Rule {
                   sysfs. This is normal for queues that are set individually; the note is a reminder about scripts \
                   and tuned profiles that write the files. Without such scripts no fix is needed.",
     needs_two: false,
+    judges_settings: false,
     examine: sysfs,
 };
 
@@ -181,6 +185,7 @@ static FORGETFUL: Rule = Rule {
                   distributions backport drivers. napi-replaced proves a loss that has happened. Fix: set the queues \
                   again whenever the link comes up.",
     needs_two: false,
+    judges_settings: false,
     examine: forgetful,
 };
 
@@ -238,6 +243,7 @@ static MODERATION: Rule = Rule {
     explanation: "Detected if use-adaptive-rx of a device or queue is on, and the queue defers, suspends, or is \
                   busy-polled. Only a note: measure both with `quell bench`. Fix: a fixed delay.",
     needs_two: false,
+    judges_settings: false,
     examine: moderation,
 };
 

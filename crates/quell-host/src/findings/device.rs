@@ -18,6 +18,7 @@ static GRO_OFF: Rule = Rule {
     explanation: "Detected if the feature rx-gro is off on a device that is up. A warning on a veth without XDP and \
                   on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
     needs_two: false,
+    judges_settings: false,
     examine: gro_off,
 };
 
@@ -48,6 +49,7 @@ static TSO: Rule = Rule {
                   on. The rule does not examine a peer in another namespace, whose index is not unique; see \
                   connections-without-napi. Fix: disable TSO and GSO on the peer.",
     needs_two: false,
+    judges_settings: false,
     examine: tso,
 };
 
@@ -76,6 +78,7 @@ static RPS: Rule = Rule {
     explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll \
                   on it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
+    judges_settings: false,
     examine: rps,
 };
 
@@ -107,6 +110,7 @@ static SMALL_RING: Rule = Rule {
     explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. \
                   Fix: more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
+    judges_settings: false,
     examine: small_ring,
 };
 

@@ -18,6 +18,7 @@ static SYSTEM_WIDE: Rule = Rule {
     explanation: "Detected if one of the two sysctls is not 0. Fix: set it to 0, and set the parameters of the epolls \
                   that should poll. tuned's profile network-latency sets both.",
     needs_two: false,
+    judges_settings: false,
     examine: system_wide,
 };
 

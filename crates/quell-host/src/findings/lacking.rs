@@ -8,7 +8,7 @@ use quell_linux::capability::Capability;
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
-use crate::snapshot::{Device, Process, Reading, SnapshotNapi, UnknownReason};
+use crate::snapshot::{Device, NetworkNamespace, Process, Reading, SnapshotNapi, UnknownReason};
 
 pub(super) const RULES: &[&Rule] = &[&KERNEL, &DRIVER, &PRIVILEGE];
 
@@ -21,6 +21,7 @@ static KERNEL: Rule = Rule {
     explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
                   newer kernel.",
     needs_two: false,
+    judges_settings: false,
     examine: kernel,
 };
 
@@ -49,6 +50,7 @@ static DRIVER: Rule = Rule {
     explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
                   NAPI instances. The only fix is a driver that supports it.",
     needs_two: false,
+    judges_settings: false,
     examine: driver,
 };
 
@@ -85,6 +87,7 @@ static PRIVILEGE: Rule = Rule {
     explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
                   Fix: run as root or with the named capability.",
     needs_two: false,
+    judges_settings: false,
     examine: privilege,
 };
 
@@ -150,7 +153,12 @@ fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
         });
         files.into_iter().chain(params)
     };
-    query.napis().flat_map(of_napi).chain(query.now.processes.iter().flat_map(of_process)).collect()
+    let of_namespace = |namespace: &'a NetworkNamespace| {
+        let why = &namespace.unlisted_devices.as_ref()?.why;
+        Some(Asked { what: "devices of other network namespaces", why, of: Node::Host })
+    };
+    let namespaces = query.now.namespaces.iter().filter_map(of_namespace);
+    namespaces.chain(query.napis().flat_map(of_napi)).chain(query.now.processes.iter().flat_map(of_process)).collect()
 }
 
 fn why<T>(reading: &Reading<T>) -> Option<&UnknownReason> {

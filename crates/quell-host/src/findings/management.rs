@@ -21,6 +21,7 @@ static SESSION: Rule = Rule {
                   warning. Fix: receive SSH from another queue, use the mode on other queues only, or a shorter \
                   timeout.",
     needs_two: false,
+    judges_settings: false,
     examine: session,
 };
 

@@ -81,6 +81,8 @@ pub struct Rule {
     pub explanation: &'static str,
     /// Whether the rule compares two snapshots.
     pub needs_two: bool,
+    /// Whether the rule judges by counters whether the present settings work. It says nothing about planned settings.
+    judges_settings: bool,
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
@@ -189,13 +191,16 @@ pub fn examine_sampled(
     FindingsReport { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
 }
 
-/// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot.
+/// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot. Counters of
+/// the time between `before` and `now` do not show how the changed settings work.
 pub(crate) fn added(now: &Snapshot, after: &Snapshot, before: Option<&Snapshot>) -> Vec<Finding> {
     let there = examine(now, before).findings;
     let there: BTreeSet<_> = there.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
     let mut then = examine(after, before).findings;
     then.retain(|finding| {
-        finding.severity > Severity::CannotTell && !there.contains(&(finding.id, &finding.nodes, finding.severity))
+        finding.severity > Severity::CannotTell
+            && rule(finding.id).is_some_and(|rule| !rule.judges_settings)
+            && !there.contains(&(finding.id, &finding.nodes, finding.severity))
     });
     then
 }

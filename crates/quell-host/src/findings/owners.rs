@@ -25,6 +25,7 @@ static SERVICES: Rule = Rule {
                   snapshot defers or suspends, or an epoll polls; otherwise a note. Fix: exclude the settings, or stop \
                   the service.",
     needs_two: false,
+    judges_settings: false,
     examine: services,
 };
 
@@ -135,6 +136,7 @@ static FILES: Rule = Rule {
                   gro_flush_timeout, which replaces the values of all queues; otherwise a note. Scripts that these \
                   files call are not examined. Fix: remove the settings, or put them into the profile of `quell apply`.",
     needs_two: false,
+    judges_settings: false,
     examine: files,
 };
 

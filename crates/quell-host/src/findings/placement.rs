@@ -23,6 +23,7 @@ static FLOATING: Rule = Rule {
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
                   if the epoll busy-polls, otherwise a note. Fix: pin it to the CPU of its queue's interrupt.",
     needs_two: false,
+    judges_settings: false,
     examine: floating,
 };
 
@@ -69,6 +70,7 @@ static APART: Rule = Rule {
                   that waits on the epoll do not overlap. Only a note, because separating them can be intended, for \
                   example on two threads of a core. Fix: move the interrupt to the worker's CPU.",
     needs_two: false,
+    judges_settings: false,
     examine: apart,
 };
 
@@ -125,6 +127,7 @@ static OTHER_NODE: Rule = Rule {
                   thread, or of the only thread that waits for it are all in other nodes. Fix: use CPUs of the \
                   device's node.",
     needs_two: false,
+    judges_settings: false,
     examine: other_node,
 };
 
@@ -186,6 +189,7 @@ static BUSY_THREAD: Rule = Rule {
                   that a worker or another such thread may use. Fix: pin it to an otherwise unused CPU, and isolate \
                   that CPU.",
     needs_two: false,
+    judges_settings: false,
     examine: busy_thread,
 };
 

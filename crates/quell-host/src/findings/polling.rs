@@ -7,7 +7,7 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{CpuCounters, Device, Process, Reading, SocketState, Thread};
+use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SocketState, Thread};
 
 pub(super) const RULES: &[&Rule] =
     &[&WITHOUT_NAPI, &SPINS, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
@@ -24,6 +24,7 @@ static WITHOUT_NAPI: Rule = Rule {
                   to other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. On veth, either \
                   GRO is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
     needs_two: false,
+    judges_settings: false,
     examine: without_napi,
 };
 
@@ -74,6 +75,7 @@ static SPINS: Rule = Rule {
                   thread spins on is not visible from outside. Fix: a timeout above 0 in the program; 1 ns suffices \
                   with epoll_pwait2.",
     needs_two: true,
+    judges_settings: false,
     examine: spins,
 };
 
@@ -119,6 +121,7 @@ static SMALL_BUDGET: Rule = Rule {
     explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
                   needs no privilege.",
     needs_two: false,
+    judges_settings: false,
     examine: small_budget,
 };
 
@@ -155,6 +158,7 @@ static NO_SUSPENSION_THERE: Rule = Rule {
                   outside. For that reason, this is a note if an epoll of the program prefers busy polling, and \
                   otherwise a warning.",
     needs_two: false,
+    judges_settings: false,
     examine: no_suspension_there,
 };
 
@@ -215,6 +219,7 @@ static LONG_FLUSH: Rule = Rule {
                   ms, and a thread waits on it for more than 1 ms or without a timeout. Fix: waits of at most 1 ms, \
                   so the program never stops polling, or a shorter gro-flush-timeout.",
     needs_two: false,
+    judges_settings: false,
     examine: long_flush,
 };
 
@@ -260,11 +265,14 @@ static EMPTY_POLLS: Rule = Rule {
                   than a poll fires again before the softirq ends, and the softirq polls until its time limit. Fix: a \
                   longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
     needs_two: true,
+    judges_settings: true,
     examine: empty_polls,
 };
 
 const MANY_SOFTIRQS_PER_S: f64 = 20_000.0;
 const SOFTIRQS_PER_PACKET: u64 = 4;
+/// gro-flush-timeout that the fix sets: at most 5,000 timer polls per second.
+const FLUSH_NS: u64 = 200_000;
 /// Each squeeze takes two jiffies, so five per second are 1 to 10 % of a CPU, depending on HZ.
 const MANY_SQUEEZES_PER_S: f64 = 5.0;
 /// Maximum number of packets in one poll (`NAPI_POLL_WEIGHT`). A softirq that spent its time on packets received
@@ -318,12 +326,15 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let deferred = query.napis().filter(|(_, napi)| napi.defers());
         let here = deferred.filter(|(_, napi)| query.packet_cpus(napi).is_some_and(|cpus| cpus.contains(number)));
         let served: Vec<_> = here.collect();
-        let mut fix: Vec<Fix> = served
-            .iter()
-            .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]))
+        let is_short = |napi: &SnapshotNapi| napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < FLUSH_NS);
+        let short = served.iter().filter(|(_, napi)| is_short(napi));
+        let mut fix: Vec<Fix> = short
+            .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", FLUSH_NS)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice("increase gro-flush-timeout of the queues that this CPU serves"));
+            fix.push(Fix::advice(
+                "use suspension on the queues that this CPU serves, or increase their gro-flush-timeout",
+            ));
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| query.napi_node(napi.id)));

@@ -28,6 +28,7 @@ static STALLED: Rule = Rule {
                   beside active ones, and is wrong if an XDP program consumes the packets. Any poll of the queue frees it immediately; the lasting \
                   fix is a program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
+    judges_settings: true,
     examine: stalled,
 };
 
@@ -101,6 +102,7 @@ static DROPS: Rule = Rule {
                   larger ring or a shorter suspension; on veth, whose ring size is fixed, fewer connections per \
                   queue.",
     needs_two: true,
+    judges_settings: false,
     examine: drops,
 };
 
@@ -137,6 +139,7 @@ static REPLACED: Rule = Rule {
                   its link went down and up or its channels changed. A warning if settings were lost, otherwise a \
                   note. Fix: set the queues again with the original commands.",
     needs_two: true,
+    judges_settings: false,
     examine: replaced,
 };
 

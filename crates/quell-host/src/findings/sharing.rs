@@ -28,6 +28,7 @@ static MIXED: Rule = Rule {
                   SO_REUSEPORT and a filter that selects the socket by queue, or with the program's own option \
                   (memcached -N).",
     needs_two: false,
+    judges_settings: false,
     examine: mixed,
 };
 
@@ -66,6 +67,7 @@ static SHARED_QUEUE: Rule = Rule {
     explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per \
                   worker.",
     needs_two: false,
+    judges_settings: false,
     examine: shared_queue,
 };
 
@@ -113,6 +115,7 @@ static SHARED_EPOLL: Rule = Rule {
     explanation: "Detected if at least two threads slept on the same epoll. A warning if it busy-polls, a note if its \
                   sockets are on several queues. Fix: several processes, or a program with one epoll per thread.",
     needs_two: false,
+    judges_settings: false,
     examine: shared_epoll,
 };
 
@@ -144,6 +147,7 @@ static REUSEPORT: Rule = Rule {
                   does not report the filter itself. Fix: one group per device (SO_BINDTODEVICE), or a filter that \
                   also checks the interface (SKF_AD_IFINDEX).",
     needs_two: false,
+    judges_settings: false,
     examine: reuseport,
 };
 
@@ -191,6 +195,7 @@ static BATCH: Rule = Rule {
                   at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the \
                   program, fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
+    judges_settings: false,
     examine: batch,
 };
 
@@ -212,6 +217,11 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
     let batch_ns = (each_ns * f64::from(wait.max_events.max(0))) as u64;
     let worst_ns = batch_ns.min(suspend_ns);
+    let mut fix = vec![Fix::advice("give the program its own queue, or fewer events per wait")];
+    // A suspension that ends no later than the deferral saves no polls.
+    if suspend_ns > LONG_DELAY_NS && napi.gro_flush_timeout_ns.known().is_some_and(|&ns| ns < LONG_DELAY_NS) {
+        fix.push(Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]));
+    }
     let mut nodes = epoll.nodes();
     nodes.push(query.napi_node(id));
     nodes.extend(others.iter().cloned());
@@ -225,10 +235,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
             others.len(),
             time_text(worst_ns)
         ),
-        fix: vec![
-            Fix::advice("give the program its own queue, or fewer events per wait"),
-            Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]),
-        ],
+        fix,
     })
 }
 
@@ -254,6 +261,7 @@ static LEASED: Rule = Rule {
                   busy-polled by a program of this host. Kernels before 7.1 have no leases. Fix: exclude the queue from \
                   the profile or the mode.",
     needs_two: false,
+    judges_settings: false,
     examine: leased,
 };
 

@@ -1,11 +1,15 @@
 //! Rules about IRQ suspension: incomplete settings, suspension without effect, and queues that stay suspended.
 
+use std::collections::BTreeMap;
+
+use quell_linux::Pid;
+
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, SnapshotNapi, WatchedKind, WatchedTarget};
+use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind, WatchedTarget};
 
 pub(super) const RULES: &[&Rule] = &[
     &READY_FILE,
@@ -32,6 +36,7 @@ static READY_FILE: Rule = Rule {
                   snapshots; a warning with a single snapshot, because the program may be about to read it. Fix: read \
                   the file, or watch it in a separate epoll.",
     needs_two: false,
+    judges_settings: false,
     examine: ready_file,
 };
 
@@ -109,6 +114,7 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
     explanation: "Detected if irq-suspend-timeout is set and defer-hard-irqs or gro-flush-timeout is 0. Fix: set \
                   both, defer-hard-irqs to 100 and gro-flush-timeout to at least 20 µs.",
     needs_two: false,
+    judges_settings: false,
     examine: suspension_without_deferral,
 };
 
@@ -144,6 +150,7 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: choose a value well above \
                   the time that the program needs for one batch of events; the published measurements used 20 ms.",
     needs_two: false,
+    judges_settings: false,
     examine: suspend_timeout_too_short,
 };
 
@@ -174,6 +181,7 @@ static NOBODY_PREFERS: Rule = Rule {
                   are known, and none has prefer_busy_poll. Programs outside the snapshot are not considered. Fix: \
                   set the epoll's parameter (quell attach; ioctl EPIOCSPARAMS), or set irq-suspend-timeout to 0.",
     needs_two: false,
+    judges_settings: false,
     examine: nobody_prefers,
 };
 
@@ -214,6 +222,7 @@ static NESTED_EPOLL: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches another epoll and no socket \
                   with a queue. Fix: wait on the inner epoll.",
     needs_two: false,
+    judges_settings: false,
     examine: nested_epoll,
 };
 
@@ -240,13 +249,16 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
-                  suspended. Without CAP_BPF and CAP_PERFMON, and for snapshots from files, compares two snapshots: \
-                  softirqs and timer interrupts per packet on the CPU that does the queue's packet work. The \
+                  suspended. It gives no verdict if the programs used less than 1 µs of CPU time per packet: the packets \
+                  are those of others. Without CAP_BPF and CAP_PERFMON, and for snapshots from files, compares two \
+                  snapshots: softirqs and timer interrupts per packet on the CPU that does the queue's packet work. The \
                   comparison needs a thread that serves the queue and runs at least 80 % of the time: below that, \
                   the queue drains and the suspension ends as designed. It also gives no verdict if a kernel thread \
                   polls the queue, or if the ratios lie between those measured with suspension and with deferral. \
-                  Fix: see the other findings about the queue; otherwise, a longer irq-suspend-timeout.",
+                  Fix: see the other findings about the queue; otherwise, a longer irq-suspend-timeout if the program \
+                  polls.",
     needs_two: true,
+    judges_settings: true,
     examine: suspension_without_effect,
 };
 
@@ -259,6 +271,8 @@ const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;
 const TIMERS_IF_NOT: f64 = 0.8;
 
+const LET_IT_POLL: &str = "let the program wait in epoll_wait, on an epoll with sockets of this queue only";
+
 fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let suspending = query.napis().filter(|(_, napi)| napi.suspends());
     let preferred = suspending.filter(|(_, napi)| query.epolls_on(napi.id).any(EpollContext::prefers));
@@ -269,11 +283,27 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let observation =
         |severity, seen: String, fix| Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], seen, fix });
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
-    let longer = || Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", 20_000_000)]);
+    // Longer than the present one, and at least that of the published measurements.
+    let longer = || {
+        let present_ns = napi.irq_suspend_timeout_ns.known().copied().unwrap_or_default();
+        let wanted_ns = present_ns.saturating_mul(2).max(20_000_000);
+        Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted_ns)])
+    };
     if let Some((sample, interval_ns)) = query.polls(napi.id).zip(query.interval_ns()) {
-        return match suspension_of(&EffectOnQueue::of(napi.id, interval_ns, sample, None)) {
+        let programs: BTreeMap<Pid, &Process> = query
+            .epolls_on(napi.id)
+            .filter(|epoll| epoll.prefers())
+            .map(|epoll| (epoll.process.pid, epoll.process))
+            .collect();
+        let programs_cpu_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
+        let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
+        return match suspension_of(&seen) {
             ModeVerdict::InEffect(_) => None,
-            ModeVerdict::NotInEffect(seen) => observation(Severity::Warning, seen, vec![longer()]),
+            ModeVerdict::NotInEffect(seen) => {
+                let is_polled = sample.polls.program + sample.polls.program_last > 0;
+                let fix = if is_polled { longer() } else { Fix::advice(LET_IT_POLL) };
+                observation(Severity::Warning, seen, vec![fix])
+            }
             ModeVerdict::CannotTell(why) => cannot_tell(&why),
         };
     }

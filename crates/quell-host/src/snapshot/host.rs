@@ -126,6 +126,9 @@ pub struct NetworkNamespace {
     pub names: Vec<String>,
     /// Whether Quell runs in this namespace.
     pub is_readers: bool,
+    /// Why its devices could not be listed and are missing from the snapshot; null if they were listed.
+    #[serde(default)]
+    pub unlisted_devices: Option<Unknown>,
     /// Protocols whose sockets could not be listed and are missing from the snapshot.
     pub unlisted_sockets: Vec<Unknown>,
     /// `TcpExt BusyPollRxPackets`: packets received by busy polling, without the last poll of each busy poll.

@@ -159,6 +159,23 @@ impl<'a> SnapshotQuery<'a> {
         Some(self.busy_share(process, thread)? + waited as f64 / self.interval_ns? as f64)
     }
 
+    /// CPU time of the threads of a process in the interval, in nanoseconds, without threads that exited.
+    pub(crate) fn cpu_ns(&self, process: &Process) -> Option<u64> {
+        let before = self.index_before.as_ref()?.process(process.pid)?;
+        if before.start_time_ticks != process.start_time_ticks {
+            return None;
+        }
+        before.threads.known()?;
+        let ran = |thread: &Thread| {
+            let ran_ns = *thread.run_ns.known()?;
+            match self.thread_before(process, thread.tid) {
+                Some(before) => ran_ns.checked_sub(*before.run_ns.known()?),
+                None => Some(ran_ns),
+            }
+        };
+        process.threads.known()?.iter().map(ran).sum()
+    }
+
     fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
         let before = self.index_before.as_ref()?.process(process.pid)?;
         if before.start_time_ticks != process.start_time_ticks {

@@ -9,7 +9,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, Pid};
 use quell_load::LoadReport;
 use quell_mode::{DeliveryMode, PartialNapiSettings};
-use quell_sampler::QueueSample;
+use quell_sampler::{PollsByPoller, QueueSample};
 
 use crate::client::{Effort, Found};
 use crate::lab::{Launch, SeenEpoll, Server, ServersLab};
@@ -146,8 +146,9 @@ fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, eff
     let counters = watched(Pid::of_this_thread()).between(&first, &snapshot()?);
     let read = instruments.sampler.and_then(|sampler| sampler.read().ok());
     let samples: Vec<QueueSample> = read.iter().flatten().map(|(_, counters)| counters.since(None)).collect();
-    let by_program = samples.iter().map(|sample| sample.polls.program).sum();
-    let polled_by_the_server = share(by_program, samples.iter().map(|sample| sample.polls.total()).sum());
+    let sum = |of: fn(&PollsByPoller) -> u64| samples.iter().map(|sample| of(&sample.polls)).sum::<u64>();
+    let by_program = sum(|polls| polls.program);
+    let polled_by_the_server = share(by_program + sum(|polls| polls.program_last), sum(PollsByPoller::total));
     let found_suspended: Option<u64> = samples.iter().map(|sample| sample.program_found_suspended).sum();
     let found_suspended = found_suspended.and_then(|found| share(found, by_program));
     let load = LoadReport { unanswered: found.failed, ..LoadReport::default() };

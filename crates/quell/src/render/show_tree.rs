@@ -126,6 +126,10 @@ fn unseen(snapshot: &Snapshot) -> Vec<Node> {
         lines.push(Node::default().with(Faint, text));
     }
     for namespace in &snapshot.namespaces {
+        let devices = namespace.unlisted_devices.as_ref();
+        lines.extend(devices.map(|unlisted| {
+            Node::default().with(Faint, format!("devices of {} not shown: {}", name(namespace), unlisted.said))
+        }));
         for unlisted in &namespace.unlisted_sockets {
             lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.said)));
         }

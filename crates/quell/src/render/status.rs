@@ -428,6 +428,7 @@ mod tests {
             unit: None,
             napis: Vec::new(),
             cpus: None,
+            cpu_ns_per_packet: None,
             cpu_ns: None,
             mode: Some("suspend20".to_owned()),
             effect,

@@ -276,6 +276,20 @@ fn the_json_report_contains_the_set_values() {
 }
 
 #[test]
+fn a_check_that_a_signal_ends_gives_no_verdict() {
+    let Some(stage) = Stage::enter("no-verdict") else { return };
+    let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json", "--seconds", "60"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("applied and verified")));
+    PidFd::open(Pid::from_kernel(child.id()).unwrap()).unwrap().signal(Signal::INT).unwrap();
+    let printed = child.wait_with_output().unwrap().stdout;
+    let report: Value = serde_json::from_slice(&printed).unwrap();
+    assert_eq!(report["effect"], Value::Null, "{report}");
+    assert!(stage.is_set(), "the mode stays");
+}
+
+#[test]
 fn everything_is_restored_when_the_program_is_killed() {
     let Some(stage) = Stage::enter("cli-end") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);

@@ -38,5 +38,5 @@ pub(crate) fn share_of_busy_polls(lab: &ServersLab, program: Program, server: &S
     let counters = sampler.read().unwrap();
     let sum =
         |of: fn(PollsByPoller) -> u64| counters.values().map(|read| of(read.since(None).polls)).sum::<u64>() as f64;
-    Some(sum(|polls| polls.program) / sum(|polls| polls.total()))
+    Some(sum(|polls| polls.program + polls.program_last) / sum(|polls| polls.total()))
 }

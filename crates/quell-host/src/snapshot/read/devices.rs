@@ -1,5 +1,8 @@
 //! Reads the devices of a namespace: links, ethtool data, queues, NAPI instances and their kthreads.
 
+use std::collections::BTreeMap;
+
+use quell_linux::capability::Capability;
 use quell_linux::ethtool::{Coalescing, Ethtool};
 use quell_linux::link::{Link, Links};
 use quell_linux::netdev::{self, Netdev, QueueKind, QueueStats};
@@ -10,7 +13,7 @@ use quell_linux::{Ifindex, InterfaceName, Pid};
 
 use super::super::{
     Device, DeviceDefaults, Linked, Lower, Provenance, Reading, RxQueue, SnapshotNapi, SnapshotScope, Thread, TxQueue,
-    UnknownReason,
+    Unknown, UnknownReason,
 };
 use super::TakeError;
 use super::namespaces::Space;
@@ -20,16 +23,32 @@ use super::{join, threads};
 /// An ifindex that no interface has. A request with it shows whether the kernel supports the request at all.
 const NO_INTERFACE: u32 = i32::MAX.cast_unsigned();
 
-/// Reads the devices of all namespaces in the scope.
+/// Devices, and for namespaces whose devices could not be listed, the reason, by inode.
+type DevicesRead = (Vec<Device>, BTreeMap<u64, Unknown>);
+
+/// Reads the devices of all namespaces in the scope. A namespace that nobody requested and that may not be entered has no
+/// devices: everybody can open a name in `/run/netns`, but entering it needs CAP_SYS_ADMIN.
 pub(super) fn read_all(
     spaces: &[Space],
     scope: &SnapshotScope,
     interrupts: &Reading<Interrupts>,
-) -> Result<Vec<Device>, TakeError> {
+) -> Result<DevicesRead, TakeError> {
     let mut devices = Vec::new();
+    let mut unlisted = BTreeMap::new();
     let mut there = Vec::new();
     for space in spaces {
-        let mut links = space.open(Links::open, Links::open_in)?.list()?;
+        let mut links = match space.open(Links::open, Links::open_in).and_then(|mut links| links.list()) {
+            Ok(links) => links,
+            Err(error) if error.failure() == Failure::Denied && !space.is_readers && !space.is_requested => {
+                let unknown = Unknown {
+                    why: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
+                    said: error.to_string(),
+                };
+                unlisted.insert(space.namespace.inode(), unknown);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         links.sort_unstable_by_key(|link| link.index);
         let mut handles = Handles::open(space, interrupts);
         for link in &links {
@@ -41,7 +60,7 @@ pub(super) fn read_all(
     }
     match &scope.device {
         Some(name) if devices.is_empty() => Err(TakeError::NoSuchDevice { name: name.clone(), there }),
-        _ => Ok(devices),
+        _ => Ok((devices, unlisted)),
     }
 }
 

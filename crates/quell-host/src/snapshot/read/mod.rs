@@ -85,7 +85,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let candidates = processes::candidates(&proc, scope)?;
     let spaces = namespaces::open(scope, &candidates)?;
     let interrupts = proc.interrupts().outcome();
-    let mut devices = devices::read_all(&spaces, scope, &interrupts)?;
+    let (mut devices, mut unlisted_devices) = devices::read_all(&spaces, scope, &interrupts)?;
     let irq_numbers: BTreeSet<u32> = devices.iter().flat_map(|device| device.irqs.known_elements().copied()).collect();
     let irqs = host::irqs(&proc, &interrupts, &irq_numbers);
     let cpus = cpus::read(&proc, &interrupts);
@@ -105,8 +105,9 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     processes.iter_mut().filter(is_shown).for_each(|process| process.read_threads(&proc));
 
     let mut describe = |space: &namespaces::Space| {
-        let unlisted = sockets.unlisted.remove(&space.namespace.inode()).unwrap_or_default();
-        space.describe(unlisted)
+        let inode = space.namespace.inode();
+        let unlisted_sockets = sockets.unlisted.remove(&inode).unwrap_or_default();
+        space.describe(unlisted_devices.remove(&inode), unlisted_sockets)
     };
     let namespaces = spaces.iter().map(&mut describe).collect();
     cost.sockets = began.elapsed() - cost.devices - cost.processes;

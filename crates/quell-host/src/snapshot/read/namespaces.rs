@@ -1,7 +1,7 @@
 //! Network namespaces of a snapshot, with handles for reading them. The caller's own namespace is not entered, so
 //! reading it needs no privileges.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{NetDev, ProcError, ProcRoot};
@@ -16,6 +16,8 @@ use super::processes::Candidate;
 pub(super) struct Space {
     pub(super) namespace: Namespace,
     pub(super) is_readers: bool,
+    /// Whether the scope names it, or a process in it.
+    pub(super) is_requested: bool,
     pub(super) sysfs: Reading<Sysfs>,
     names: Vec<String>,
 }
@@ -36,7 +38,11 @@ impl Space {
     }
 
     /// The namespace's entry in the snapshot.
-    pub(super) fn describe(&self, unlisted_sockets: Vec<Unknown>) -> NetworkNamespace {
+    pub(super) fn describe(
+        &self,
+        unlisted_devices: Option<Unknown>,
+        unlisted_sockets: Vec<Unknown>,
+    ) -> NetworkNamespace {
         let netstat = self.read_proc_net(|proc| proc.thread_self().netstat());
         let busy_poll_rx_packets = netstat.map(|netstat| netstat.busy_poll_rx_packets());
         let ip_rx_packets = self.read_proc_net(|proc| proc.thread_self().ip_rx_packets());
@@ -45,6 +51,7 @@ impl Space {
             cookie: self.namespace.cookie().outcome(),
             names: self.names.clone(),
             is_readers: self.is_readers,
+            unlisted_devices,
             unlisted_sockets,
             busy_poll_rx_packets: counted(busy_poll_rx_packets, "BusyPollRxPackets"),
             ip_rx_packets: counted(ip_rx_packets, "received packets by ECN"),
@@ -79,17 +86,24 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
     let mut add = |namespace: Namespace| found.insert(namespace.inode(), namespace);
+    let mut requested = BTreeSet::new();
     if let Some(name) = &scope.netns {
-        add(Namespace::open_named(&NamespaceName::new(name.clone())?)?);
+        let named = Namespace::open_named(&NamespaceName::new(name.clone())?)?;
+        requested.insert(named.inode());
+        add(named);
+    }
+    if !scope.pids.is_empty() {
+        let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
+        for namespace in of_processes(asked) {
+            requested.insert(namespace.inode());
+            add(namespace);
+        }
     }
     if scope.whole_host {
         named().into_iter().for_each(|(_, namespace)| drop(add(namespace)));
         of_processes(candidates.iter()).into_iter().for_each(|namespace| drop(add(namespace)));
         add(Namespace::current()?);
-    } else if !scope.pids.is_empty() {
-        let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
-        of_processes(asked).into_iter().for_each(|namespace| drop(add(namespace)));
-    } else if scope.netns.is_none() {
+    } else if scope.netns.is_none() && scope.pids.is_empty() {
         add(Namespace::current()?);
     }
     let names = named();
@@ -97,6 +111,7 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
         let names = names.iter().filter(|(_, named)| *named == namespace).map(|(name, _)| name.to_string());
         Space {
             is_readers: namespace == readers,
+            is_requested: requested.contains(&namespace.inode()),
             sysfs: Sysfs::of(&namespace).outcome(),
             names: names.collect(),
             namespace,

@@ -8,6 +8,7 @@ mod follow;
 pub(crate) mod keeper;
 pub(super) mod watch;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
@@ -27,6 +28,7 @@ use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::transaction::ChangeStage;
+use quell_linux::Pid;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
@@ -134,7 +136,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.placement.is_requested() {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
-    report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &interruption);
+    let time = Duration::from_secs(args.seconds);
+    report.effect = effect(&request, &queues, &targets.pids(), time, &interruption);
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -162,7 +165,7 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result
     let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     leave(attachment)?;
-    if let Some(effect) = effect(&request, &queues, EFFECT_WATCHED, &interruption) {
+    if let Some(effect) = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, &interruption) {
         output::say(effect.to_string().trim_end());
     }
     Ok(())
@@ -300,10 +303,12 @@ fn attach(
     }
 }
 
-/// Checks whether the mode is in effect; `None` without queues or with `--seconds 0`.
+/// Checks whether the mode is in effect; `None` without queues, with `--seconds 0`, and if a signal ended the check: too
+/// few polls are no evidence.
 fn effect(
     request: &AttachRequest,
     queues: &[QueueStep],
+    programs: &BTreeSet<Pid>,
     time: Duration,
     interruption: &Interruption,
 ) -> Option<render::Effect> {
@@ -312,7 +317,11 @@ fn effect(
     }
     // A signal ends the wait; the caller checks for it.
     let mut wait = || drop(interruption.wait(time));
-    Some(match effect::watch(queues, &mut wait) {
+    let watched = effect::watch(queues, programs, &mut wait);
+    if interruption.flag().get().is_some() {
+        return None;
+    }
+    Some(match watched {
         Ok(seen) => {
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
             render::Effect::of(request, queues, seen)

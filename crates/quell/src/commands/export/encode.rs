@@ -335,6 +335,7 @@ mod tests {
             unit: Some("memcached.service".to_owned()),
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
+            cpu_ns_per_packet: None,
             cpu_ns: Some(1_230_000_000),
             mode: Some("suspend200".to_owned()),
             effect: Some(ModeVerdict::NotInEffect("no busy poll".to_owned())),

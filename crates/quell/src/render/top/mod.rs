@@ -21,7 +21,8 @@ Columns of queues:
   KSOFT            by ksoftirqd
   THREAD           by the NAPI thread
   PROG             by busy-polling programs
-  MASKED, SUSP     share of time with the interrupt masked, and suspended
+  MASKED, SUSP     share of time with the interrupt masked, and suspended: up to
+                   the poll of a program, or the timeout
   WAIT50, WAIT99   bound of the wait in the ring in µs: median, 99th percentile
   CPU              CPUs used by polls of softirqs and of the NAPI thread
 Columns of programs:
@@ -49,7 +50,7 @@ pub(crate) fn text(report: &IntervalReport) -> String {
         out.push_str(&table(
             &PROGRAM_HEADINGS,
             PROGRAM_HEADINGS.len(),
-            report.programs.iter().map(|program| program_cells(report, program).to_vec()),
+            report.programs.iter().map(|program| program_cells(program).to_vec()),
         ));
         out.extend(report.programs.iter().filter_map(reason));
     }
@@ -172,29 +173,16 @@ fn cpus(cpus: Option<f64>) -> String {
     cpus.map_or_else(|| ABSENT.to_owned(), |cpus| format!("{cpus:.2}"))
 }
 
-fn program_cells(report: &IntervalReport, program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] {
+fn program_cells(program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] {
     [
         program.pid.to_string(),
         on_one_line(&program.name),
         or_absent(ranges(program)),
         cpus(program.cpus),
-        us_per_packet(report, program).map_or_else(|| ABSENT.to_owned(), short),
+        program.cpu_ns_per_packet.map_or_else(|| ABSENT.to_owned(), |ns| short(ns / 1e3)),
         program.mode.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line),
         program.effect.as_ref().map_or(ABSENT, |effect| verdict(effect).0).to_owned(),
     ]
-}
-
-/// CPU time of a program per packet of its queues, in µs. Absent if other programs use these queues, too.
-fn us_per_packet(report: &IntervalReport, program: &ObservedProgram) -> Option<f64> {
-    let shares =
-        |other: &ObservedProgram| other.pid != program.pid && other.napis.iter().any(|id| program.napis.contains(id));
-    if report.programs.iter().any(shares) {
-        return None;
-    }
-    let queues = report.queues.iter().filter(|queue| program.napis.contains(&queue.napi));
-    let packets: u64 = queues.map(|queue| queue.sample.as_ref().map(|sample| sample.packets)).sum::<Option<u64>>()?;
-    let packets_per_s = packets as f64 / (report.interval_ns as f64 / 1e9);
-    (packets_per_s > 0.0).then_some(program.cpus? * 1e6 / packets_per_s)
 }
 
 /// A verdict, and its reason.
@@ -278,6 +266,7 @@ mod tests {
             drifted: None,
             napis: [8193, 8194, 8196].map(napi).to_vec(),
             cpus: Some(0.5),
+            cpu_ns_per_packet: Some(12_345.0),
             cpu_ns: None,
             skipped: None,
             mode: Some("suspend20".to_owned()),
@@ -331,7 +320,7 @@ mod tests {
         assert!(!text.contains('\u{1b}'), "{text:?}");
         let shown = words(&text, "42");
         assert!(shown[1].starts_with("me") && shown[1].ends_with("mcached"), "{text}");
-        assert_eq!(shown[2..6], ["8193-8194,8196", "0.50", "–", "suspend20"]);
+        assert_eq!(shown[2..6], ["8193-8194,8196", "0.50", "12.3", "suspend20"]);
         assert!(text.contains("\n42: only 7 packets\n"), "{text}");
     }
 

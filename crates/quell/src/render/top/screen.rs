@@ -218,7 +218,7 @@ fn tables(frame: &mut Frame<'_>, area: Rect, state: &TopState, palette: Palette)
     let selected = state.selected_program().and_then(|one| programs.iter().position(|program| program.pid == one.pid));
     let is_selected = state.pane == Pane::Programs;
     let block = self::block(self::title("Programs", programs.len(), order), is_selected, palette);
-    program_table(frame, lower, state, &programs, block, selected.filter(|_| is_selected), palette);
+    program_table(frame, lower, &programs, block, selected.filter(|_| is_selected), palette);
     if let (Some((_, why)), Some(program)) = (why, state.selected_program()) {
         let text = format!("{}: {}", program.pid, on_one_line(why));
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), reason);
@@ -293,23 +293,18 @@ fn queue_table(
 fn program_table(
     frame: &mut Frame<'_>,
     area: Rect,
-    state: &TopState,
     programs: &[&ObservedProgram],
     block: Block<'_>,
     selected: Option<usize>,
     palette: Palette,
 ) {
     let row = |program: &&ObservedProgram| {
-        let [others @ .., effect] = cells_of_program(state, program).map(Cell::from);
+        let [others @ .., effect] = program_cells(program).map(Cell::from);
         Row::new(others.into_iter().chain([effect.style(palette.verdict(program.effect.as_ref()))]))
     };
     let widths = [8, 15, 11, 5, 6, 15, 12].map(Constraint::Length);
     let table = Table::new(programs.iter().map(row), widths).column_spacing(1).block(block);
     render_table(frame, area, table.header(Row::new(PROGRAM_HEADINGS).style(palette.heading)), selected);
-}
-
-fn cells_of_program(state: &TopState, program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] {
-    state.report.as_ref().map(|report| program_cells(report, program)).unwrap_or_default()
 }
 
 /// Renders the rows around the selected one.
@@ -437,7 +432,7 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     let block = block(format!(" {} {} ", program.pid, on_one_line(&program.name)), true, palette);
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [_, _, _, cpu, us_per_packet, mode, _] = cells_of_program(state, program);
+    let [_, _, _, cpu, us_per_packet, mode, _] = program_cells(program);
     let mut lines = vec![Line::from(format!("CPUs in use {cpu}   CPU per packet, µs {us_per_packet}   mode {mode}"))];
     let unit = program.unit.as_deref().map_or_else(|| ABSENT.to_owned(), on_one_line);
     let drifted = program.drifted.map_or_else(|| ABSENT.to_owned(), |count| count.to_string());
@@ -498,7 +493,6 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::termion::event::Key;
 
-    use super::super::us_per_packet;
     use super::*;
 
     fn queue(number: u32, packets: u64) -> ObservedQueue {
@@ -524,6 +518,7 @@ mod tests {
             drifted: None,
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
+            cpu_ns_per_packet: None,
             cpu_ns: None,
             skipped: None,
             mode: Some("suspend200".to_owned()),
@@ -688,16 +683,6 @@ mod tests {
         state.key(Key::Char('\n'));
         let shown = lines(&state, 80, 24).join("\n");
         assert!(shown.contains("not applied: NAPI 8193 queue-not-set"), "{shown}");
-    }
-
-    #[test]
-    fn cpu_per_packet_is_absent_if_two_programs_share_a_queue() {
-        let mut report = state(2, ModeVerdict::InEffect(String::new())).report.unwrap();
-        let program = report.programs[0].clone();
-        assert_eq!(us_per_packet(&report, &program), Some(0.5 * 1e6 / 1_001.0));
-        let other = ObservedProgram { pid: Pid::from_kernel(43).unwrap(), ..program.clone() };
-        report.programs.push(other);
-        assert_eq!(us_per_packet(&report, &program), None);
     }
 
     #[test]
