@@ -13,7 +13,7 @@ fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let scope = SnapshotScope { pids: vec![Pid::of_this_process()], ..SnapshotScope::default() };
     let snapshot = serde_json::to_value(take(&scope).unwrap().0).unwrap();
-    let schema: Value = serde_json::from_str(include_str!("../../../docs/schema/quell-picture.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(include_str!("../../../docs/schema/quell-snapshot.schema.json")).unwrap();
     for (definition, place) in [
         ("", ""),
         ("Taken", "/taken"),

@@ -19,7 +19,7 @@ fn is_published(name: &str, command: &[&str]) {
 
 #[test]
 fn the_schema_of_snapshots_is_published() {
-    is_published("picture", &["show"]);
+    is_published("snapshot", &["show"]);
 }
 
 #[test]

@@ -40,10 +40,10 @@ pub use socket::{Protocol, SnapshotSocket, SocketState};
 #[cfg(doc)]
 use quell_linux::NapiId;
 
-/// `schema` field of the snapshots that this version writes and reads.
-pub const SCHEMA: &str = "quell-picture/2";
-/// Earlier schema that is still read. It spells the parameters of epolls in kebab case.
-const SCHEMA_1: &str = "quell-picture/1";
+/// `schema` field of the snapshots that this version writes.
+pub const SCHEMA: &str = "quell-snapshot/3";
+/// Earlier schemas that are still read. The first one spells the parameters of epolls in kebab case.
+const EARLIER_SCHEMAS: [&str; 2] = ["quell-picture/1", "quell-picture/2"];
 
 /// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -93,7 +93,7 @@ pub struct Snapshot {
 pub enum SnapshotError {
     /// The text is a snapshot of another version, or not a snapshot.
     #[error(
-        "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {SCHEMA_1:?}: take a new snapshot"
+        "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {EARLIER_SCHEMAS:?}: take a new snapshot"
     )]
     Schema {
         /// The `schema` field, if present.
@@ -115,7 +115,7 @@ impl Snapshot {
             schema: Option<String>,
         }
         let head: Head = serde_json::from_slice(json)?;
-        if !matches!(head.schema.as_deref(), Some(SCHEMA | SCHEMA_1)) {
+        if !head.schema.as_deref().is_some_and(|schema| schema == SCHEMA || EARLIER_SCHEMAS.contains(&schema)) {
             return Err(SnapshotError::Schema { found: head.schema });
         }
         Ok(serde_json::from_slice(json)?)
@@ -153,7 +153,7 @@ mod tests {
         assert!(matches!(Snapshot::parse(b"{}"), Err(SnapshotError::Schema { found: None })));
     }
 
-    /// Schema 1 spelled the parameters of epolls in kebab case.
+    /// The first schema spelled the parameters of epolls in kebab case.
     #[test]
     fn parameters_of_epolls_are_read_in_both_spellings() {
         use quell_mode::EpollParams;

@@ -89,7 +89,7 @@ fn top_shows_the_mode_of_an_attached_program_and_whether_it_is_in_effect() {
     assert_eq!(program["effect"]["verdict"], "cannot-tell", "no load: {report}");
     assert_eq!(program["skipped"], serde_json::json!([]), "{report}");
     let status = stage.says(0, &["status"]);
-    let line = format!("  memcached {}: unknown at this load: only ", stage.pid());
+    let line = format!("  memcached {}: cannot tell: only ", stage.pid());
     assert!(status.lines().any(|shown| shown.starts_with(&line)), "{status}");
     stage.says(0, &["detach", &stage.pid()]);
 }

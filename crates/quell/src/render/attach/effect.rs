@@ -49,7 +49,7 @@ pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
     match verdict {
         ModeVerdict::InEffect(why) => ("in effect", why),
         ModeVerdict::NotInEffect(why) => ("not in effect", why),
-        ModeVerdict::CannotTell(why) => ("unknown at this load", why),
+        ModeVerdict::CannotTell(why) => ("cannot tell", why),
     }
 }
 
