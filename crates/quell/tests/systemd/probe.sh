@@ -26,7 +26,10 @@ until load 0.1; do sleep 0.1; done
 
 settings before
 load 60 &
-wait_for() { until quell show -j --device q0 | grep -q "\"gro-flush-timeout-ns\": $1"; do sleep 0.1; done; }
+# wait_for NS: until the NAPI instance has this gro-flush-timeout. The default of the device comes before the instances.
+wait_for() {
+    until quell show -j --device q0 | sed -n '/"napis"/,$p' | grep -q "\"gro-flush-timeout-ns\": $1,"; do sleep 0.1; done
+}
 
 systemctl start quell-attach@memcached
 wait_for 20000
