@@ -34,12 +34,25 @@ pub struct BesideClient {
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    latency: Mutex<LatencyHistogram>,
+    recorded: Mutex<Recorded>,
     stop: AtomicBool,
     /// Reason why the client stopped without being asked to.
     failure: Mutex<Option<String>>,
+}
+
+/// Latencies of requests that were due after `from`.
+#[derive(Debug)]
+struct Recorded {
+    from: Instant,
+    latency: LatencyHistogram,
+}
+
+impl Recorded {
+    fn begin() -> Self {
+        Self { from: Instant::now(), latency: LatencyHistogram::new() }
+    }
 }
 
 impl BesideClient {
@@ -53,7 +66,8 @@ impl BesideClient {
         cpus: CpuList,
         seed: u64,
     ) -> Result<Self, BesideError> {
-        let shared = Arc::new(Shared::default());
+        let (recorded, stop, failure) = (Mutex::new(Recorded::begin()), AtomicBool::new(false), Mutex::new(None));
+        let shared = Arc::new(Shared { recorded, stop, failure });
         let (of_thread, (ready, is_ready)) = (Arc::clone(&shared), std::sync::mpsc::channel());
         let run = move || {
             let connected = connect(address, &namespace, &cpus);
@@ -74,7 +88,7 @@ impl BesideClient {
         }
     }
 
-    /// Returns the latencies recorded since the last call.
+    /// Returns the latencies of requests that were due and answered since the last call.
     ///
     /// # Errors
     /// Fails if the client has stopped because the server closed the connection or did not respond.
@@ -82,7 +96,7 @@ impl BesideClient {
         if let Some(why) = locked(&self.shared.failure).clone() {
             return Err(BesideError::Ended(why));
         }
-        Ok(std::mem::take(&mut *locked(&self.shared.latency)))
+        Ok(std::mem::replace(&mut *locked(&self.shared.recorded), Recorded::begin()).latency)
     }
 }
 
@@ -144,10 +158,15 @@ fn ask_until_stopped(connection: &mut BufReader<TcpStream>, shared: &Shared, see
         if connection.skip_until(b'\n')? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        locked(&shared.latency).record(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        // Random intervals prevent the requests from running in phase with the kernel's timers. A late response delays
-        // the next request.
-        due = (due + MEAN_GAP.mul_f64(random.random_range(0.5..1.5))).max(Instant::now());
+        let latency_ns = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let mut recorded = locked(&shared.recorded);
+        if due >= recorded.from {
+            recorded.latency.record(latency_ns);
+        }
+        drop(recorded);
+        // Random intervals prevent the requests from running in phase with the kernel's timers. A late response does not
+        // shift the schedule: the requests that it delays have its latency, too.
+        due += MEAN_GAP.mul_f64(random.random_range(0.5..1.5));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alpha_spending::AlphaSpending;
-use crate::blocks::{BEYOND_MIN, Blocks, Pair};
+use crate::blocks::{BEYOND_MIN, Blocks, FlaggedArm, Pair};
 use crate::design::{CONTROL, Criterion, ExperimentDesign, Goal, MIN_BLOCKS, REFERENCE};
 use crate::observation::SliceFlag;
 use crate::permutation::{LogValues, invert};
@@ -154,11 +154,12 @@ pub enum WhyUndecided {
     /// measurement.
     #[error("the reference differs from itself, so something other than the treatments affects this value")]
     ControlDiffers,
-    /// The treatment looks better, but more requests fail with it.
-    #[error("the treatment looks better, but requests fail more often")]
+    /// One treatment of the pair looks better, but more requests fail with it.
+    #[error("one of the two looks better, but requests fail more often")]
     RequestsFail,
-    /// The treatment looks better, but the server falls behind, so the latencies of its slowest requests are missing.
-    #[error("the treatment looks better, but the server falls behind, so its slowest requests are missing")]
+    /// One treatment of the pair looks better, but the server falls behind with it, so the latencies of its slowest requests
+    /// are lower bounds.
+    #[error("one of the two looks better, but the server falls behind, so its highest latencies are lower bounds")]
     Saturated,
 }
 
@@ -420,8 +421,7 @@ impl Statistic {
     fn verdict<S>(&self, design: &ExperimentDesign<S>, data: &Blocks<'_>, critical: f64) -> ContrastVerdict {
         let z = self.z(0.0);
         if z.abs() > critical {
-            let is_better = (z < 0.0) == (self.goal == Goal::Lowest);
-            return if is_better { self.better_unless_flagged(data) } else { ContrastVerdict::Worse };
+            return self.unless_flagged((z < 0.0) == (self.goal == Goal::Lowest), data);
         }
         let margin = design.margin.ln_1p();
         if self.z(margin) < -critical && self.z(-margin) > critical {
@@ -430,14 +430,17 @@ impl Statistic {
         WhyUndecided::IntervalTooWide.into()
     }
 
-    fn better_unless_flagged(&self, data: &Blocks<'_>) -> ContrastVerdict {
-        if data.flagged_more_often(self.pair, SliceFlag::RequestsFailed) {
+    /// The verdict, which is withheld if the one that looks better fails or falls behind more often.
+    fn unless_flagged(&self, is_better: bool, data: &Blocks<'_>) -> ContrastVerdict {
+        let better = if is_better { FlaggedArm::Treatment } else { FlaggedArm::Against };
+        let is_flagged = |flag| data.flagged_more_often(self.pair, flag) == Some(better);
+        if is_flagged(SliceFlag::RequestsFailed) {
             return WhyUndecided::RequestsFail.into();
         }
-        if self.is_latency && data.flagged_more_often(self.pair, SliceFlag::Saturated) {
+        if self.is_latency && is_flagged(SliceFlag::Saturated) {
             return WhyUndecided::Saturated.into();
         }
-        ContrastVerdict::Better
+        if is_better { ContrastVerdict::Better } else { ContrastVerdict::Worse }
     }
 
     fn estimate(&self, critical: f64) -> RatioEstimate {
@@ -469,7 +472,7 @@ impl<S> ExperimentRecord<S> {
     #[must_use]
     pub fn is_flagged_more_often(&self, treatment: usize, flag: SliceFlag) -> bool {
         let data = Blocks::new(&self.slices, u32::MAX, self.design.foreign_cpu_range_max);
-        data.flagged_more_often(Pair { treatment, against: REFERENCE }, flag)
+        data.flagged_more_often(Pair { treatment, against: REFERENCE }, flag) == Some(FlaggedArm::Treatment)
     }
 
     /// Whether no treatment remains to compare with the reference.

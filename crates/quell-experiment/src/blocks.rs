@@ -124,12 +124,23 @@ impl<'a> Blocks<'a> {
         pooled
     }
 
-    /// Whether the treatment has a flag more often than chance explains. This is a one-sided test at 5 % without
-    /// correction for multiple tests, because a missed flag is worse than a false one.
-    pub(crate) fn flagged_more_often(&self, pair: Pair, flag: SliceFlag) -> bool {
+    /// Whether one of a pair has a flag more often than chance explains: the treatment, or the other one. These are
+    /// one-sided tests at 5 % without correction for multiple tests, because a missed flag is worse than a false one.
+    pub(crate) fn flagged_more_often(&self, pair: Pair, flag: SliceFlag) -> Option<FlaggedArm> {
         let indicator = |slice: &SliceObservation| Some(f64::from(u8::from(slice.flags.contains(&flag))));
-        stratified_z(self.of_pair(pair, indicator)) > 1.645
+        match stratified_z(self.of_pair(pair, indicator)) {
+            z if z > 1.645 => Some(FlaggedArm::Treatment),
+            z if z < -1.645 => Some(FlaggedArm::Against),
+            _ => None,
+        }
     }
+}
+
+/// The one of a pair that has a flag more often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FlaggedArm {
+    Treatment,
+    Against,
 }
 
 /// Difference between the largest and the smallest CPU share of other programs in a block; 0 if the share is unknown.
@@ -202,15 +213,17 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_counts_when_the_treatment_has_it_more_often() {
-        let flagged = |share: u32| {
+    fn a_flag_counts_when_one_of_a_pair_has_it_more_often() {
+        let flagged = |arms: &[usize], share: u32| {
             let mut slices: Vec<_> = (0..90).map(|at| slice(at / 3, at as usize % 3, None)).collect();
-            for slice in slices.iter_mut().filter(|slice| slice.arm == 2 && slice.block < share) {
+            for slice in slices.iter_mut().filter(|slice| arms.contains(&slice.arm) && slice.block < share) {
                 slice.observation.flags.insert(SliceFlag::Saturated);
             }
             Blocks::new(&slices, 30, 0.1)
                 .flagged_more_often(Pair { treatment: 2, against: REFERENCE }, SliceFlag::Saturated)
         };
-        assert!(!flagged(0) && !flagged(1) && flagged(5));
+        assert_eq!([0, 1, 5].map(|share| flagged(&[2], share)), [None, None, Some(FlaggedArm::Treatment)]);
+        assert_eq!(flagged(&[0, 1], 9), Some(FlaggedArm::Against));
+        assert_eq!(flagged(&[0, 1, 2], 30), None);
     }
 }

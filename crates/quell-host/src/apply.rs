@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::journal::{Entry, History, Journal, JournalError, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
 use crate::plan::{ChangeText, PlanInput, ProfilePlan};
-use crate::recovery::Reverted;
+use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
 use crate::settings::host::Place;
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
@@ -84,6 +84,14 @@ pub enum ApplyError {
     /// The watchdog could not be started; nothing was changed.
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
+    /// The watchdog has exited, so that nobody would undo the changes. They were undone.
+    #[error("the watchdog process {pid} has exited")]
+    WatchdogEnded {
+        /// Its PID.
+        pid: u32,
+        /// Outcome of undoing the changes.
+        reverted: Result<Reverted, JournalError>,
+    },
     /// A change failed; everything was undone.
     #[error("{change}: {source}")]
     Change {
@@ -197,10 +205,19 @@ pub fn apply(
         return Err(ApplyError::NotInEffect { left, reverted: transaction.revert() });
     }
     let kept = match watchdog {
+        Some(Watchdog { pid, start_time_ticks, .. }) if !guards(pid, start_time_ticks) => {
+            return Err(ApplyError::WatchdogEnded { pid, reverted: transaction.revert() });
+        }
         Some(watchdog) => transaction.keep_if_confirmed(watchdog),
         None => transaction.keep(),
     };
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
+}
+
+/// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.
+fn guards(pid: u32, start_time_ticks: u64) -> bool {
+    let proc = ProcRoot::default();
+    proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
 }
 
 /// Prefix of the journal's purpose text; the name of the profile follows.

@@ -229,7 +229,7 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
         }
     }
     let unreadable = damaged.unreadable.clone();
-    let removed = earlier_boot || (remove && reverted.failed.is_empty());
+    let removed = earlier_boot || (remove && reverted.failed.is_empty() && reverted.waiting.is_empty());
     if removed {
         DamagedJournal::remove(damaged)?;
     }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use quell_host::apply::{self, ApplyError, ApplyRequest, observe, profile_of};
 use quell_host::drift::{condition, reassert};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Watchdog};
 use quell_host::persistent;
 use quell_host::plan::ProfilePlan;
 use quell_host::recovery::{Found, recover};
@@ -124,6 +124,24 @@ fn a_second_profile_is_refused_while_one_is_applied() {
     assert_eq!(state(&netns, &other), before);
     let kept = persistent::list(&journal).unwrap();
     persistent::release(&journal, &kept[0].path).unwrap();
+}
+
+#[test]
+fn a_profile_whose_watchdog_has_exited_is_restored() {
+    let Some((_lab, netns)) = raise("unwatched") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, profile) = (Journal::in_dir(dir.path()), profile(PROFILE));
+    let before = state(&netns, &profile);
+    let mut exited = |_: &Path| {
+        let mut watchdog = Command::new("true").spawn().unwrap();
+        watchdog.wait().unwrap();
+        Ok(Watchdog { pid: watchdog.id(), start_time_ticks: 1, deadline_unix_s: 0 })
+    };
+    let unwatched = apply::apply(&journal, &request(&netns, &profile), Some(&mut exited), &mut go_on);
+    let Err(ApplyError::WatchdogEnded { reverted: Ok(reverted), .. }) = unwatched else { panic!("{unwatched:?}") };
+    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert_eq!(state(&netns, &profile), before);
+    assert!(journal.list().unwrap().is_empty());
 }
 
 #[test]

@@ -114,11 +114,13 @@ impl PidFd {
     /// [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
     ///
     /// # Errors
-    /// When the process does not exist, or the number is the TID of a thread that is not a main thread.
+    /// When the process does not exist. The number can be that of a thread, a process group or a session.
     pub fn open(pid: Pid) -> Result<Self, PidFdError> {
-        pidfd_open(pid.as_rustix(), PidfdFlags::empty())
-            .map(|fd| Self { pid, fd })
-            .map_err(|errno| PidFdError::new("opening", pid, errno))
+        pidfd_open(pid.as_rustix(), PidfdFlags::empty()).map(|fd| Self { pid, fd }).map_err(|errno| match errno {
+            // No process has this PID, but a process group, a session or a thread has (`pidfd_prepare`, kernel/fork.c).
+            Errno::INVAL | Errno::NOENT => PidFdError::Gone { action: "opening", pid },
+            errno => PidFdError::new("opening", pid, errno),
+        })
     }
 
     /// Opens a process through one of its threads (`PIDFD_THREAD`, Linux 6.9). If the main thread of a process has
@@ -252,6 +254,14 @@ mod tests {
         let number = std::os::fd::AsRawFd::as_raw_fd(&file);
         let duplicate = this.duplicate(number).unwrap();
         assert_eq!(duplicate.inode().unwrap(), rustix::fs::fstat(&file).unwrap().st_ino);
+    }
+
+    #[test]
+    fn the_number_of_a_session_without_its_leader_is_no_process() {
+        let mut leader = std::process::Command::new("setsid").args(["sh", "-c", "sleep 5 &"]).spawn().unwrap();
+        leader.wait().unwrap();
+        let leader = Pid::from_kernel(leader.id()).unwrap();
+        assert!(PidFd::open(leader).unwrap_err().is_gone());
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct LoadReport {
     /// Requests due in the window that were still outstanding when the measurement stopped waiting.
     pub unanswered: u64,
     /// Latency from a request's due time to its complete response, for requests due in the window. In a closed loop a
-    /// request is due when the previous response arrives or, if the loop sends in batches, when it is sent.
+    /// request is due when the previous response arrives or, if the loop sends in batches, when it is sent. If the load goes
+    /// on, `unanswered` and `never_sent` requests have the time that they have waited, at least 20 ms.
     pub latency: LatencyHistogram,
     /// Latency from the actual send to the complete response, as in the published tables. A closed loop uses the
     /// arrival of the previous response as the time of the send. This saves a clock reading, and includes the
@@ -100,10 +101,10 @@ impl LoadReport {
 }
 
 /// Upper limit of the share of requests that are never sent. A stall at the end of the measured time causes a lower
-/// share. A higher share shows a growing backlog, so the quantiles from p99 on miss the slowest requests.
+/// share. A higher share shows a growing backlog, so the quantiles from p99 on are lower bounds.
 const NEVER_SENT_MAX: f64 = 0.005;
 
-/// Whether so many requests were never sent that the slowest latencies are missing, and quantiles are lower bounds.
+/// Whether so many requests were never sent that the highest quantiles are lower bounds.
 #[must_use]
 pub fn is_backlog(sent: u64, never_sent: u64) -> bool {
     never_sent as f64 > NEVER_SENT_MAX * (sent + never_sent) as f64

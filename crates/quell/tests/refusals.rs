@@ -84,7 +84,7 @@ fn a_missing_privilege_is_reported_as_not_possible() {
             return skip(Lacks::Root, &text);
         }
         assert_eq!(said.status.code(), Some(5), "{arguments:?}: {text}");
-        assert!(text.matches("this needs root").count() == 1, "{arguments:?}: {text}");
+        assert!(text.matches("this needs root").count() <= 1, "{arguments:?}: {text}");
     }
     drop(listener);
 }

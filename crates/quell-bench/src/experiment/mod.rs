@@ -35,7 +35,7 @@ use crate::vm::GuestFacts;
 use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use figures::Work;
-use judge::{Judge, JudgeError, Judges, PrintedFigures};
+use judge::{BESIDE, Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 use quell_load::OfferedLoad;
 
@@ -397,6 +397,7 @@ pub fn run_programs(
     let facts = ProgramsFacts::of(preview, &targets, load, &request.judges, clients);
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+    let watched = server_side::with_cpus_of(&request.modes, watched);
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
     let traffic = match request.clients.take() {
         Some(clients) => Traffic::Clients(Box::new(clients)),
@@ -448,10 +449,13 @@ pub fn run_command(
     Ok(result)
 }
 
-/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed.
+/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
+/// counts of its requests.
 fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
     let work = if figures.contains_key(figures::PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
-    let printed = figures.keys().filter(|name| *name != figures::PRINTED_REQUESTS);
+    let counts = [figures::PRINTED_REQUESTS, figures::PRINTED_ERRORS];
+    let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));
+    let printed = figures.keys().filter(|name| !is_count(name));
     let of_judge = |name: &String| Criterion::Metric { name: name.clone(), goal: figures::goal_of(name) };
     std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect()
 }
@@ -592,5 +596,19 @@ impl ProgramsFacts {
             beside: words_of(judges.beside.as_ref()),
             clients: clients.map(|clients| clients.facts().clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_judges_are_compared_except_for_counts_of_their_requests() {
+        let names = ["p99-us", "requests", "errors", "beside p99-us", "beside requests", "beside errors"];
+        let printed = PrintedFigures::from(names.map(|name| (name.to_owned(), 1.0)));
+        let metric = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
+        let compared = ["cpu-us-per-request", "beside p99-us", "p99-us"].map(metric);
+        assert_eq!(criteria_of_judge(&printed), compared);
     }
 }

@@ -256,8 +256,9 @@ impl ExperimentSubject for Programs<'_> {
     }
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let Some(first) = self.observe_once(slice_ms)? else { return Ok(None) };
-        let (mut metrics, mut is_covered) = (first.slice.metrics, first.counters_cover_it);
+        let Some(ObservedSlice { mut slice, counters_cover_it: mut is_covered }) = self.observe_once(slice_ms)? else {
+            return Ok(None);
+        };
         for _ in 1..WINDOWS_MAX.min(REPEATED_MAX_MS / slice_ms.max(1)) {
             if is_covered {
                 break;
@@ -266,11 +267,13 @@ impl ExperimentSubject for Programs<'_> {
                 "the counters were not read at the start and end of a slice: they are read in another window"
             );
             let Some(again) = self.observe_once(slice_ms)? else { return Ok(None) };
-            (metrics, is_covered) = (again.slice.metrics, again.counters_cover_it);
+            is_covered = again.counters_cover_it;
+            // The latencies of the first window stay. Otherwise a mode that delays this process could choose.
+            slice.flags.extend(again.slice.flags);
+            (slice.metrics, slice.foreign_cpu) = (again.slice.metrics, again.slice.foreign_cpu);
         }
-        // Latencies and flags are those of the first window. Otherwise a mode that delays this process could choose.
         let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
-        Ok(Some(SliceObservation { metrics, spent_ms, ..first.slice }))
+        Ok(Some(SliceObservation { spent_ms, ..slice }))
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {

@@ -7,9 +7,10 @@ use quell_experiment::{SliceFlag, SliceObservation};
 use quell_host::snapshot::{Snapshot, SnapshotNapi};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid, kernel};
+use quell_mode::{DeliveryMode, Threaded};
 
 use super::figures;
-use super::judge::{JudgeError, Judges, PrintedFigures};
+use super::judge::{BESIDE, JudgeError, Judges, PrintedFigures};
 use crate::counters::{CpuUse, Instruments, TrialCounters, Watched};
 
 /// Interval at which the code checks whether the experiment was stopped.
@@ -49,7 +50,10 @@ pub fn observe(
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
     metrics.extend(printed.clone());
     let foreign_cpu = foreign_cpu(watched, &counters);
-    let has_failed = printed.get(figures::PRINTED_ERRORS).is_some_and(|errors| *errors > 0.0);
+    let has_failed = |(name, count): (&String, &f64)| {
+        name.strip_prefix(BESIDE).unwrap_or(name) == figures::PRINTED_ERRORS && *count > 0.0
+    };
+    let has_failed = printed.iter().any(has_failed);
     let flags = has_failed.then_some(SliceFlag::RequestsFailed).into_iter().collect();
     Ok(Some((SliceObservation { metrics, foreign_cpu, flags, ..SliceObservation::default() }, printed)))
 }
@@ -109,6 +113,17 @@ pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiI
         server_devices: devices.map(|device| device.name.clone()).collect(),
         client_devices: Vec::new(),
         irqs: irqs.into_iter().collect(),
+    }
+}
+
+/// Widens the measured CPUs to all if a mode creates NAPI threads: these are bound to no CPU, and the time of the CPUs on
+/// which they run belongs to the mode.
+#[must_use]
+pub fn with_cpus_of(modes: &[DeliveryMode], watched: Watched) -> Watched {
+    let creates_threads = modes.iter().any(|mode| mode.napi().threaded != Threaded::Off);
+    match CpuList::online(kernel::sysfs()) {
+        Ok(server_cpus) if creates_threads && watched.server_napi.is_empty() => Watched { server_cpus, ..watched },
+        _ => watched,
     }
 }
 

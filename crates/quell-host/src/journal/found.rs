@@ -280,16 +280,25 @@ fn own_or_leave(file: &File) -> io::Result<bool> {
 /// Takes the lock of a journal; returns whether it succeeded.
 type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
-/// Returns the contents, and the file if its lock was taken. Returns `None` if its owner removed it in the meantime, or
-/// if it is not a regular file.
+/// Returns the contents, and the file if its lock was taken. Returns `None` if its owner removed or renamed it in the
+/// meantime, or if it is not a regular file. The name can be that of another journal then.
 fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, Vec<u8>)>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
     let bytes = read_whole(&file)?;
-    if abandoned && file.metadata()?.nlink() == 0 {
+    if abandoned && !is_at(path, &file)? {
         return Ok(None);
     }
     Ok(Some((abandoned.then_some(file), bytes)))
+}
+
+/// Whether `path` is a name of this file.
+fn is_at(path: &Path, file: &File) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (file.metadata()?.dev(), file.metadata()?.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns `None` if its owner removed it in the meantime, or if it is not a regular file.
@@ -384,6 +393,20 @@ mod tests {
         let files = journal.files().unwrap();
         let [JournalFile::Abandoned(found)] = &files[..] else { panic!("{files:?}") };
         assert_eq!(found.history().pending().count(), 1);
+    }
+
+    #[test]
+    fn a_journal_that_was_set_aside_is_gone_for_those_who_waited_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let owned = journal.begin("a", "attach", "boot").unwrap();
+        let path = owned.path().to_owned();
+        let waited_for = File::open(&path).unwrap();
+        assert!(is_at(&path, &waited_for).unwrap());
+        owned.set_aside().unwrap();
+        assert!(!is_at(&path, &waited_for).unwrap());
+        let _next = journal.begin("a", "attach", "boot").unwrap();
+        assert!(!is_at(&path, &waited_for).unwrap(), "the name belongs to another journal");
     }
 
     #[test]

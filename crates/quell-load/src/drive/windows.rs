@@ -94,10 +94,21 @@ impl Drive<'_> {
             return;
         }
         self.skip_overdue(now_ns);
-        self.tally.unanswered = self.unanswered_in_window();
+        self.record_unanswered(now_ns);
         self.plan.window_ns = NO_WINDOW;
         let tally = Box::new(std::mem::take(&mut self.tally));
         self.notify(number, WindowStage::Collected(tally));
+    }
+
+    /// Records the time that outstanding requests of the window have waited so far, a lower bound of their latency. Without
+    /// them, quantiles would be those of the fastest requests.
+    fn record_unanswered(&mut self, now_ns: u64) {
+        self.tally.unanswered = self.unanswered_in_window();
+        let window_ns = &self.plan.window_ns;
+        let pending = self.thread.connections.iter().flat_map(|connection| &connection.pending);
+        for pending in pending.filter(|pending| window_ns.contains(&pending.due_ns)) {
+            self.tally.latency.record(now_ns.saturating_sub(pending.due_ns));
+        }
     }
 
     /// Whether any request that was due in the window is unsent or unanswered.
@@ -117,11 +128,14 @@ impl Drive<'_> {
     }
 
     /// Open loop: drops overdue arrivals, so that a window does not begin with an earlier backlog. Those that were due
-    /// in the current window count as never sent.
+    /// in the current window count as never sent, with the time that they have waited.
     fn skip_overdue(&mut self, now_ns: u64) {
         let Pace::Open(arrivals) = &mut self.plan.pace else { return };
         while arrivals.due_ns() <= now_ns {
-            self.tally.never_sent += u64::from(self.plan.window_ns.contains(&arrivals.due_ns()));
+            if self.plan.window_ns.contains(&arrivals.due_ns()) {
+                self.tally.never_sent += 1;
+                self.tally.latency.record(now_ns - arrivals.due_ns());
+            }
             arrivals.advance();
         }
     }
@@ -137,6 +151,8 @@ impl Drive<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+
+    use std::time::Duration;
 
     use quell_linux::clock::monotonic_ns;
 
@@ -213,6 +229,7 @@ mod tests {
         drive.keep_windows(110 * MS + COLLECTING_MAX_NS);
         let first = desk.collected().unwrap();
         assert_eq!((first.sent, first.never_sent, first.unanswered), (ALL, 100 - ALL, ALL));
+        assert_eq!(first.latency.count(), 100, "each request of the window has waited");
 
         desk.order(2, 140 * MS..240 * MS);
         drive.keep_windows(139 * MS);
@@ -244,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_after_the_longest_wait_are_in_no_histogram() {
+    fn requests_without_an_answer_have_the_latency_up_to_the_end_of_the_longest_wait() {
         let (mut state, mut peers) = connected();
         let (plan, desk) = plan(Pace::Closed);
         let mut drive = Drive::new(&mut state, plan);
@@ -256,12 +273,13 @@ mod tests {
         drive.keep_windows(collected_ns);
         assert!(desk.is_accepted(1));
         let first = desk.collected().unwrap();
-        assert_eq!((first.sent, first.latency.count(), first.unanswered), (ALL, 0, ALL));
+        assert_eq!((first.sent, first.latency.count(), first.unanswered), (ALL, ALL, ALL));
+        assert!(first.latency.p50().is_some_and(|p50| p50 >= Duration::from_millis(20)), "{:?}", first.latency.p50());
         desk.order(2, collected_ns + 1..u64::MAX);
         drive.keep_windows(collected_ns);
         answer_all(&drive, &mut peers);
         (0..CONNECTIONS).for_each(|id| assert!(drive.take_answers(id)));
-        assert_eq!(drive.tally.latency.count(), 0);
+        assert_eq!(drive.tally.latency.count(), 0, "each request counts once");
     }
 
     #[test]

@@ -203,7 +203,7 @@ fn failure(error: ApplyError) -> Failure {
             let exit = if stopped { Exit::Interrupted } else { Exit::RolledBack };
             Failure::new(exit, format!("{error}; {}", undo_outcome(reverted)))
         }
-        ApplyError::NotInEffect { ref reverted, .. } => {
+        ApplyError::NotInEffect { ref reverted, .. } | ApplyError::WatchdogEnded { ref reverted, .. } => {
             Failure::new(Exit::RolledBack, format!("{error}; {}", undo_outcome(reverted)))
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
