@@ -91,7 +91,8 @@ fn suspension_avoids_interrupts_and_timers() {
 /// Mean interrupts per request of an arm.
 fn interrupts_per_request(experiment: &Value, arm: u64) -> f64 {
     let of_arm = slices(experiment).filter(|slice| slice["arm"] == arm);
-    let counts = of_arm.map(|slice| slice["observation"]["metrics"]["irqs-per-request"].as_f64().unwrap());
+    // The emulator can be so slow that the counters of a slice are read too late. They are then absent.
+    let counts = of_arm.filter_map(|slice| slice["observation"]["metrics"]["irqs-per-request"].as_f64());
     let counts: Vec<f64> = counts.collect();
     assert!(!counts.is_empty(), "{experiment:#}");
     counts.iter().sum::<f64>() / counts.len() as f64
@@ -116,10 +117,14 @@ fn threaded_busy_polling_avoids_almost_all_interrupts() {
 fn a_search_in_a_guest_ends_with_an_answer_that_is_not_a_measurement() {
     let Some(kernel) = lean() else { return };
     let options =
-        ["--goal", "least irqs-per-request", "--budget", "40s", "--seed", "1", "--result", "/dev/null", "--json"];
+        ["--goal", "least irqs-per-request", "--budget", "60s", "--seed", "1", "--result", "/dev/null", "--json"];
     let ran = quell(&[&["tune", "--experiment", "vm", "--kernel", &kernel][..], &options].concat());
     if ran.status.code() == Some(4) && text(&ran.stderr).contains("the load has changed") {
         skip(Lacks::Machine, "the host delayed the emulator, so the rate of the closed loop changed");
+        return;
+    }
+    if ran.status.code() == Some(3) && text(&ran.stderr).contains("the budget was spent") {
+        skip(Lacks::Machine, "the host delayed the emulator, so the slices took longer than planned");
         return;
     }
     assert!(ran.status.success(), "{}", text(&ran.stderr));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell_experiment::{Criterion, Goal};
 use quell_stats::LatencyHistogram;
 
+use super::judge::{BESIDE, PrintedFigures};
 use crate::counters::{CpuUse, TrialCounters};
 
 /// Unit of work by which costs are divided.
@@ -164,6 +165,17 @@ pub fn goal_of(name: &str) -> Goal {
     if is_rate { Goal::Highest } else { Goal::Lowest }
 }
 
+/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
+/// counts of its requests.
+pub(super) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
+    let work = if figures.contains_key(PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
+    let counts = [PRINTED_REQUESTS, PRINTED_ERRORS];
+    let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));
+    let printed = figures.keys().filter(|name| !is_count(name));
+    let of_judge = |name: &String| Criterion::Metric { name: name.clone(), goal: goal_of(name) };
+    std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,5 +252,14 @@ mod tests {
         for cost in ["p99", "latency_ms", "errors", "requests"] {
             assert_eq!(goal_of(cost), Goal::Lowest, "{cost}");
         }
+    }
+
+    #[test]
+    fn figures_of_judges_are_compared_except_for_counts_of_their_requests() {
+        let names = ["p99-us", "requests", "errors", "beside p99-us", "beside requests", "beside errors"];
+        let printed = PrintedFigures::from(names.map(|name| (name.to_owned(), 1.0)));
+        let metric = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
+        let compared = ["cpu-us-per-request", "beside p99-us", "p99-us"].map(metric);
+        assert_eq!(criteria_of_judge(&printed), compared);
     }
 }

@@ -35,7 +35,7 @@ use crate::vm::GuestFacts;
 use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use figures::Work;
-use judge::{BESIDE, Judge, JudgeError, Judges, PrintedFigures};
+use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 use quell_load::OfferedLoad;
 
@@ -390,7 +390,7 @@ pub fn run_programs(
         false => request.judges.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
     };
     let offered = request.clients.as_ref().map(RemoteClients::offered_load);
-    let criteria = offered.map_or_else(|| criteria_of_judge(&judged), criteria);
+    let criteria = offered.map_or_else(|| figures::criteria_of_judge(&judged), criteria);
     let design = design(&request.modes, criteria, request.timing, 1);
     design.check()?;
     let (load, clients) = (request.load.as_deref(), request.clients.as_ref());
@@ -427,7 +427,7 @@ pub fn run_command(
     let mut subject = StartedCommand::new(runner, request.judges.clone(), stopped).with_client(client);
     let reference = request.modes.first().copied().unwrap_or_default();
     let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
-    let criteria = load.map_or_else(|| criteria_of_judge(&printed), criteria);
+    let criteria = load.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
     let design = design(&request.modes, criteria, request.timing, 1);
     // The budget must suffice for enough slices, including the time to start and stop the command. A published
     // experiment has many parts, so a part on a busy machine rather has too few slices for an interval.
@@ -447,17 +447,6 @@ pub fn run_command(
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
     result.experiments.push(finished_experiment(finished, load, rate_per_s)?);
     Ok(result)
-}
-
-/// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
-/// counts of its requests.
-fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
-    let work = if figures.contains_key(figures::PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
-    let counts = [figures::PRINTED_REQUESTS, figures::PRINTED_ERRORS];
-    let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));
-    let printed = figures.keys().filter(|name| !is_count(name));
-    let of_judge = |name: &String| Criterion::Metric { name: name.clone(), goal: figures::goal_of(name) };
-    std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect()
 }
 
 /// Returns the design of one of `parts` experiments, which share the error probability.
@@ -596,19 +585,5 @@ impl ProgramsFacts {
             beside: words_of(judges.beside.as_ref()),
             clients: clients.map(|clients| clients.facts().clone()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_of_judges_are_compared_except_for_counts_of_their_requests() {
-        let names = ["p99-us", "requests", "errors", "beside p99-us", "beside requests", "beside errors"];
-        let printed = PrintedFigures::from(names.map(|name| (name.to_owned(), 1.0)));
-        let metric = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
-        let compared = ["cpu-us-per-request", "beside p99-us", "p99-us"].map(metric);
-        assert_eq!(criteria_of_judge(&printed), compared);
     }
 }
