@@ -27,6 +27,7 @@ static DEEP_IDLE: Rule = Rule {
                   costs power.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: deep_idle,
 };
 
@@ -124,6 +125,7 @@ static GOVERNOR: Rule = Rule {
                   `performance`, which costs power.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: governor,
 };
 
@@ -175,6 +177,7 @@ static SIBLING: Rule = Rule {
                   for each spinning thread.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: sibling,
 };
 

@@ -22,6 +22,7 @@ static HALF: Rule = Rule {
                   suspension. Fix: set the other, or clear both.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: half,
 };
 
@@ -59,6 +60,7 @@ static WITHOUT_EFFECT: Rule = Rule {
                   includes them. Fix: see the other findings about the queue, or increase defer-hard-irqs.",
     needs_two: true,
     judges_settings: true,
+    stalls: false,
     examine: without_effect,
 };
 
@@ -107,6 +109,7 @@ static FLUSH_TOO_SHORT: Rule = Rule {
                   their timer is not armed with gro-flush-timeout. Fix: a longer gro-flush-timeout.",
     needs_two: true,
     judges_settings: false,
+    stalls: false,
     examine: flush_too_short,
 };
 
@@ -148,6 +151,7 @@ static SYSFS: Rule = Rule {
                   and tuned profiles that write the files. Without such scripts no fix is needed.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: sysfs,
 };
 
@@ -186,6 +190,7 @@ static FORGETFUL: Rule = Rule {
                   again whenever the link comes up.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: forgetful,
 };
 
@@ -244,6 +249,7 @@ static MODERATION: Rule = Rule {
                   busy-polled. Only a note: measure both with `quell bench`. Fix: a fixed delay.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: moderation,
 };
 

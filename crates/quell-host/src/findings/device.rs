@@ -19,6 +19,7 @@ static GRO_OFF: Rule = Rule {
                   on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: gro_off,
 };
 
@@ -50,6 +51,7 @@ static TSO: Rule = Rule {
                   connections-without-napi. Fix: disable TSO and GSO on the peer.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: tso,
 };
 
@@ -79,6 +81,7 @@ static RPS: Rule = Rule {
                   on it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: rps,
 };
 
@@ -111,6 +114,7 @@ static SMALL_RING: Rule = Rule {
                   Fix: more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: small_ring,
 };
 

@@ -19,6 +19,7 @@ static SYSTEM_WIDE: Rule = Rule {
                   that should poll. tuned's profile network-latency sets both.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: system_wide,
 };
 

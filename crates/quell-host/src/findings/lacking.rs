@@ -22,6 +22,7 @@ static KERNEL: Rule = Rule {
                   newer kernel.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: kernel,
 };
 
@@ -51,6 +52,7 @@ static DRIVER: Rule = Rule {
                   NAPI instances. The only fix is a driver that supports it.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: driver,
 };
 
@@ -88,6 +90,7 @@ static PRIVILEGE: Rule = Rule {
                   Fix: run as root or with the named capability.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: privilege,
 };
 

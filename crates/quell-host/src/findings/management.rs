@@ -22,6 +22,7 @@ static SESSION: Rule = Rule {
                   timeout.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: session,
 };
 

@@ -83,6 +83,8 @@ pub struct Rule {
     pub needs_two: bool,
     /// Whether the rule judges by counters whether the present settings work. It says nothing about planned settings.
     judges_settings: bool,
+    /// Whether a serious finding means that packets of the program stall. Commands refuse to set what causes it.
+    stalls: bool,
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
@@ -210,6 +212,12 @@ impl Finding {
     #[must_use]
     pub fn is_about_queues(&self) -> bool {
         !self.nodes.iter().any(|node| matches!(node, Node::Epoll { .. }))
+    }
+
+    /// Whether the program would stall with these settings. Commands refuse to set them.
+    #[must_use]
+    pub fn predicts_stall(&self) -> bool {
+        self.severity == Severity::Serious && rule(self.id).is_some_and(|rule| rule.stalls)
     }
 }
 

@@ -26,6 +26,7 @@ static SERVICES: Rule = Rule {
                   the service.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: services,
 };
 
@@ -137,6 +138,7 @@ static FILES: Rule = Rule {
                   files call are not examined. Fix: remove the settings, or put them into the profile of `quell apply`.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: files,
 };
 

@@ -24,6 +24,7 @@ static FLOATING: Rule = Rule {
                   if the epoll busy-polls, otherwise a note. Fix: pin it to the CPU of its queue's interrupt.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: floating,
 };
 
@@ -71,6 +72,7 @@ static APART: Rule = Rule {
                   example on two threads of a core. Fix: move the interrupt to the worker's CPU.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: apart,
 };
 
@@ -128,6 +130,7 @@ static OTHER_NODE: Rule = Rule {
                   device's node.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: other_node,
 };
 
@@ -190,6 +193,7 @@ static BUSY_THREAD: Rule = Rule {
                   that CPU.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: busy_thread,
 };
 

@@ -25,6 +25,7 @@ static WITHOUT_NAPI: Rule = Rule {
                   GRO is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: without_napi,
 };
 
@@ -76,6 +77,7 @@ static SPINS: Rule = Rule {
                   with epoll_pwait2.",
     needs_two: true,
     judges_settings: false,
+    stalls: false,
     examine: spins,
 };
 
@@ -122,6 +124,7 @@ static SMALL_BUDGET: Rule = Rule {
                   needs no privilege.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: small_budget,
 };
 
@@ -159,6 +162,7 @@ static NO_SUSPENSION_THERE: Rule = Rule {
                   otherwise a warning.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: no_suspension_there,
 };
 
@@ -220,6 +224,7 @@ static LONG_FLUSH: Rule = Rule {
                   so the program never stops polling, or a shorter gro-flush-timeout.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: long_flush,
 };
 
@@ -266,6 +271,7 @@ static EMPTY_POLLS: Rule = Rule {
                   longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
     needs_two: true,
     judges_settings: true,
+    stalls: false,
     examine: empty_polls,
 };
 

@@ -29,6 +29,7 @@ static STALLED: Rule = Rule {
                   fix is a program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
     judges_settings: true,
+    stalls: false,
     examine: stalled,
 };
 
@@ -103,6 +104,7 @@ static DROPS: Rule = Rule {
                   queue.",
     needs_two: true,
     judges_settings: false,
+    stalls: false,
     examine: drops,
 };
 
@@ -140,6 +142,7 @@ static REPLACED: Rule = Rule {
                   note. Fix: set the queues again with the original commands.",
     needs_two: true,
     judges_settings: false,
+    stalls: false,
     examine: replaced,
 };
 

@@ -29,6 +29,7 @@ static MIXED: Rule = Rule {
                   (memcached -N).",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: mixed,
 };
 
@@ -68,6 +69,7 @@ static SHARED_QUEUE: Rule = Rule {
                   worker.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: shared_queue,
 };
 
@@ -116,6 +118,7 @@ static SHARED_EPOLL: Rule = Rule {
                   sockets are on several queues. Fix: several processes, or a program with one epoll per thread.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: shared_epoll,
 };
 
@@ -148,6 +151,7 @@ static REUSEPORT: Rule = Rule {
                   also checks the interface (SKF_AD_IFINDEX).",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: reuseport,
 };
 
@@ -196,6 +200,7 @@ static BATCH: Rule = Rule {
                   program, fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     judges_settings: false,
+    stalls: false,
     examine: batch,
 };
 
@@ -262,6 +267,7 @@ static LEASED: Rule = Rule {
                   the profile or the mode.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: leased,
 };
 

@@ -37,6 +37,7 @@ static READY_FILE: Rule = Rule {
                   the file, or watch it in a separate epoll.",
     needs_two: false,
     judges_settings: false,
+    stalls: true,
     examine: ready_file,
 };
 
@@ -115,6 +116,7 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
                   both, defer-hard-irqs to 100 and gro-flush-timeout to at least 20 µs.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: suspension_without_deferral,
 };
 
@@ -151,6 +153,7 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
                   the time that the program needs for one batch of events; the published measurements used 20 ms.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: suspend_timeout_too_short,
 };
 
@@ -182,6 +185,7 @@ static NOBODY_PREFERS: Rule = Rule {
                   set the epoll's parameter (quell attach; ioctl EPIOCSPARAMS), or set irq-suspend-timeout to 0.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: nobody_prefers,
 };
 
@@ -223,6 +227,7 @@ static NESTED_EPOLL: Rule = Rule {
                   with a queue. Fix: wait on the inner epoll.",
     needs_two: false,
     judges_settings: false,
+    stalls: false,
     examine: nested_epoll,
 };
 
@@ -259,6 +264,7 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
                   polls.",
     needs_two: true,
     judges_settings: true,
+    stalls: false,
     examine: suspension_without_effect,
 };
 

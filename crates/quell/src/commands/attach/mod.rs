@@ -23,7 +23,7 @@ use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
     ready_files,
 };
-use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
+use quell_host::findings::Finding;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
@@ -265,9 +265,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
 
 /// Refuses a plan under which a ready file stalls the queues.
 fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
-    let stalls =
-        |finding: &&Finding| finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious;
-    let Some(finding) = report.findings.iter().find(stalls) else { return Ok(()) };
+    let Some(finding) = report.findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
     let Finding { id, title, seen, why, .. } = finding;
     Err(Failure::new(
         Exit::VerifyFailed,

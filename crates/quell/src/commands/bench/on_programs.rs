@@ -13,7 +13,7 @@ use quell_bench::experiment::{
 };
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::{AttachPlan, TargetError, Targets, ready_files};
-use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
+use quell_host::findings::Finding;
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
 use quell_linux::process::{Output, Spawn};
@@ -227,8 +227,7 @@ pub(in crate::commands) fn stall(preview: &Preview) -> Option<Finding> {
     let mut findings = consequences(&preview.snapshot, None, suspending);
     let suspects = ready_files::suspects(&preview.snapshot, &findings);
     ready_files::judge(&mut findings, &ready_files::stay_ready(suspects, LOOK_AGAIN));
-    let stalls = |finding: &Finding| finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious;
-    findings.into_iter().find(stalls)
+    findings.into_iter().find(Finding::predicts_stall)
 }
 
 /// Describes the planned changes and the affected programs.
