@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The members of kernel structures that the sampler reads. The loader relocates every access to the running kernel's
+ * The members of kernel structures that the programs read. The loader relocates every access to the running kernel's
  * layout (CO-RE), so neither the order nor the missing members matter.
  */
 #ifndef QUELL_KERNEL_H
@@ -19,6 +19,8 @@ typedef __u32 __wsum;
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };
 /* linux/sched.h; unchanged since 2.6. */
 enum { PF_KTHREAD = 0x00200000 };
+
+enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -52,6 +54,63 @@ struct napi_struct {
 	__u32 defer_hard_irqs;
 };
 
+struct inode {
+	unsigned long i_ino;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct socket {
+	struct file *file;
+};
+
+struct bpf_prog_aux {
+	__u32 id;
+};
+
+struct sock_fprog_kern {
+	__u16 len;
+	void *filter;
+};
+
+struct bpf_prog {
+	enum bpf_prog_type type;
+	struct bpf_prog_aux *aux;
+	struct sock_fprog_kern *orig_prog;
+};
+
+struct sock_reuseport {
+	struct bpf_prog *prog;
+};
+
+struct sock_common {
+	volatile unsigned char skc_state;
+};
+
+struct sock {
+	struct socket *sk_socket;
+	struct sock_reuseport *sk_reuseport_cb;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
 #pragma clang attribute pop
+
+/* Contexts of iterators: each member takes 8 bytes, in this order (include/linux/bpf.h, DEFINE_BPF_ITER_FUNC). */
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
+struct bpf_iter__udp {
+	struct bpf_iter_meta *meta;
+	struct udp_sock *udp_sk;
+};
 
 #endif

@@ -1,6 +1,6 @@
 //! Samples the polls of NAPI instances in the kernel: who polls, how many packets, how long the packets can have waited
 //! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; everything else is
-//! pure. It only observes.
+//! pure. [`group_programs`] lists the programs of reuseport groups. The crate only observes.
 //!
 //! The programs are C with CO-RE, the language of this field. Their object is committed, so that a build needs no clang
 //! (`make bpf` rebuilds it, `make lint` compares). `aya` loads it: unlike `libbpf-rs` it needs no C library (libelf,
@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod reuseport;
 mod sampler;
 mod wait;
 
 pub use counters::{PollCounters, PollsByPoller, QueueSample};
+pub use reuseport::{GroupProgram, GroupPrograms, group_programs};
 pub use sampler::{Sampler, SamplerError, Unsampled};
 pub use wait::{STALLED_NS, WaitBounds};

@@ -70,7 +70,7 @@ pub enum Unsampled {
 }
 
 impl SamplerError {
-    fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
+    pub(crate) fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
         let causes: Vec<&(dyn Error + 'static)> =
             std::iter::successors(Some(error), |error| (*error).source()).collect();
         let denied = causes.iter().find_map(|cause| {

@@ -1,13 +1,19 @@
 //! The `bpf(2)` commands that Quell uses, each with the prefix of `union bpf_attr` that it reads (`linux/bpf.h`). A BPF
 //! object exists as long as its file descriptor is open.
 
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 use crate::Ifindex;
 
 const PROG_LOAD: libc::c_int = 5;
+const OBJ_PIN: libc::c_int = 6;
+const OBJ_GET: libc::c_int = 7;
+const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const LINK_CREATE: libc::c_int = 28;
 
 const PROG_TYPE_XDP: u32 = 6;
@@ -120,6 +126,39 @@ pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Res
     };
     // SAFETY: the command reads only `attr` and returns a new file descriptor.
     unsafe { bpf_fd(LINK_CREATE, &attr) }
+}
+
+#[repr(C)]
+struct ObjAttr {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
+/// Opens a loaded program by its ID.
+pub(crate) fn open_program(id: u32) -> io::Result<OwnedFd> {
+    // The kernel requires zeros after the ID, also in the members of other commands.
+    let attr: [u32; 3] = [id, 0, 0];
+    // SAFETY: the command reads only `attr` and returns a new file descriptor.
+    unsafe { bpf_fd(PROG_GET_FD_BY_ID, &attr) }
+}
+
+/// Pins a program as a new file of a BPF file system.
+pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let bpf_fd = program.as_raw_fd().cast_unsigned();
+    let attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd, file_flags: 0 };
+    // SAFETY: the command reads `attr` and the string behind its pointer, which ends with a zero byte.
+    unsafe { bpf(OBJ_PIN, &attr) }.map(drop)
+}
+
+/// Opens a pinned program.
+pub(crate) fn open_pinned_program(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };
+    // SAFETY: the command reads `attr` and the string behind its pointer, which ends with a zero byte, and returns a
+    // new file descriptor.
+    unsafe { bpf_fd(OBJ_GET, &attr) }
 }
 
 /// Calls `bpf(2)`.

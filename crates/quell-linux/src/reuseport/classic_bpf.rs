@@ -14,6 +14,8 @@ enum Ancillary {
     FlowHash = libc::SKF_AD_RXHASH,
 }
 
+/// First instruction: loads a constant that nothing uses. Quell recognizes its own filters by it.
+pub(super) const MARK: (u16, u32) = ((libc::BPF_LD | libc::BPF_IMM) as u16, u32::from_be_bytes(*b"QUEL"));
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const LOAD_SLOT: u16 = (libc::BPF_LD | libc::BPF_MEM) as u16;
 const LOAD_SLOT_TO_X: u16 = (libc::BPF_LDX | libc::BPF_MEM) as u16;
@@ -38,6 +40,7 @@ const START: u32 = 1;
 /// Compiles a program that returns [`QueueSteering::index`] for a packet.
 pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     let mut asm = Assembler::default();
+    asm.push(MARK.0, MARK.1);
     asm.load(Ancillary::Ifindex);
     let mut to_spread = Vec::new();
     for seen in steering.interfaces() {
@@ -140,6 +143,7 @@ mod tests {
             let libc::sock_filter { code, jf, k, .. } = program[at];
             at += 1;
             match code {
+                code if (code, k) == MARK => a = k,
                 LOAD_WORD => a = ancillary(k),
                 LOAD_SLOT => a = slots[k as usize].unwrap(),
                 LOAD_SLOT_TO_X => x = slots[k as usize].unwrap(),

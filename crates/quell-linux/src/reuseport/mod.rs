@@ -1,17 +1,42 @@
 //! The filter of a reuseport group (`net/core/sock_reuseport.c`). It is attached or detached through any socket of the
 //! group, or a duplicate of it. It selects sockets by [`QueueSteering`]. Callers decide which groups get a filter.
 //!
-//! The kernel does not report whether a group has a filter, does not return it, and cannot restore a replaced filter.
+//! No system call reports the filter of a group; `quell-sampler` reads it with a BPF iterator.
 
 mod classic_bpf;
+mod ebpf;
 mod steering;
 
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use serde::{Deserialize, Serialize};
+
 use thiserror::Error;
 
+pub use ebpf::EbpfFilter;
 pub use steering::{InvalidSteering, QueueSteering, SeenQueues};
+
+/// Instruction of a classic BPF program (`struct sock_filter`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ClassicInstruction {
+    /// Operation.
+    pub code: u16,
+    /// Instructions to skip if the condition is true.
+    pub jt: u8,
+    /// Instructions to skip if the condition is false.
+    pub jf: u8,
+    /// Operand.
+    pub k: u32,
+}
+
+/// Whether [`attach`] assembled this program.
+#[must_use]
+pub fn is_quells(program: &[ClassicInstruction]) -> bool {
+    program.first().is_some_and(|first| (first.code, first.k) == classic_bpf::MARK)
+}
 
 /// Why the filter of a group could not be changed.
 #[derive(Debug, Error)]
@@ -61,24 +86,44 @@ pub enum Detachment {
 /// # Errors
 /// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), ReuseportError> {
-    let program = classic_bpf::assemble(steering);
-    let header = libc::sock_fprog {
-        // The length fits, because the constructor of `QueueSteering` rejects rules with too long a program.
-        len: program.len() as libc::c_ushort,
-        filter: program.as_ptr().cast_mut(),
+    set_classic(socket, &classic_bpf::assemble(steering))
+}
+
+/// Attaches a classic BPF program to the group of this socket and replaces any other filter.
+///
+/// # Errors
+/// [`ReuseportError`]; the group then keeps its previous filter.
+pub fn attach_classic(socket: impl AsFd, program: &[ClassicInstruction]) -> Result<(), ReuseportError> {
+    let instruction = |&ClassicInstruction { code, jt, jf, k }: &_| libc::sock_filter { code, jt, jf, k };
+    set_classic(socket, &program.iter().map(instruction).collect::<Vec<_>>())
+}
+
+/// Attaches an eBPF program to the group of this socket and replaces any other filter (`SO_ATTACH_REUSEPORT_EBPF`).
+///
+/// # Errors
+/// [`ReuseportError`]; the group then keeps its previous filter.
+pub fn attach_ebpf(socket: impl AsFd, program: &EbpfFilter) -> Result<(), ReuseportError> {
+    set(socket, libc::SO_ATTACH_REUSEPORT_EBPF, "SO_ATTACH_REUSEPORT_EBPF", &program.as_raw_fd())
+}
+
+fn set_classic(socket: impl AsFd, program: &[libc::sock_filter]) -> Result<(), ReuseportError> {
+    const OPTION: &str = "SO_ATTACH_REUSEPORT_CBPF";
+    let too_long = |_| ReuseportError::Refused {
+        action: "setting",
+        option: OPTION,
+        source: io::Error::from_raw_os_error(libc::EINVAL),
     };
-    // SAFETY: the kernel reads one `struct sock_fprog` and copies `len` instructions, which is the length of the
-    // vector.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const header).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if result < 0 { Err(refusal("setting", "SO_ATTACH_REUSEPORT_CBPF")) } else { Ok(()) }
+    let len = libc::c_ushort::try_from(program.len()).map_err(too_long)?;
+    let header = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    set(socket, libc::SO_ATTACH_REUSEPORT_CBPF, OPTION, &header)
+}
+
+fn set<T>(socket: impl AsFd, number: libc::c_int, option: &'static str, value: &T) -> Result<(), ReuseportError> {
+    let (value, size) = (std::ptr::from_ref(value).cast::<c_void>(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel reads `size` bytes, which are one `T`. If `T` is a `struct sock_fprog`, it also copies `len`
+    // instructions, which is the length of the slice that `set_classic` borrows.
+    let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), libc::SOL_SOCKET, number, value, size) };
+    if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
 }
 
 /// Detaches the filter from the group of this socket, regardless of the program that attached it
@@ -88,23 +133,13 @@ pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), Reusepo
 /// [`ReuseportError`].
 pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     let ignored: libc::c_int = 0;
-    // SAFETY: the kernel reads one `int` from the pointer.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_DETACH_REUSEPORT_BPF,
-            (&raw const ignored).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        return Ok(Detachment::Detached);
+    match set(socket, libc::SO_DETACH_REUSEPORT_BPF, "SO_DETACH_REUSEPORT_BPF", &ignored) {
+        Ok(()) => Ok(Detachment::Detached),
+        Err(ReuseportError::Refused { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
+            Ok(Detachment::WasAbsent)
+        }
+        Err(error) => Err(error),
     }
-    if io::Error::last_os_error().raw_os_error() == Some(libc::ENOENT) {
-        return Ok(Detachment::WasAbsent);
-    }
-    Err(refusal("setting", "SO_DETACH_REUSEPORT_BPF"))
 }
 
 /// Converts `errno` of the failed call to an error.
