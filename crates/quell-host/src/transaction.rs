@@ -24,7 +24,7 @@ use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
     ChangeOutcome, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
-    RecordedChange, TargetProgram, UndoOutcome, Watchdog,
+    RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
@@ -339,25 +339,30 @@ impl Transaction {
     pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
         let _span = error_span!("steer", group = %steering.group.key).entered();
         debug!(sockets = steering.group.members.len(), to = ?steering.filter, "requested change");
-        let put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
+        let mut put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
         let over = self.filters_over_with(&put_on);
+        let forgotten: Vec<ReuseportFilter> =
+            over.iter().filter(|(_, earlier)| !put_on.inherit(earlier)).map(|(_, earlier)| earlier.clone()).collect();
         let seq = self.intend(RecordedChange::ReuseportFilter(put_on.change().clone()))?;
         answered(put_on.make(&self.proc, steering))?;
         self.done(seq, ChangeOutcome::Made)?;
-        for earlier in over {
+        forgotten.iter().for_each(reuseport::forget);
+        for (earlier, _) in over {
             debug!(seq = earlier, "the filter replaces an earlier one");
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
         Ok(())
     }
 
-    fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<u32> {
+    fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
         let pending = self.history().into_iter().flat_map(History::pending);
-        let over = pending.filter(|(_, entry)| match &entry.change {
-            RecordedChange::ReuseportFilter(earlier) => put_on.takes_the_place_of(earlier),
-            _ => false,
+        let over = pending.filter_map(|(seq, entry)| match &entry.change {
+            RecordedChange::ReuseportFilter(earlier) if put_on.takes_the_place_of(earlier) => {
+                Some((seq, earlier.clone()))
+            }
+            _ => None,
         });
-        over.map(|(seq, _)| seq).collect()
+        over.collect()
     }
 
     /// Binds a thread to the CPUs of its queue. Records nothing and returns false if its affinity is already right.

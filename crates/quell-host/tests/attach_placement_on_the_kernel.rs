@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Wanted, decide};
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
-use quell_host::steer::{CannotSteer, SteerVerdict};
+use quell_host::steer::{CannotSteer, SteerRequest, SteerVerdict};
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};
 use quell_test_support::lab::{ARRIVES_WITHIN, SERVER, go_on, no_keeper};
@@ -44,12 +44,12 @@ impl Placing {
         let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
         let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
         let snapshot = observe().unwrap();
-        let groups = decide(&snapshot, &targets.pids(), &[]).unwrap();
+        let groups = decide(&snapshot, &targets.pids(), &SteerRequest::default()).unwrap();
         let planned = plan(&snapshot, None, &targets.pids(), &request);
         let mut attachment =
             Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper).unwrap();
         attachment.make(&planned, &mut go_on).unwrap();
-        let placement = Placement::new(Wanted { steer: Some(Vec::new()), pin });
+        let placement = Placement::new(Wanted { steer: Some(SteerRequest::default()), pin });
         Some(Self { steered, attachment, groups, placement, _journal: journal })
     }
 

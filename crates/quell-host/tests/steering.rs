@@ -9,11 +9,12 @@ use std::net::IpAddr;
 
 use quell_host::snapshot::{Protocol, Snapshot};
 use quell_host::steer::{
-    Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, SteerVerdict, Steering,
-    Surroundings, WhyLeftOut, groups, plan, verify,
+    Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, SteerRequest, SteerVerdict,
+    Steering, Surroundings, WhyLeftOut, groups, plan, verify,
 };
-use quell_linux::reuseport::SeenQueues;
+use quell_linux::reuseport::{ClassicInstruction, SeenQueues};
 use quell_linux::{Ifindex, Pid};
+use quell_sampler::GroupProgram;
 use serde_json::{Value, json};
 use snapshots::{healthy, set, snapshot};
 
@@ -56,6 +57,7 @@ impl Host {
             uid: UID,
         };
         self.surroundings.sockets.push(GroupSocket { key, inode });
+        self.has_program(&GroupProgram::Absent);
     }
 
     /// A device like `eth0`, with these values replaced.
@@ -86,8 +88,18 @@ impl Host {
     }
 
     fn plan(&self) -> Result<Steering, CannotSteer> {
+        self.plan_on_request(&SteerRequest::default())
+    }
+
+    fn plan_on_request(&self, request: &SteerRequest) -> Result<Steering, CannotSteer> {
         let [group] = &self.groups()[..] else { panic!("one group") };
-        plan(group, &self.snapshot(), &self.surroundings, &[])
+        plan(group, &self.snapshot(), &self.surroundings, request)
+    }
+
+    /// All groups have this program.
+    fn has_program(&mut self, program: &GroupProgram) {
+        let inodes = self.surroundings.sockets.iter().map(|socket| (socket.inode, program.clone()));
+        self.surroundings.programs.set(NAMESPACE, Ok(inodes.collect()));
     }
 
     fn interfaces(&self) -> Vec<(u32, u32, u32)> {
@@ -153,7 +165,7 @@ fn sockets_bound_to_a_device_form_a_group_with_the_queues_of_that_device() {
     let of_each: Vec<_> = host
         .groups()
         .iter()
-        .map(|group| plan(group, &host.snapshot(), &host.surroundings, &[]).unwrap())
+        .map(|group| plan(group, &host.snapshot(), &host.surroundings, &SteerRequest::default()).unwrap())
         .map(|steering| (steering.group.key.bound_to.unwrap().get(), steering.filter.interfaces().to_vec()))
         .collect();
     let seen = |ifindex| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first: 0, queues: 2 };
@@ -219,6 +231,73 @@ fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_reported() {
     let notes = host.plan().unwrap().notes;
     assert!(matches!(&notes[0], Note::SharedSocket { inode: 202, workers } if workers.len() == 2), "{notes:?}");
     assert!(matches!(&notes[1], Note::SeveralSockets { worker, sockets: 2 } if worker.epoll_fd == 5), "{notes:?}");
+}
+
+/// Each present program, with the steering of a server that has it, and the same if replacing was requested.
+#[test]
+fn a_filter_of_the_server_is_replaced_only_on_request() {
+    let code = vec![ClassicInstruction { code: 6, jt: 0, jf: 0, k: 1 }];
+    let replacing = SteerRequest { replace_filter: true, ..SteerRequest::default() };
+    let mut host = Host::listening_at("0.0.0.0:80");
+    for program in [GroupProgram::Absent, GroupProgram::Quells] {
+        host.has_program(&program);
+        for request in [&SteerRequest::default(), &replacing] {
+            let steering = host.plan_on_request(request).unwrap();
+            assert_eq!((steering.notes, steering.replaces), (vec![], None), "{program:?}");
+        }
+    }
+    for (program, refusal, note) in [
+        (
+            GroupProgram::Classic(Some(code)),
+            "the server has its own filter (classic BPF of 1 instruction); --replace-filter replaces it until",
+            "replaces the server's own filter (classic BPF of 1 instruction); undo attaches it again",
+        ),
+        (
+            GroupProgram::Classic(None),
+            "the server has its own filter (classic BPF); --replace-filter replaces it for good, because",
+            "replaces the server's own filter (classic BPF) for good: its instructions cannot be read",
+        ),
+        (
+            GroupProgram::Ebpf(42),
+            "the server has its own filter (eBPF program 42); --replace-filter replaces it until",
+            "replaces the server's own filter (eBPF program 42); undo attaches it again",
+        ),
+    ] {
+        host.has_program(&program);
+        let refused = host.plan().unwrap_err();
+        assert!(matches!(refused, CannotSteer::OwnFilter { .. }) && refused.to_string().contains(refusal), "{refused}");
+        let steering = host.plan_on_request(&replacing).unwrap();
+        assert_eq!(steering.replaces.unwrap().program, program);
+        assert_eq!(steering.notes.iter().map(ToString::to_string).collect::<Vec<_>>(), [note]);
+    }
+}
+
+#[test]
+fn a_filter_that_cannot_be_read_is_unknown() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    host.surroundings.programs.set(NAMESPACE, Err("the kernel needs CONFIG_DEBUG_INFO_BTF".to_owned()));
+    let notes = host.plan().unwrap().notes;
+    assert!(matches!(&notes[..], [Note::FilterUnknown { .. }]), "{notes:?}");
+    host.surroundings.programs.set(NAMESPACE, Ok([].into()));
+    assert!(matches!(&host.plan().unwrap().notes[..], [Note::FilterUnknown { .. }]), "no socket was listed");
+}
+
+#[test]
+fn datagrams_are_steered_only_on_request() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    for socket in host.snapshot["sockets"].as_array_mut().unwrap().iter_mut().filter(|one| one["local"] == "0.0.0.0:80")
+    {
+        socket["protocol"] = json!("udp");
+    }
+    host.surroundings.sockets.iter_mut().for_each(|socket| socket.key.protocol = Protocol::Udp);
+    assert!(matches!(host.plan(), Err(CannotSteer::Udp { .. })));
+    let request = SteerRequest { udp: true, ..SteerRequest::default() };
+    assert_eq!(host.plan_on_request(&request).unwrap().notes, [Note::FlowsMove]);
+    host.has_program(&GroupProgram::Ebpf(7));
+    assert!(
+        matches!(host.plan_on_request(&request), Err(CannotSteer::OwnFilter { .. })),
+        "a filter needs its own option"
+    );
 }
 
 /// A connection to the server from this host.

@@ -55,10 +55,8 @@ pub fn group_programs(sys: &Path, namespace: &Namespace) -> Result<GroupPrograms
         EbpfLoader::new().btf(Some(&btf)).load(OBJECT).map_err(|error| new("loading the iterators", &error))?;
     let mut programs = GroupPrograms::new();
     for (name, sockets) in ITERATORS {
-        let missing = || SamplerError::Refused {
-            action: "reading the compiled object",
-            said: format!("it has no {name}"),
-        };
+        let missing =
+            || SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") };
         let link = (|| {
             let program: &mut Iter = object.program_mut(name)?.try_into().ok()?;
             Some(program.load(sockets, &btf).and_then(|()| {

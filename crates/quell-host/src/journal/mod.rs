@@ -21,8 +21,8 @@ pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use record::{
     ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, RecordedChange,
-    ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram, ThreadAffinity, UndoOutcome,
-    Watchdog,
+    ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram, ThreadAffinity,
+    UndoOutcome, Watchdog,
 };
 pub use store::{Journal, OwnedJournal};
 pub use trust::Untrusted;

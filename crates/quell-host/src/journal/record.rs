@@ -5,12 +5,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
+use quell_linux::reuseport::ClassicInstruction;
 use quell_linux::{CpuList, Ifindex};
 use quell_mode::{EpollParams, PartialNapiSettings};
 
@@ -253,8 +255,7 @@ pub struct LaunchedEpolls {
     pub new: EpollParams,
 }
 
-/// A filter that selects the socket of a reuseport group. An earlier filter of the group is lost, because the kernel
-/// does not report it.
+/// A filter that selects the socket of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReuseportFilter {
@@ -266,6 +267,24 @@ pub struct ReuseportFilter {
     pub local: SocketAddr,
     /// Socket inodes. Sockets that joined the group later have the filter too.
     pub sockets: Vec<u64>,
+    /// Filter of the server to attach again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<ReplacedFilter>,
+}
+
+/// A filter of the server that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ReplacedFilter {
+    /// Classic BPF.
+    Classic(Vec<ClassicInstruction>),
+    /// An eBPF program.
+    Pinned {
+        /// ID of the program.
+        id: u32,
+        /// File of the BPF file system that keeps it loaded.
+        path: PathBuf,
+    },
 }
 
 /// A change of busy polling of sockets of one process.

@@ -95,6 +95,24 @@ pub enum SettingsError {
         /// Address of the group.
         group: String,
     },
+    /// The server's own filter could not be kept for undo.
+    #[error("{group}: could not keep the server's own filter: {source}; nothing was changed")]
+    FilterNotKept {
+        /// Address of the group.
+        group: String,
+        /// Error returned by the system call.
+        source: std::io::Error,
+    },
+    /// The server's own filter, kept for undo, is gone.
+    #[error("{group}: could not attach the server's own filter again: {path}: {source}")]
+    FilterGone {
+        /// Address of the group.
+        group: String,
+        /// File that kept it.
+        path: String,
+        /// Error returned by the system call.
+        source: std::io::Error,
+    },
     /// The busy polling of an io_uring could not be set.
     #[error(transparent)]
     Ring(#[from] RingPollingError),

@@ -8,12 +8,12 @@
 //! - [`pins`] finds the CPU for each worker.
 //! - [`Shown`] detects whether a new decision is needed.
 //!
-//! The kernel does not report the existing filter of a group. Such a filter is replaced, and it is not restored when
-//! Quell's filter is detached.
+//! A filter of the server itself is replaced only on request. Undo attaches it again.
 
 mod groups;
 mod pin;
 mod plan;
+mod programs;
 mod queues;
 mod shown;
 mod surroundings;
@@ -22,6 +22,8 @@ mod verify;
 pub use groups::{Group, GroupKey, Member, SteerWorker, groups};
 pub use pin::{NotPinned, Pin, Pins, WhyNotPinned, pins};
 pub use plan::{CannotSteer, Note, Steering, plan};
+pub(crate) use programs::reason;
+pub use programs::{KnownPrograms, PresentFilter, ServersFilter, SteerRequest};
 pub use queues::{LeftOut, SteerQueue, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
 pub(crate) use surroundings::waiting_sockets;

@@ -6,6 +6,7 @@ use std::fmt;
 use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
 
 use super::groups::{Group, GroupKey, SteerWorker};
+use super::programs::{PresentFilter, ServersFilter, SteerRequest};
 use super::queues::{LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
@@ -19,6 +20,8 @@ pub struct Steering {
     pub filter: QueueSteering,
     /// Queues, in the order of their index in the filter.
     pub places: Vec<SteerQueue>,
+    /// The server's filter that it replaces.
+    pub replaces: Option<ServersFilter>,
     /// Notes to show before the filter is attached.
     pub notes: Vec<Note>,
 }
@@ -55,6 +58,23 @@ pub enum CannotSteer {
         /// Device name.
         name: String,
     },
+    /// A UDP group, and steering UDP groups was not requested.
+    #[error(
+        "{key}: UDP groups are steered only with --steer-udp; a server that expects the datagrams of a flow on one \
+         socket (QUIC) would lose them"
+    )]
+    Udp {
+        /// Key of the group.
+        key: GroupKey,
+    },
+    /// The server selects the socket with its own filter.
+    #[error("{key}: the server has its own filter ({filter}); {}", replacing(filter))]
+    OwnFilter {
+        /// Key of the group.
+        key: GroupKey,
+        /// The filter.
+        filter: ServersFilter,
+    },
     /// The group has more sockets or queues than a filter supports.
     #[error("{key}: {source}")]
     TooLarge {
@@ -73,8 +93,17 @@ impl CannotSteer {
             Self::OneSocket { key, .. }
             | Self::NoQueues { key, .. }
             | Self::NoSuchDevice { key, .. }
+            | Self::Udp { key }
+            | Self::OwnFilter { key, .. }
             | Self::TooLarge { key, .. } => *key,
         }
+    }
+}
+
+fn replacing(filter: &ServersFilter) -> String {
+    match &filter.lost {
+        None => "--replace-filter replaces it until the end of the attachment".to_owned(),
+        Some(why) => format!("--replace-filter replaces it for good, because it cannot be kept: {why}"),
     }
 }
 
@@ -127,11 +156,18 @@ pub enum Note {
     },
     /// Datagrams of existing flows will reach other sockets than before.
     FlowsMove,
+    /// The server's own filter is replaced.
+    ReplacesFilter(ServersFilter),
+    /// Whether the server has a filter, which would be replaced, is unknown.
+    FilterUnknown {
+        /// Reason.
+        why: String,
+    },
     /// Connections from this device are still distributed randomly.
     LeftOut(LeftOut),
 }
 
-/// Decides the filter of a group. `only` restricts the devices; an empty list means all devices that deliver to it.
+/// Decides the filter of a group.
 ///
 /// # Errors
 /// [`CannotSteer`].
@@ -139,9 +175,9 @@ pub fn plan(
     group: &Group,
     snapshot: &Snapshot,
     surroundings: &Surroundings,
-    only: &[String],
+    request: &SteerRequest,
 ) -> Result<Steering, CannotSteer> {
-    let key = group.key;
+    let (key, only) = (group.key, &request.devices);
     let is_there =
         |name: &String| snapshot.devices.iter().any(|one| one.namespace == key.namespace && one.name == *name);
     if let Some(name) = only.iter().find(|name| !is_there(name)) {
@@ -149,6 +185,15 @@ pub fn plan(
     }
     if group.members.len() < 2 {
         return Err(CannotSteer::OneSocket { key, workers: group.workers().len() });
+    }
+    if key.protocol == Protocol::Udp && !request.udp {
+        return Err(CannotSteer::Udp { key });
+    }
+    let present = surroundings.programs.of(group);
+    if let PresentFilter::Servers(filter) = &present
+        && !request.replace_filter
+    {
+        return Err(CannotSteer::OwnFilter { key, filter: filter.clone() });
     }
     let chosen = Ways::of(snapshot, key.namespace).choose(&key, surroundings, only);
     if chosen.interfaces.is_empty() {
@@ -160,7 +205,18 @@ pub fn plan(
         .map_err(|source| CannotSteer::TooLarge { key, source })?;
     let mut notes = notes(group, &filter, snapshot);
     notes.extend(chosen.left_out.into_iter().map(Note::LeftOut));
-    Ok(Steering { group: group.clone(), filter, places: chosen.places, notes })
+    let replaces = match present {
+        PresentFilter::NotServers => None,
+        PresentFilter::Servers(filter) => {
+            notes.push(Note::ReplacesFilter(filter.clone()));
+            Some(filter)
+        }
+        PresentFilter::Unknown(why) => {
+            notes.push(Note::FilterUnknown { why });
+            None
+        }
+    };
+    Ok(Steering { group: group.clone(), filter, places: chosen.places, replaces, notes })
 }
 
 fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note> {
@@ -256,6 +312,16 @@ impl fmt::Display for Note {
                 write!(f, "{connections} existing connections stay with their workers; the filter applies to new ones")
             }
             Self::FlowsMove => f.write_str("datagrams of existing flows will reach other sockets"),
+            Self::ReplacesFilter(filter) => match &filter.lost {
+                None => write!(f, "replaces the server's own filter ({filter}); undo attaches it again"),
+                Some(why) => write!(f, "replaces the server's own filter ({filter}) for good: {why}"),
+            },
+            Self::FilterUnknown { why } => {
+                write!(
+                    f,
+                    "if the server has its own filter, it is replaced for good; the present one is unknown: {why}"
+                )
+            }
             Self::LeftOut(left) => write!(f, "{left}; its connections go to any worker, as without a filter"),
         }
     }

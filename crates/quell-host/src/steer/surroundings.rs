@@ -13,6 +13,7 @@ use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
 use quell_linux::{Ifindex, Pid};
 
 use super::groups::GroupKey;
+use super::programs::KnownPrograms;
 use crate::namespaces::{self, SearchError};
 use crate::snapshot::{Protocol, Snapshot, SocketState};
 
@@ -23,6 +24,8 @@ pub struct Surroundings {
     pub sockets: Vec<GroupSocket>,
     /// Interface addresses, keyed by namespace inode and interface index.
     pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
+    /// Programs of the groups.
+    pub programs: KnownPrograms,
 }
 
 /// A socket that may belong to a reuseport group.
@@ -84,6 +87,7 @@ pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError
         let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
         surroundings.sockets.extend(waiting_sockets(&namespace)?);
         surroundings.read_addresses(&namespace)?;
+        surroundings.programs.read(&namespace);
     }
     Ok(surroundings)
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use quell_host::snapshot::{Snapshot, SnapshotScope, take};
-use quell_host::steer::{CannotSteer, Group, Steering, groups, look, plan};
+use quell_host::steer::{CannotSteer, Group, SteerRequest, Steering, groups, look, plan};
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
 use quell_linux::process::Child;
@@ -47,7 +47,8 @@ impl Steered {
         let (snapshot, pids) = (self.look(), [self.server.pid()]);
         let surroundings = look(&snapshot, &pids).unwrap();
         let [group] = &groups(&snapshot, &surroundings, &pids)[..] else { panic!("one group") };
-        (group.clone(), plan(group, &snapshot, &surroundings, only))
+        let request = SteerRequest { devices: only.to_vec(), ..SteerRequest::default() };
+        (group.clone(), plan(group, &snapshot, &surroundings, &request))
     }
 
     pub(crate) fn count(&self, connections: usize) -> BTreeMap<Served, usize> {

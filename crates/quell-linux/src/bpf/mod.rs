@@ -11,5 +11,5 @@ mod xdp_echo;
 mod xdp_echo_program;
 
 pub use btf::{Btf, BtfError};
-pub(crate) use syscall::{open_pinned_program, open_program, pin};
+pub(crate) use syscall::{load_socket_filter, open_pinned_program, open_program, pin};
 pub use xdp_echo::{VethSide, XdpEcho, XdpEchoError};

@@ -3,9 +3,9 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
 use crate::Ifindex;
@@ -16,6 +16,7 @@ const OBJ_GET: libc::c_int = 7;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
 const LINK_CREATE: libc::c_int = 28;
 
+const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE`: runs the program in the driver and rejects the generic fallback.
@@ -58,11 +59,26 @@ struct ProgLoadAttr {
 
 /// Loads an XDP program.
 pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
+    load_program((PROG_TYPE_XDP, ATTACH_TYPE_XDP), name, instructions)
+}
+
+/// Loads a socket filter; each number is an instruction (`struct bpf_insn`) in this machine's byte order.
+pub(crate) fn load_socket_filter(name: &str, instructions: &[u64]) -> io::Result<OwnedFd> {
+    load_program((PROG_TYPE_SOCKET_FILTER, 0), name, instructions).map_err(|error| error.source)
+}
+
+/// `T` is an instruction of 8 bytes.
+fn load_program<T>(
+    (prog_type, expected_attach_type): (u32, u32),
+    name: &str,
+    instructions: &[T],
+) -> Result<OwnedFd, LoadError> {
+    const { assert!(size_of::<T>() == 8) };
     let mut prog_name = [0; 16];
     let length = name.len().min(prog_name.len() - 1);
     prog_name[..length].copy_from_slice(&name.as_bytes()[..length]);
     let mut attr = ProgLoadAttr {
-        prog_type: PROG_TYPE_XDP,
+        prog_type,
         insn_cnt: instructions.len() as u32,
         insns: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -73,7 +89,7 @@ pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Resu
         prog_flags: 0,
         prog_name,
         prog_ifindex: 0,
-        expected_attach_type: ATTACH_TYPE_XDP,
+        expected_attach_type,
         prog_btf_fd: 0,
         func_info_rec_size: 0,
         func_info: 0,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statfs;
 
-use crate::bpf::{open_pinned_program, open_program, pin};
+use crate::bpf::{load_socket_filter, open_pinned_program, open_program, pin};
 
 /// `BPF_FS_MAGIC` in `linux/magic.h`.
 const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
@@ -22,6 +22,14 @@ impl AsRawFd for EbpfFilter {
 }
 
 impl EbpfFilter {
+    /// Loads a program: numbers are instructions (`struct bpf_insn`). It returns the index of a socket.
+    ///
+    /// # Errors
+    /// When the verifier rejects it, or the caller lacks permission.
+    pub fn load(name: &str, instructions: &[u64]) -> io::Result<Self> {
+        load_socket_filter(name, instructions).map(Self)
+    }
+
     /// Opens the program with this ID (`BPF_PROG_GET_FD_BY_ID`).
     ///
     /// # Errors

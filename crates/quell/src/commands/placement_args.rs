@@ -2,6 +2,7 @@
 
 use clap::Args;
 use quell_host::attach::placement::Wanted;
+use quell_host::steer::SteerRequest;
 
 /// Placement of connections and workers.
 #[derive(Debug, Args)]
@@ -10,6 +11,12 @@ pub(super) struct PlacementArgs {
     /// Optionally only for queues of these devices.
     #[arg(long, value_name = "DEVICE,…", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
     steer: Option<Vec<String>>,
+    /// Steer UDP groups too. Servers that expect the datagrams of a flow on one socket (QUIC) lose some.
+    #[arg(long, requires = "steer")]
+    steer_udp: bool,
+    /// Replace filters that the server has attached to its groups, until the end.
+    #[arg(long, requires = "steer")]
+    replace_filter: bool,
     /// Pin each worker to the CPUs of the queue that receives its connections.
     #[arg(long)]
     pin: bool,
@@ -21,6 +28,11 @@ impl PlacementArgs {
     }
 
     pub(super) fn wanted(&self) -> Wanted {
-        Wanted { steer: self.steer.clone(), pin: self.pin }
+        let request = |devices: &Vec<String>| SteerRequest {
+            devices: devices.clone(),
+            udp: self.steer_udp,
+            replace_filter: self.replace_filter,
+        };
+        Wanted { steer: self.steer.as_ref().map(request), pin: self.pin }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use quell_host::attach::place;
 use quell_host::attach::{AttachPlan, AttachStep, Pass};
+use quell_host::steer::SteerRequest;
 use quell_launch::choice::Chosen;
 use quell_launch::library_report::Library;
 use quell_launch::preload_settings::{PreloadSettings, WaitChange};
@@ -36,7 +37,7 @@ pub(crate) fn launch(launch: &Launch) -> String {
         (Reach::Preload, None) => writeln!(text, "preloaded   nothing needed"),
         (Reach::FromOutside(why), None) => writeln!(text, "preloaded   not possible: {why}"),
     };
-    if let Some(devices) = &placement.steer {
+    if let Some(SteerRequest { devices, .. }) = &placement.steer {
         let of = if devices.is_empty() { String::new() } else { format!(", of {}", devices.join(", ")) };
         let _ = writeln!(text, "steering    connections of each queue{of} to one worker, once it listens");
     }

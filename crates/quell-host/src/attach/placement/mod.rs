@@ -20,8 +20,8 @@ use super::error::AttachError;
 use crate::settings::SettingsError;
 use crate::snapshot::Snapshot;
 use crate::steer::{
-    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, Steering, Verification, connections, groups,
-    look, pins, plan,
+    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
+    connections, groups, look, pins, plan,
 };
 use crate::transaction::{ChangeError, ChangeStage};
 
@@ -31,9 +31,8 @@ const LOOKED_EVERY: Duration = Duration::from_millis(50);
 /// Requested placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Devices whose queues the filters of the reuseport groups select; an empty list means all devices. Absent: no
-    /// filters.
-    pub steer: Option<Vec<String>>,
+    /// Filters of the reuseport groups.
+    pub steer: Option<SteerRequest>,
     /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
 }
@@ -114,16 +113,16 @@ struct MadeOf {
     queues: Shown,
 }
 
-/// Decides the filters for the groups of these processes. `only` restricts the devices; empty means all.
+/// Decides the filters for the groups of these processes.
 ///
 /// # Errors
 /// When the socket lists of their namespaces cannot be read.
-pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, only: &[String]) -> Result<Groups, LookError> {
+pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, request: &SteerRequest) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
     let surroundings = look(snapshot, &pids)?;
     let mut decided = Groups::default();
     for group in groups(snapshot, &surroundings, &pids) {
-        match plan(&group, snapshot, &surroundings, only) {
+        match plan(&group, snapshot, &surroundings, request) {
             Ok(steering) => {
                 let (sockets, queues) = (steering.filter.sockets(), steering.filter.places());
                 info!(group = %group.key, sockets, queues, devices = ?steering.devices(), "group gets a filter");
@@ -223,7 +222,7 @@ impl Placement {
         looks_on: &mut AttachObserver<'_>,
     ) -> PlacementPass {
         let mut pass = PlacementPass::default();
-        if let Some(devices) = self.wanted.steer.clone() {
+        if let Some(request) = self.wanted.steer.clone() {
             let shown = Shown::of(snapshot, &attachment.targets().pids());
             pass.is_changing = shown != self.shown;
             let due = self.made_of.what_is_due(&shown, &self.shown);
@@ -231,7 +230,7 @@ impl Placement {
             self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
             pass.seen = self.filters.news();
             if !due.is_empty() {
-                self.make(due, &devices, attachment, snapshot, looks_on, &mut pass);
+                self.make(due, &request, attachment, snapshot, looks_on, &mut pass);
             }
         }
         let workers = self.bind(attachment, snapshot, looks_on);
@@ -260,13 +259,13 @@ impl Placement {
     fn make(
         &mut self,
         due: BTreeMap<GroupKey, ShownGroup>,
-        devices: &[String],
+        request: &SteerRequest,
         attachment: &mut Attachment,
         snapshot: &Snapshot,
         looks_on: &mut AttachObserver<'_>,
         pass: &mut PlacementPass,
     ) {
-        let decided = match decide(snapshot, &attachment.targets().pids(), devices) {
+        let decided = match decide(snapshot, &attachment.targets().pids(), request) {
             Ok(decided) => decided,
             Err(error) => return self.is_unread(error, pass),
         };

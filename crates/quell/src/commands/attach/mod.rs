@@ -223,9 +223,9 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
 /// Selects the reuseport filters to attach. With `follow`, having none is not an error, because groups can appear
 /// later.
 fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
-    let Some(devices) = &wanted.steer else { return Ok(Groups::default()) };
+    let Some(request) = &wanted.steer else { return Ok(Groups::default()) };
     let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
-    let groups = decide(snapshot, &targets.pids(), devices).map_err(refused)?;
+    let groups = decide(snapshot, &targets.pids(), request).map_err(refused)?;
     if groups.steerings.is_empty() && !follow {
         let text = format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups));
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));

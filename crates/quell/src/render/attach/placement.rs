@@ -7,9 +7,6 @@ use quell_host::steer::{Pin, SteerQueue, SteerVerdict, Steering, Verification};
 use quell_linux::CpuList;
 use serde_json::{Value, json};
 
-const REPLACES: &str = "a filter of the server itself is replaced, and `quell detach` cannot restore it, because the \
-                        kernel does not report it";
-
 /// Planned filters by reuseport group.
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
@@ -18,9 +15,6 @@ pub(crate) fn groups(groups: &Groups) -> String {
         text.extend(steering.notes.iter().map(|note| format!("    {note}\n")));
     }
     text.extend(groups.refused.iter().map(|why| format!("  not steered: {why}\n")));
-    if !groups.steerings.is_empty() {
-        let _ = writeln!(text, "  {REPLACES}");
-    }
     text
 }
 

@@ -1,0 +1,110 @@
+//! What selects among the sockets of a group at present: nothing, a filter of Quell, or a filter of the server.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use quell_linux::kernel;
+use quell_linux::netns::Namespace;
+use quell_linux::reuseport::EbpfFilter;
+use quell_sampler::{GroupProgram, GroupPrograms, SamplerError, group_programs};
+
+use super::groups::Group;
+use crate::findings::text::counted;
+
+/// Requested steering.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SteerRequest {
+    /// Devices whose queues the filters distinguish; empty means all devices that deliver to a group.
+    pub devices: Vec<String>,
+    /// Steer UDP groups too.
+    pub udp: bool,
+    /// Replace filters of the server.
+    pub replace_filter: bool,
+}
+
+/// Programs of the groups in some namespaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KnownPrograms {
+    /// By namespace inode; the reason if they could not be read.
+    by_namespace: BTreeMap<u64, Result<GroupPrograms, String>>,
+    /// Reason why an eBPF program that is replaced cannot be kept.
+    cannot_pin: Option<String>,
+}
+
+/// The filter of a group before Quell's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PresentFilter {
+    /// The kernel selects by hash, or a filter of Quell selects.
+    NotServers,
+    /// The server has attached a filter.
+    Servers(ServersFilter),
+    /// It could not be read, for this reason.
+    Unknown(String),
+}
+
+/// A filter that the server has attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServersFilter {
+    /// The program.
+    pub program: GroupProgram,
+    /// Reason why it is lost when it is replaced; absent if it can be attached again.
+    pub lost: Option<String>,
+}
+
+impl KnownPrograms {
+    /// Reads the programs in a namespace.
+    pub(super) fn read(&mut self, namespace: &Namespace) {
+        self.cannot_pin = EbpfFilter::pins().err().map(|error| error.to_string());
+        let programs = group_programs(kernel::sysfs(), namespace).map_err(|error| reason(&error));
+        self.by_namespace.insert(namespace.inode(), programs);
+    }
+
+    /// Records these programs as those of a namespace.
+    pub fn set(&mut self, namespace: u64, programs: Result<GroupPrograms, String>) {
+        self.by_namespace.insert(namespace, programs);
+    }
+
+    /// The filter of a group, from any of its sockets.
+    pub(super) fn of(&self, group: &Group) -> PresentFilter {
+        let programs = match self.by_namespace.get(&group.key.namespace) {
+            Some(Ok(programs)) => programs,
+            Some(Err(why)) => return PresentFilter::Unknown(why.clone()),
+            None => return PresentFilter::Unknown("its sockets were not listed".to_owned()),
+        };
+        match group.members.iter().find_map(|member| programs.get(&member.inode)) {
+            Some(GroupProgram::Absent | GroupProgram::Quells) => PresentFilter::NotServers,
+            Some(program @ GroupProgram::Classic(code)) => PresentFilter::Servers(ServersFilter {
+                program: program.clone(),
+                lost: code.is_none().then(|| "its instructions cannot be read".to_owned()),
+            }),
+            Some(program @ GroupProgram::Ebpf(_)) => {
+                PresentFilter::Servers(ServersFilter { program: program.clone(), lost: self.cannot_pin.clone() })
+            }
+            None => PresentFilter::Unknown("the kernel did not list its sockets".to_owned()),
+        }
+    }
+}
+
+/// The reason in one line, without the verifier's log.
+pub(crate) fn reason(error: &SamplerError) -> String {
+    let text = match error {
+        SamplerError::Unsupported(error) => error.to_string(),
+        SamplerError::Denied { action, source } => {
+            format!("{action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")
+        }
+        SamplerError::Refused { action, said } => format!("{action}: {said}"),
+        other => other.to_string(),
+    };
+    let line = text.lines().next().unwrap_or_default();
+    line.split(". Verifier output").next().unwrap_or_default().to_owned()
+}
+
+impl fmt::Display for ServersFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.program {
+            GroupProgram::Ebpf(id) => write!(f, "eBPF program {id}"),
+            GroupProgram::Classic(Some(code)) => write!(f, "classic BPF of {}", counted(code.len(), "instruction")),
+            _ => f.write_str("classic BPF"),
+        }
+    }
+}
