@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_host::attach::attachment::{attachments, mode_of};
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
-use quell_host::attach::plan::EpollsSetBy;
+use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
@@ -62,6 +62,8 @@ pub struct Observer {
     before: Option<Snapshot>,
     /// Conditions of the modes of attached programs at the time of the snapshot.
     conditions: BTreeMap<ProgramKey, ModeCondition>,
+    /// Why programs never polled their queues, according to the snapshot.
+    causes: BTreeMap<(Pid, NapiId), NoPollCause>,
     next_snapshot: Instant,
     /// Packets of each instance since its selection, at the time of the snapshot.
     packets: BTreeMap<NapiId, u64>,
@@ -88,6 +90,7 @@ impl Observer {
             journal,
             snapshot,
             before: None,
+            causes: BTreeMap::new(),
             next_snapshot: now + pause,
             packets: BTreeMap::new(),
             packets_before: BTreeMap::new(),
@@ -114,10 +117,13 @@ impl Observer {
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions(&self.journal, &self.snapshot);
+            self.causes.clear();
             self.next_snapshot = now + pause + self.retry();
         }
         let queues = self.queues(&earlier);
-        let programs = self.programs(&queues, &earlier, interval_ns);
+        let mut causes = std::mem::take(&mut self.causes);
+        let programs = self.programs(&queues, &earlier, interval_ns, &mut causes);
+        self.causes = causes;
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
         Ok(IntervalReport {
@@ -222,7 +228,13 @@ impl Observer {
         Some(self.read.counters.get(&napi)?.since(earlier.counters.get(&napi)))
     }
 
-    fn programs(&self, queues: &[ObservedQueue], earlier: &Readings, interval_ns: u64) -> Vec<ObservedProgram> {
+    fn programs(
+        &self,
+        queues: &[ObservedQueue],
+        earlier: &Readings,
+        interval_ns: u64,
+        causes: &mut BTreeMap<(Pid, NapiId), NoPollCause>,
+    ) -> Vec<ObservedProgram> {
         let by_napi: BTreeMap<NapiId, &ObservedQueue> = queues.iter().map(|queue| (queue.napi, queue)).collect();
         let modes = modes(&self.journal);
         let index = self.snapshot.index();
@@ -239,7 +251,7 @@ impl Observer {
             let is_alone = sees_all && napis.iter().all(|napi| users.get(napi) == Some(&1));
             is_alone.then(|| packets_between(&self.packets_before, &self.packets, napis))?
         };
-        let program = |process: &Process| {
+        let mut program = |process: &Process| {
             let napis = napis(process)?;
             let identity = (process.pid.get().unsigned_abs(), process.start_time_ticks);
             let mode = modes.get(&identity);
@@ -254,6 +266,11 @@ impl Observer {
             };
             let of_program = napis.iter().filter(is_set).filter_map(|napi| by_napi.get(napi).copied());
             let ran = self.before.as_ref().and_then(|before| ran_between(process, &self.snapshot, before));
+            let pids = BTreeSet::from([process.pid]);
+            let mut cause = |napi| {
+                let found = || no_poll_cause(&self.snapshot, self.before.as_ref(), &pids, napi);
+                causes.entry((process.pid, napi)).or_insert_with(found).clone()
+            };
             let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
             let dir = ProcRoot::default().process(process.pid);
             let unit = dir.unit().ok().flatten();
@@ -266,14 +283,14 @@ impl Observer {
                 cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
                 cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
                 cpu_ns,
-                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns)),
+                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns, &mut cause)),
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
                 napis: napis.into_iter().collect(),
             })
         };
-        self.snapshot.processes.iter().filter_map(program).collect()
+        self.snapshot.processes.iter().filter_map(&mut program).collect()
     }
 }
 
@@ -413,12 +430,13 @@ fn verdict<'a>(
     queues: impl Iterator<Item = &'a ObservedQueue>,
     for_ns: u64,
     ran_ns: Option<u64>,
+    mut cause: impl FnMut(NapiId) -> NoPollCause,
 ) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
         let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?);
         let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, ..seen };
-        Some(judge(&mode, EpollsSetBy::Attachment, &seen))
+        Some(judge(&mode, &seen, || cause(queue.napi)))
     });
     verdicts.min_by_key(|verdict| match verdict {
         ModeVerdict::NotInEffect(_) => 0,

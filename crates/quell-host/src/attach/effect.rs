@@ -11,7 +11,8 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::plan::{EpollsSetBy, QueueStep};
+use super::no_poll::NoPollCause;
+use super::plan::QueueStep;
 
 /// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
@@ -203,27 +204,51 @@ impl EffectOnQueue {
     }
 }
 
-/// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves.
+/// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves. `cause` finds out why
+/// the programs never polled.
 #[must_use]
-pub(crate) fn suspension_of(seen: &EffectOnQueue) -> ModeVerdict {
+pub(crate) fn suspension_of(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
     match seen.by_programs() {
-        0 => seen.without_program(format!("none of {} polls was by a program", seen.polls)),
+        0 => never_polled(seen, cause),
         _ => suspension(seen),
     }
+}
+
+/// The verdict if epolls are to poll the queue, and none did.
+fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
+    let EffectOnQueue { polls, packets, .. } = *seen;
+    let text = format!("none of {polls} polls was by the program ({})", packets_text(packets));
+    match seen.without_program(text.clone()) {
+        ModeVerdict::NotInEffect(_) => {
+            let cause = cause();
+            let advice = cause.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+            match cause.is_none_of_the_programs() {
+                true => ModeVerdict::CannotTell(format!("{text}: {cause}")),
+                false => ModeVerdict::NotInEffect(format!("{text}: {cause}{advice}")),
+            }
+        }
+        other => other,
+    }
+}
+
+/// `1 packet`, `7 packets`.
+fn packets_text(packets: u64) -> String {
+    if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") }
 }
 
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
     (packets < PACKETS_TO_JUDGE)
-        .then(|| ModeVerdict::CannotTell(format!("only {packets} packets in {}", milliseconds(for_ns))))
+        .then(|| ModeVerdict::CannotTell(format!("only {} in {}", packets_text(packets), milliseconds(for_ns))))
 }
 
-/// Judges whether `mode` is in effect on a queue with these observations.
+/// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;
+/// it is called only if they did not, and not because of what they are.
 #[must_use]
-pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> ModeVerdict {
+pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
     let by_program = seen.by_programs();
     if let Some(too_few) = too_few_packets(seen) {
@@ -232,15 +257,14 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &EffectOnQueue) -> 
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
     let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
     let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
+    if polls_by_epoll && by_program == 0 {
+        return never_polled(seen, cause);
+    }
     if polls_by_program && by_program == 0 {
-        let reason = match (polls_by_epoll, epolls) {
-            (false, _) => {
-                "its sockets poll in blocking receives, not while a thread waits in epoll_wait, poll or select"
-            }
-            (true, EpollsSetBy::Program) => "the program has not enabled it",
-            (true, _) => "an epoll polls only the queue of the socket that was ready last",
-        };
-        return seen.without_program(format!("none of {polls} polls was by the program ({packets} packets): {reason}"));
+        return seen.without_program(format!(
+            "none of {polls} polls was by the program ({packets} packets): its sockets poll in blocking receives, not \
+             while a thread waits in epoll_wait, poll or select"
+        ));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
@@ -329,8 +353,12 @@ mod tests {
         }
     }
 
+    fn unknown() -> NoPollCause {
+        NoPollCause::Unknown { seen: "nothing".to_owned() }
+    }
+
     fn verdict(mode: &str, seen: EffectOnQueue) -> ModeVerdict {
-        judge(&mode.parse().unwrap(), EpollsSetBy::Attachment, &seen)
+        judge(&mode.parse().unwrap(), &seen, unknown)
     }
 
     #[test]
@@ -344,6 +372,31 @@ mod tests {
     fn a_polling_mode_is_not_in_effect_if_the_program_never_polls() {
         for mode in ["suspend200", "fullbusy", "napibusy"] {
             assert!(matches!(verdict(mode, seen(10_000, 900, 0)), ModeVerdict::NotInEffect(_)), "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_cause_is_asked_for_only_if_epolls_never_polled_and_the_programs_ran() {
+        let of = |mode: &str, seen: EffectOnQueue, cause: NoPollCause| {
+            let mut asked = false;
+            let verdict = judge(&mode.parse().unwrap(), &seen, || {
+                asked = true;
+                cause
+            });
+            (asked, verdict)
+        };
+        let never = seen(10_000, 900, 0);
+        let (asked, verdict) = of("suspend200", never, NoPollCause::NoEpoll);
+        let ModeVerdict::NotInEffect(why) = verdict else { panic!("{verdict:?}") };
+        assert!(asked && why.contains("(10000 packets): no epoll of the program") && why.contains("; choose"), "{why}");
+        let others = NoPollCause::TrafficOfOthers { names: ["dnsmasq".to_owned()].into() };
+        let (_, verdict) = of("suspend200", never, others);
+        assert!(matches!(&verdict, ModeVerdict::CannotTell(why) if why.ends_with("dnsmasq has")), "{verdict:?}");
+        let idle = EffectOnQueue { programs_cpu_ns: Some(1_000), ..never };
+        for (mode, seen) in
+            [("suspend200", idle), ("sockpoll50", never), ("defer20", never), ("fullbusy", seen(10_000, 900, 9))]
+        {
+            assert!(!of(mode, seen, NoPollCause::NoEpoll).0, "{mode}");
         }
     }
 
@@ -406,8 +459,8 @@ mod tests {
         }
         let idle = with(Some(50_000), seen(10_000, 9_000, 30));
         assert!(matches!(verdict("suspend200", idle), ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0))), ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&seen(10_000, 900, 0)), ModeVerdict::NotInEffect(_)));
+        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0)), unknown), ModeVerdict::CannotTell(_)));
+        assert!(matches!(suspension_of(&seen(10_000, 900, 0), unknown), ModeVerdict::NotInEffect(_)));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tracing::{info, warn};
 
 use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
+use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::plan::{AttachRequest, QueueStep};
 use super::stall::{StallWatch, Stalled};
 
@@ -117,10 +118,12 @@ impl EffectWatch {
         }
         let mut changes = Vec::new();
         for seen in counting.next(programs, polls) {
-            let verdict = judge(&request.mode, request.epolls, &seen);
-            if !self.last.is_news(seen.napi, &verdict) {
+            // The cause needs a snapshot, so it is looked for only if the verdict is reported.
+            let unknown = || NoPollCause::Unknown { seen: String::new() };
+            if !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
                 continue;
             }
+            let verdict = judge(&request.mode, &seen, || no_poll_cause_now(None, programs, seen.napi));
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {

@@ -16,6 +16,7 @@ mod placement;
 mod polling;
 mod queues;
 mod sharing;
+pub(crate) mod sorting;
 mod suspension;
 pub(crate) mod text;
 
@@ -191,6 +192,13 @@ pub fn examine_sampled(
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     FindingsReport { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
+}
+
+/// Findings of the rules that predict a stall.
+pub(crate) fn stalls(query: &SnapshotQuery<'_>) -> Vec<Finding> {
+    let of = |rule: &'static Rule| (rule.examine)(query).into_iter().map(|observation| rule.finding(observation));
+    let applies = |rule: &&'static Rule| rule.stalls && (!rule.needs_two || query.interval_ns().is_some());
+    rules().filter(applies).flat_map(of).collect()
 }
 
 /// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot. Counters of

@@ -8,6 +8,7 @@ use quell_linux::NapiId;
 use quell_linux::ethtool::Channels;
 
 use super::fix::Fix;
+use super::sorting::one_queue_per_worker;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -19,7 +20,7 @@ static MIXED: Rule = Rule {
     id: "epoll-mixes-napis",
     severity: Severity::Serious,
     title: "the sockets of one epoll are on several queues",
-    why: "An epoll remembers only the queue of the socket that was ready last. The other queues are not polled; a \
+    why: "An epoll polls only the queue of the socket that was ready last. The other queues are not polled; a \
           suspended one stalls.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; measured: stalled for 495 of 500 ms",
     explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the \
@@ -49,10 +50,7 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity,
             nodes,
             seen: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
-            fix: vec![Fix::advice(
-                "give each worker the connections of one queue: `quell attach MODE PID --steer` if the workers listen \
-                 with SO_REUSEPORT, or memcached -N",
-            )],
+            fix: vec![Fix::advice(one_queue_per_worker(query, epoll.process))],
         }
     };
     mixing.map(observation).collect()

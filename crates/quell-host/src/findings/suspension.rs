@@ -8,6 +8,7 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
+use crate::attach::no_poll::cause;
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
 use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind, WatchedTarget};
 
@@ -277,8 +278,6 @@ const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;
 const TIMERS_IF_NOT: f64 = 0.8;
 
-const LET_IT_POLL: &str = "let the program wait in epoll_wait, on an epoll with sockets of this queue only";
-
 fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let suspending = query.napis().filter(|(_, napi)| napi.suspends());
     let preferred = suspending.filter(|(_, napi)| query.epolls_on(napi.id).any(EpollContext::prefers));
@@ -303,12 +302,12 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
             .collect();
         let programs_cpu_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
         let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
-        return match suspension_of(&seen) {
+        let pids = programs.keys().copied().collect();
+        return match suspension_of(&seen, || cause(query, &pids, napi.id)) {
             ModeVerdict::InEffect(_) => None,
             ModeVerdict::NotInEffect(seen) => {
                 let is_polled = sample.polls.program + sample.polls.program_last > 0;
-                let fix = if is_polled { longer() } else { Fix::advice(LET_IT_POLL) };
-                observation(Severity::Warning, seen, vec![fix])
+                observation(Severity::Warning, seen, if is_polled { vec![longer()] } else { Vec::new() })
             }
             ModeVerdict::CannotTell(why) => cannot_tell(&why),
         };

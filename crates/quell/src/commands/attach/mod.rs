@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
+use quell_host::attach::no_poll::no_poll_cause_now;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
@@ -137,7 +138,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
-    report.effect = effect(&request, &queues, &targets.pids(), time, &interruption);
+    report.effect = effect(&request, &queues, &targets.pids(), (time, Some(&snapshot)), &interruption);
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -153,7 +154,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
 /// When the mode cannot be applied; changes are undone.
 pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
-    let Observation { plan, findings, .. } =
+    let Observation { snapshot, plan, findings } =
         look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
@@ -165,7 +166,7 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result
     let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     leave(attachment)?;
-    if let Some(effect) = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, &interruption) {
+    if let Some(effect) = effect(&request, &queues, &targets.pids(), (EFFECT_WATCHED, Some(&snapshot)), &interruption) {
         output::say(effect.to_string().trim_end());
     }
     Ok(())
@@ -301,13 +302,13 @@ fn attach(
     }
 }
 
-/// Checks whether the mode is in effect; `None` without queues, with `--seconds 0`, and if a signal ended the check: too
+/// Checks whether the mode is in effect. `before` is a snapshot from before it was set. `None` without queues, with `--seconds 0`, and if a signal ended the check: too
 /// few polls are no evidence.
 fn effect(
     request: &AttachRequest,
     queues: &[QueueStep],
     programs: &BTreeSet<Pid>,
-    time: Duration,
+    (time, before): (Duration, Option<&Snapshot>),
     interruption: &Interruption,
 ) -> Option<render::Effect> {
     if time.is_zero() || queues.is_empty() {
@@ -322,7 +323,7 @@ fn effect(
     Some(match watched {
         Ok(seen) => {
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
-            render::Effect::of(request, queues, seen)
+            render::Effect::of(request, queues, seen, |napi| no_poll_cause_now(before, programs, napi))
         }
         Err(error) => {
             info!(%error, "could not count polls");

@@ -4,7 +4,9 @@ use std::fmt;
 
 use quell_host::attach::AttachRequest;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::no_poll::NoPollCause;
 use quell_host::attach::plan::QueueStep;
+use quell_linux::NapiId;
 use quell_sampler::SamplerError;
 use serde::Serialize;
 
@@ -29,12 +31,18 @@ pub(crate) struct QueueEffect {
 }
 
 impl Effect {
-    pub(crate) fn of(request: &AttachRequest, queues: &[QueueStep], seen: Vec<EffectOnQueue>) -> Self {
+    /// `cause` finds out why no program polled a queue.
+    pub(crate) fn of(
+        request: &AttachRequest,
+        queues: &[QueueStep],
+        seen: Vec<EffectOnQueue>,
+        cause: impl Fn(NapiId) -> NoPollCause,
+    ) -> Self {
         let one = |seen: EffectOnQueue| {
             let step = queues.iter().find(|step| step.napi == seen.napi)?;
             let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             let name = if rx.is_empty() { format!("NAPI {}", seen.napi) } else { format!("{} rx {rx}", step.device) };
-            Some(QueueEffect { name, seen, verdict: judge(&request.mode, request.epolls, &seen) })
+            Some(QueueEffect { name, seen, verdict: judge(&request.mode, &seen, || cause(seen.napi)) })
         };
         Self::Watched(seen.into_iter().filter_map(one).collect())
     }

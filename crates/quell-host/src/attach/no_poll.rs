@@ -1,0 +1,238 @@
+//! Why no poll of a queue was by the programs of a mode. Decided from a snapshot, and said as unknown if the snapshot
+//! does not show it. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use quell_linux::{NapiId, Pid};
+
+use super::attachment::observe;
+use crate::findings::sorting::one_queue_per_worker;
+use crate::findings::text::counted;
+use crate::findings::{Finding, stalls};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Snapshot, WatchedKind};
+
+/// The cause, as far as a snapshot shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoPollCause {
+    /// No program has an epoll that watches a TCP or UDP socket.
+    NoEpoll,
+    /// No epoll of the programs watches a socket of the queue, but other processes have sockets there.
+    TrafficOfOthers {
+        /// Their names.
+        names: BTreeSet<String>,
+    },
+    /// The sockets of the programs are on other queues.
+    Moved {
+        /// NAPI instances that they received from last.
+        to: BTreeSet<NapiId>,
+    },
+    /// A finding explains it: an object that stays ready, or a way of waiting that polls nothing.
+    Found(Box<Finding>),
+    /// An epoll with sockets of the queue does not busy poll.
+    NotEnabled {
+        /// The epoll.
+        epoll: NamedEpoll,
+    },
+    /// Threads sleep in an epoll that watches the one with the sockets, and nobody sleeps in that one.
+    WatchedByAnother {
+        /// The epoll with the sockets.
+        inner: NamedEpoll,
+        /// File descriptor of the epoll that watches it.
+        outer: i32,
+    },
+    /// No thread sleeps in the epoll.
+    NobodySleeps {
+        /// The epoll.
+        epoll: NamedEpoll,
+    },
+    /// The sockets of the epoll are on several queues.
+    SeveralQueues {
+        /// The epoll.
+        epoll: NamedEpoll,
+        /// Number of queues.
+        queues: usize,
+        /// How its connections can be sorted by queue, or that they cannot.
+        advice: String,
+    },
+    /// The snapshot shows no cause.
+    Unknown {
+        /// What it shows.
+        seen: String,
+    },
+}
+
+/// An epoll, for display.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedEpoll {
+    fd: i32,
+    process: String,
+    pid: Pid,
+}
+
+impl NamedEpoll {
+    fn of(epoll: &EpollContext<'_>) -> Self {
+        Self { fd: epoll.epoll.fd, process: epoll.process.name.clone(), pid: epoll.process.pid }
+    }
+}
+
+impl fmt::Display for NamedEpoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fd, process, pid } = self;
+        write!(f, "epoll {fd} of {process} {pid}")
+    }
+}
+
+/// Finds the cause for a queue. The mode lets the epolls of `programs` poll it, and none did. `before` is an earlier
+/// snapshot, if available.
+#[must_use]
+pub fn no_poll_cause(now: &Snapshot, before: Option<&Snapshot>, programs: &BTreeSet<Pid>, napi: NapiId) -> NoPollCause {
+    cause(&SnapshotQuery::new(now, before), programs, napi)
+}
+
+/// The same with a new snapshot of the host.
+#[must_use]
+pub fn no_poll_cause_now(before: Option<&Snapshot>, programs: &BTreeSet<Pid>, napi: NapiId) -> NoPollCause {
+    match observe() {
+        Ok(now) => no_poll_cause(&now, before, programs, napi),
+        Err(error) => NoPollCause::Unknown { seen: error.to_string() },
+    }
+}
+
+pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: NapiId) -> NoPollCause {
+    let files = |pid: &Pid| query.now.processes.iter().find(|process| process.pid == *pid)?.files.known();
+    if !programs.iter().any(|pid| files(pid).is_some()) {
+        return NoPollCause::Unknown { seen: "the programs' files could not be read".to_owned() };
+    }
+    let own: Vec<&EpollContext<'_>> = query.epolls.iter().filter(|one| programs.contains(&one.process.pid)).collect();
+    if !own.iter().any(|epoll| epoll.sockets().next().is_some()) {
+        return NoPollCause::NoEpoll;
+    }
+    let here: Vec<&EpollContext<'_>> = own.iter().filter(|epoll| epoll.by_napi.contains_key(&napi)).copied().collect();
+    let Some(first) = here.first() else { return elsewhere(query, &own, programs, napi) };
+    let is_here = |finding: &Finding| here.iter().any(|epoll| finding.nodes.contains(&epoll.node()));
+    if let Some(found) = stalls(query).into_iter().find(|finding| finding.predicts_stall() && is_here(finding)) {
+        return NoPollCause::Found(Box::new(found));
+    }
+    if let Some(epoll) = here.iter().find(|epoll| epoll.params.is_some() && !epoll.polls()) {
+        return NoPollCause::NotEnabled { epoll: NamedEpoll::of(epoll) };
+    }
+    let are_threads_known = |epoll: &EpollContext<'_>| {
+        let threads = epoll.process.threads.known();
+        threads.is_some_and(|threads| threads.iter().any(|thread| thread.epoll_wait.known().is_some()))
+    };
+    if let Some(epoll) = here.iter().find(|epoll| epoll.waiters.is_empty() && are_threads_known(epoll)) {
+        return unslept(epoll, &own);
+    }
+    if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
+        return NoPollCause::SeveralQueues {
+            epoll: NamedEpoll::of(epoll),
+            queues: epoll.by_napi.len(),
+            advice: one_queue_per_worker(query, epoll.process),
+        };
+    }
+    let sockets = first.by_napi.get(&napi).map_or(0, Vec::len);
+    NoPollCause::Unknown {
+        seen: format!(
+            "{} watches {} of the queue, and {} in it",
+            NamedEpoll::of(first),
+            counted(sockets, "socket"),
+            match first.waiters.len() {
+                0 => "whether a thread sleeps is unknown".to_owned(),
+                1 => "1 thread sleeps".to_owned(),
+                threads => format!("{threads} threads sleep"),
+            }
+        ),
+    }
+}
+
+/// The cause if no epoll of the programs watches a socket of the queue.
+fn elsewhere(
+    query: &SnapshotQuery<'_>,
+    own: &[&EpollContext<'_>],
+    programs: &BTreeSet<Pid>,
+    napi: NapiId,
+) -> NoPollCause {
+    let is_here = |inode: u64| query.socket(inode).is_some_and(|socket| socket.napi.known() == Some(&Some(napi)));
+    let others = query.now.processes.iter().filter(|process| !programs.contains(&process.pid));
+    let there = others.filter(|process| {
+        process.files.known().is_some_and(|files| files.sockets.iter().any(|held| is_here(held.inode)))
+    });
+    let names: BTreeSet<String> = there.map(|process| process.name.clone()).collect();
+    if !names.is_empty() {
+        return NoPollCause::TrafficOfOthers { names };
+    }
+    let to: BTreeSet<NapiId> = own.iter().flat_map(|epoll| epoll.by_napi.keys().copied()).collect();
+    match to.is_empty() {
+        true => NoPollCause::Unknown { seen: "no socket of the programs has received from a queue".to_owned() },
+        false => NoPollCause::Moved { to },
+    }
+}
+
+/// The cause if no thread sleeps in an epoll.
+fn unslept(epoll: &EpollContext<'_>, own: &[&EpollContext<'_>]) -> NoPollCause {
+    let watches = |outer: &&&EpollContext<'_>| {
+        outer.process.pid == epoll.process.pid
+            && outer.epoll.fd != epoll.epoll.fd
+            && outer.others.iter().any(|(target, kind, _)| **kind == WatchedKind::Epoll && target.fd == epoll.epoll.fd)
+    };
+    match own.iter().find(watches) {
+        Some(outer) => NoPollCause::WatchedByAnother { inner: NamedEpoll::of(epoll), outer: outer.epoll.fd },
+        None => NoPollCause::NobodySleeps { epoll: NamedEpoll::of(epoll) },
+    }
+}
+
+impl NoPollCause {
+    /// Whether the mode has nothing to do on the queue, so that missing polls are no evidence against it.
+    #[must_use]
+    pub fn is_none_of_the_programs(&self) -> bool {
+        matches!(self, Self::TrafficOfOthers { .. })
+    }
+
+    /// What to do; absent if nothing is known that helps.
+    #[must_use]
+    pub fn advice(&self) -> Option<String> {
+        let text = match self {
+            Self::NoEpoll => "choose a mode that only defers, such as defer20",
+            Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
+            Self::Moved { .. } => "detach, then attach again, or use --follow",
+            Self::Found(finding) => return finding.fix.first().map(ToString::to_string),
+            Self::NotEnabled { .. } => "attach again",
+            Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
+                "start the program with `quell run`, which turns a timeout of 0 into a short wait, or choose a mode \
+                 that only defers"
+            }
+            Self::SeveralQueues { advice, .. } => return Some(advice.clone()),
+        };
+        Some(text.to_owned())
+    }
+}
+
+impl fmt::Display for NoPollCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoEpoll => f.write_str("no epoll of the program watches a network socket, and only an epoll polls"),
+            Self::TrafficOfOthers { names } => {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                write!(f, "the program has no socket on this queue; {} has", names.join(", "))
+            }
+            Self::Moved { to } => {
+                let to: Vec<String> = to.iter().map(ToString::to_string).collect();
+                write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))
+            }
+            Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.seen),
+            Self::NotEnabled { epoll } => write!(f, "{epoll} has no busy polling any more"),
+            Self::WatchedByAnother { inner, outer } => {
+                write!(f, "nobody sleeps in {inner}, which has the connections; epoll {outer} watches it")
+            }
+            Self::NobodySleeps { epoll } => {
+                write!(f, "no thread sleeps in {epoll}; epoll_wait with a timeout of 0 polls nothing")
+            }
+            Self::SeveralQueues { epoll, queues, .. } => {
+                write!(f, "{epoll} has sockets on {queues} queues and polls only that of the socket ready last")
+            }
+            Self::Unknown { seen } => write!(f, "the cause is unknown: {seen}"),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Advice for workers whose connections arrive on several queues: only what is possible for the program.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Process, Protocol, SnapshotSocket, SocketState};
+
+/// How each worker of a program gets the connections of one queue, or that it cannot.
+pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process) -> String {
+    if process.name == "memcached" {
+        return "start memcached with -N and one thread per queue".to_owned();
+    }
+    if has_group(query, process) {
+        return format!("sort new connections by queue: `quell attach MODE {} --steer`", process.pid);
+    }
+    "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
+     (SO_REUSEPORT)"
+        .to_owned()
+}
+
+/// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other
+/// processes.
+fn has_group(query: &SnapshotQuery<'_>, process: &Process) -> bool {
+    let mut listeners: BTreeMap<_, usize> = BTreeMap::new();
+    let key = |socket: &SnapshotSocket| (socket.namespace, socket.local, socket.bound_to, socket.uid);
+    let listens = |socket: &SnapshotSocket| socket.protocol == Protocol::Tcp && socket.state == SocketState::Listen;
+    for socket in query.now.sockets.iter().filter(|socket| listens(socket)) {
+        *listeners.entry(key(socket)).or_default() += 1;
+    }
+    let held = process.files.known().into_iter().flat_map(|files| &files.sockets);
+    let mut sockets = held.filter_map(|held| query.socket(held.inode));
+    sockets.any(|socket| listens(socket) && listeners.get(&key(socket)).is_some_and(|count| *count > 1))
+}
