@@ -47,6 +47,7 @@ type ProgramKey = (u32, u64);
 struct ModeCondition {
     /// Number of drifted settings of its attachment. Absent if they cannot be read.
     drifted: Option<usize>,
+    is_steered: bool,
     skipped: Vec<SkippedPart>,
 }
 
@@ -268,7 +269,10 @@ impl Observer {
             let ran = self.before.as_ref().and_then(|before| ran_between(process, &self.snapshot, before));
             let pids = BTreeSet::from([process.pid]);
             let mut cause = |napi| {
-                let found = || no_poll_cause(&self.snapshot, self.before.as_ref(), &pids, napi);
+                let found = || {
+                    let cause = no_poll_cause(&self.snapshot, self.before.as_ref(), &pids, napi);
+                    if condition.is_some_and(|one| one.is_steered) { cause.for_steered() } else { cause }
+                };
                 causes.entry((process.pid, napi)).or_insert_with(found).clone()
             };
             let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
@@ -372,7 +376,11 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     for attached in attachments(journal).unwrap_or_default() {
         let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
         let Some(Ok(mode)) = mode_of(&attached.history).map(str::parse) else { continue };
-        let condition = ModeCondition { drifted, skipped: skipped(snapshot, &attached, mode) };
+        let condition = ModeCondition {
+            drifted,
+            is_steered: attached.history.steers(),
+            skipped: skipped(snapshot, &attached, mode),
+        };
         for target in &attached.history.targets {
             conditions.insert((target.pid, target.start_time_ticks), condition.clone());
         }

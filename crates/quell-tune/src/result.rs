@@ -187,6 +187,8 @@ pub enum TuneEnd {
     },
     /// The budget was spent before a mode could be compared with the present setting on fresh slices.
     BudgetSpent,
+    /// Every mode besides the present setting and `base` violated a guard or could not be set, so none was compared.
+    NoModeLeft,
     /// The present setting could not be set.
     PresentNotSettable {
         /// What the subject reported.

@@ -243,10 +243,19 @@ impl Tuner {
             self.confirming = None;
             let is_compared = self.confirmations.iter().any(|one| is_compared(&self.plan, one));
             match is_compared || (self.confirmations.is_empty() && !needs_time) {
+                true if !self.was_compared() => self.stop(TuneEnd::NoModeLeft),
                 true => self.answer(TuneAnswer::NoSettingBetter),
                 false => self.stop(TuneEnd::BudgetSpent),
             }
         }
+    }
+
+    /// Whether a mode besides the present setting and `base` stayed in the race long enough to be compared.
+    fn was_compared(&self) -> bool {
+        let fixed = [self.plan.present, DeliveryMode::default()];
+        let mut others = self.race.arms.iter().filter(|(mode, _)| !fixed.contains(mode)).peekable();
+        let is_out = |state: &ArmState| matches!(state, ArmState::ViolatedGuard { .. } | ArmState::NotSettable { .. });
+        others.peek().is_none() || others.any(|(_, state)| !is_out(state))
     }
 
     fn criterion(&self) -> Option<Criterion> {

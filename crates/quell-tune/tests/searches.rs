@@ -219,6 +219,21 @@ fn an_arm_that_violates_a_guard_is_left_after_one_slice_and_never_tried_again() 
     assert_eq!(result.answer.mode().unwrap().to_string(), "suspend40");
 }
 
+/// An answer "no setting is better" needs modes that were compared.
+#[test]
+fn a_search_whose_modes_all_violate_a_guard_has_no_answer() {
+    let guards = || vec!["drops".parse().unwrap()];
+    let of = |arms: &[&str]| {
+        let arms: Vec<DeliveryMode> = arms.iter().map(|mode| mode.parse().unwrap()).collect();
+        let given = TunePlan { guards: guards(), arms, space: None, ..plan("least cpu") };
+        let result = search(&mut Server::new(none_differs, 4), given);
+        (result.answer, result.end)
+    };
+    assert_eq!(of(&["base", "threadedbusy"]), (TuneAnswer::None, TuneEnd::NoModeLeft));
+    let (answer, end) = of(&["base", "threadedbusy", "defer20"]);
+    assert_eq!((answer, end), (TuneAnswer::NoSettingBetter, TuneEnd::Answered), "defer20 was compared");
+}
+
 #[test]
 fn a_guard_that_cannot_be_read_ends_the_search_at_once() {
     let guards = vec!["drops".parse().unwrap()];

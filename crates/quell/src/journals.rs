@@ -29,7 +29,7 @@ pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
     for found in recover(journal)? {
         match found {
             Found::Recovered { reverted, .. } => {
-                reverted.failed.iter().for_each(|(_, error)| output::say(&format!("left by a killed run: {error}")));
+                reverted.failed.iter().for_each(|(_, error)| output::say(&format!("left by an earlier run: {error}")));
             }
             Found::Unusable(unusable) => output::say(&unusable.to_string()),
             Found::Failed(error) => output::say(&error.to_string()),
@@ -48,11 +48,15 @@ pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
         // These are host settings, not a lab.
         Found::Kept { .. } => {}
         Found::Recovered { path, reverted } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
-            progress.say(&format!("left by a killed run: {} ({})", waits(reverted.waiting.len()), visible::path(path)));
+            progress.say(&format!(
+                "left by an earlier run: {} ({})",
+                waits(reverted.waiting.len()),
+                visible::path(path)
+            ));
         }
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
-                "removed leftovers of a killed run ({} objects, {})",
+                "removed leftovers of an earlier run ({} objects, {})",
                 reverted.restored(),
                 visible::path(path)
             ));

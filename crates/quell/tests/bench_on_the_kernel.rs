@@ -228,7 +228,7 @@ fn leftovers_of_a_killed_run_are_removed_by_the_next_run() {
     running.end();
     let ended = stage.start_bench("base", SHORT).end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("removed leftovers of a killed run"), "{ended:?}");
+    assert!(ended.stderr.contains("removed leftovers of an earlier run"), "{ended:?}");
     stage.assert_as_before();
 }
 

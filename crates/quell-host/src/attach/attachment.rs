@@ -1,6 +1,7 @@
 //! Applies a mode to programs and maintains it. Each attachment has a journal and a keeper process of its own.
 //! [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -103,6 +104,14 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
         Some(Attached { path, history, keeper })
     };
     Ok(listed.filter_map(attachment).collect())
+}
+
+/// Processes of attachments that steer their connections. Empty if the journals cannot be read.
+#[must_use]
+pub fn steered(journal: &Journal) -> BTreeSet<Pid> {
+    let attached = attachments(journal).unwrap_or_default();
+    let targets = attached.iter().filter(|attached| attached.history.steers()).flat_map(|one| &one.history.targets);
+    targets.filter_map(|target| Pid::from_kernel(target.pid)).collect()
 }
 
 impl Attachment {
@@ -341,6 +350,11 @@ impl Attachment {
     pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
         take(&SnapshotScope { pids, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
+    }
+
+    /// Whether connections of the programs are steered.
+    pub(super) fn steers(&self) -> bool {
+        self.transaction.history().is_some_and(History::steers)
     }
 
     /// Number of changes so far.

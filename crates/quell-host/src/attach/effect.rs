@@ -205,32 +205,33 @@ impl EffectOnQueue {
 }
 
 /// Judges whether suspension is in effect on a queue that a program with `prefer_busy_poll` serves. `cause` finds out why
-/// the programs never polled.
+/// the programs never polled. Also returns what to do then.
 #[must_use]
-pub(crate) fn suspension_of(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
-    if let Some(too_few) = too_few_packets(seen) {
-        return too_few;
-    }
-    match seen.by_programs() {
-        0 => never_polled(seen, cause),
-        _ => suspension(seen),
+pub(crate) fn suspension_of(
+    seen: &EffectOnQueue,
+    cause: impl FnOnce() -> NoPollCause,
+) -> (ModeVerdict, Option<String>) {
+    match (too_few_packets(seen), seen.by_programs()) {
+        (Some(too_few), _) => (too_few, None),
+        (None, 0) => never_polled(seen, cause),
+        (None, _) => (suspension(seen), None),
     }
 }
 
-/// The verdict if epolls are to poll the queue, and none did.
-fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
+/// The verdict if epolls are to poll the queue, and none did, and what to do.
+fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<String>) {
     let EffectOnQueue { polls, packets, .. } = *seen;
     let text = format!("none of {polls} polls was by the program ({})", packets_text(packets));
     match seen.without_program(text.clone()) {
         ModeVerdict::NotInEffect(_) => {
             let cause = cause();
-            let advice = cause.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+            let text = format!("{text}: {cause}");
             match cause.is_none_of_the_programs() {
-                true => ModeVerdict::CannotTell(format!("{text}: {cause}")),
-                false => ModeVerdict::NotInEffect(format!("{text}: {cause}{advice}")),
+                true => (ModeVerdict::CannotTell(text), None),
+                false => (ModeVerdict::NotInEffect(text), cause.advice()),
             }
         }
-        other => other,
+        other => (other, None),
     }
 }
 
@@ -258,7 +259,10 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
     let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
     let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
     if polls_by_epoll && by_program == 0 {
-        return never_polled(seen, cause);
+        return match never_polled(seen, cause) {
+            (ModeVerdict::NotInEffect(why), Some(advice)) => ModeVerdict::NotInEffect(format!("{why}; {advice}")),
+            (verdict, _) => verdict,
+        };
     }
     if polls_by_program && by_program == 0 {
         return seen.without_program(format!(
@@ -459,8 +463,8 @@ mod tests {
         }
         let idle = with(Some(50_000), seen(10_000, 9_000, 30));
         assert!(matches!(verdict("suspend200", idle), ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0)), unknown), ModeVerdict::CannotTell(_)));
-        assert!(matches!(suspension_of(&seen(10_000, 900, 0), unknown), ModeVerdict::NotInEffect(_)));
+        assert!(matches!(suspension_of(&with(Some(0), seen(10_000, 900, 0)), unknown).0, ModeVerdict::CannotTell(_)));
+        assert!(matches!(suspension_of(&seen(10_000, 900, 0), unknown).0, ModeVerdict::NotInEffect(_)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use quell_linux::{NapiId, Pid};
 
 use super::attachment::observe;
-use crate::findings::sorting::one_queue_per_worker;
+use crate::findings::sorting::{STEERED, one_queue_per_worker};
 use crate::findings::text::counted;
 use crate::findings::{Finding, stalls};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -188,6 +188,17 @@ impl NoPollCause {
     #[must_use]
     pub fn is_none_of_the_programs(&self) -> bool {
         matches!(self, Self::TrafficOfOthers { .. })
+    }
+
+    /// The cause for a program whose connections are steered: steering is no advice then.
+    #[must_use]
+    pub fn for_steered(self) -> Self {
+        match self {
+            Self::SeveralQueues { epoll, queues, .. } => {
+                Self::SeveralQueues { epoll, queues, advice: STEERED.to_owned() }
+            }
+            other => other,
+        }
     }
 
     /// What to do; absent if nothing is known that helps.

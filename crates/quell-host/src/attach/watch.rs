@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
-use super::plan::{AttachRequest, QueueStep};
+use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled};
 
 /// Interval between two verdicts.
@@ -54,7 +54,7 @@ impl AttachmentWatch {
         let polls = sampler.read()?;
         let programs = attachment.targets().pids();
         let stalled = self.stalls.look(&sampler, &polls, &queues, &programs)?;
-        let effects = self.effects.look(&attachment.request(), queues, &programs, polls);
+        let effects = self.effects.look(attachment, queues, &programs, polls);
         self.sampler = Some(sampler);
         Ok(WatchEvents { stalled, effects })
     }
@@ -100,11 +100,12 @@ impl EffectWatch {
     /// Judges the queues if the last verdict is old enough. A new set of queues begins a new interval.
     fn look(
         &mut self,
-        request: &AttachRequest,
+        attachment: &Attachment,
         queues: Vec<QueueStep>,
         programs: &BTreeSet<Pid>,
         polls: BTreeMap<NapiId, PollCounters>,
     ) -> Vec<EffectChange> {
+        let request = attachment.request();
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
             Some(counting) if of(&counting.queues) == of(&queues) => counting,
@@ -123,7 +124,10 @@ impl EffectWatch {
             if !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
                 continue;
             }
-            let verdict = judge(&request.mode, &seen, || no_poll_cause_now(None, programs, seen.napi));
+            let verdict = judge(&request.mode, &seen, || {
+                let cause = no_poll_cause_now(None, programs, seen.napi);
+                if attachment.steers() { cause.for_steered() } else { cause }
+            });
             match &verdict {
                 ModeVerdict::InEffect(why) => info!(napi = seen.napi.get(), %why, "the mode is in effect again"),
                 ModeVerdict::NotInEffect(why) | ModeVerdict::CannotTell(why) => {

@@ -16,8 +16,11 @@ use crate::snapshot::{Device, Protocol, RxQueue, SnapshotSocket, SocketState};
 
 pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
+/// ID of the rule about epolls with sockets on several queues.
+pub(super) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
+
 static MIXED: Rule = Rule {
-    id: "epoll-mixes-napis",
+    id: EPOLL_MIXES_NAPIS,
     severity: Severity::Serious,
     title: "the sockets of one epoll are on several queues",
     why: "An epoll polls only the queue of the socket that was ready last. The other queues are not polled; a \
@@ -25,9 +28,9 @@ static MIXED: Rule = Rule {
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; measured: stalled for 495 of 500 ms",
     explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the \
                   epoll busy-polls and one of the queues allows suspension, a warning if it busy-polls, otherwise a \
-                  note about what prevents busy polling. Fix: give each worker the connections of one queue, with \
-                  SO_REUSEPORT and a filter that selects the socket by queue, or with the program's own option \
-                  (memcached -N).",
+                  note about what prevents busy polling. Fix: give each worker the connections of one queue, \
+                  by --steer if it has a listening socket of its own (SO_REUSEPORT), or by the program's own option \
+                  (memcached -N). Without either: one queue, or no suspension.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -1,7 +1,11 @@
 //! Advice for workers whose connections arrive on several queues: only what is possible for the program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use quell_linux::Pid;
+
+use super::sharing::EPOLL_MIXES_NAPIS;
+use super::{Finding, Fix, Node};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Process, Protocol, SnapshotSocket, SocketState};
 
@@ -16,6 +20,19 @@ pub(crate) fn one_queue_per_worker(query: &SnapshotQuery<'_>, process: &Process)
     "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
      (SO_REUSEPORT)"
         .to_owned()
+}
+
+/// Advice to a program whose new connections are steered.
+pub(crate) const STEERED: &str =
+    "new connections are steered to one queue per worker; those from before stay until their clients reconnect";
+
+/// Replaces the advice to steer in findings about these programs, whose connections are steered.
+pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
+    let is_theirs = |node: &Node| matches!(node, Node::Epoll { pid, .. } if programs.contains(pid));
+    let mixed = findings.iter_mut().filter(|finding| finding.id == EPOLL_MIXES_NAPIS);
+    for finding in mixed.filter(|finding| finding.nodes.iter().any(is_theirs)) {
+        finding.fix = vec![Fix::advice(STEERED)];
+    }
 }
 
 /// Whether the process holds a socket of a reuseport group with several TCP listeners, which may be those of other

@@ -151,7 +151,8 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     why: "A suspension that ends no later than the deferral saves no polls.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog: both arm the same timer",
     explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: choose a value well above \
-                  the time that the program needs for one batch of events; the published measurements used 20 ms.",
+                  the time that the program needs for one batch of events; the published measurements used 20 ms. If \
+                  gro-flush-timeout is at least 10 ms, shorten it instead.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -166,14 +167,26 @@ fn suspend_timeout_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![query.napi_node(napi.id)],
             seen: format!("irq-suspend-timeout is {}, gro-flush-timeout {}", time_text(suspend), time_text(flush)),
-            fix: vec![
-                Fix::advice("choose an irq-suspend-timeout well above gro-flush-timeout, such as 20 ms"),
-                Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted)]),
-            ],
+            fix: match flush < LONG_FLUSH_NS {
+                true => vec![
+                    Fix::advice("choose an irq-suspend-timeout well above gro-flush-timeout, such as 20 ms"),
+                    Fix::napi_set(query, device, napi.id, &[("irq-suspend-timeout", wanted)]),
+                ],
+                // A suspension of twice this time would delay packets as long.
+                false => vec![
+                    Fix::advice(
+                        "choose a shorter gro-flush-timeout, such as 20 µs; packets wait for it after each suspension",
+                    ),
+                    Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 20_000)]),
+                ],
+            },
         })
     };
     query.napis().filter_map(short).collect()
 }
+
+/// A gro-flush-timeout of at least this is too long, rather than the suspension too short.
+const LONG_FLUSH_NS: u64 = 10_000_000;
 
 static NOBODY_PREFERS: Rule = Rule {
     id: "no-epoll-prefers",
@@ -261,8 +274,8 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
                   comparison needs a thread that serves the queue and runs at least 80 % of the time: below that, \
                   the queue drains and the suspension ends as designed. It also gives no verdict if a kernel thread \
                   polls the queue, or if the ratios lie between those measured with suspension and with deferral. \
-                  Fix: see the other findings about the queue; otherwise, a longer irq-suspend-timeout if the program \
-                  polls.",
+                  Fix: if the program never polls, what its snapshot shows as the cause; otherwise, a longer \
+                  irq-suspend-timeout.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -304,12 +317,13 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
         let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
         let pids = programs.keys().copied().collect();
         return match suspension_of(&seen, || cause(query, &pids, napi.id)) {
-            ModeVerdict::InEffect(_) => None,
-            ModeVerdict::NotInEffect(seen) => {
+            (ModeVerdict::InEffect(_), _) => None,
+            (ModeVerdict::NotInEffect(seen), advice) => {
                 let is_polled = sample.polls.program + sample.polls.program_last > 0;
-                observation(Severity::Warning, seen, if is_polled { vec![longer()] } else { Vec::new() })
+                let fix = if is_polled { Some(longer()) } else { advice.map(Fix::advice) };
+                observation(Severity::Warning, seen, fix.into_iter().collect())
             }
-            ModeVerdict::CannotTell(why) => cannot_tell(&why),
+            (ModeVerdict::CannotTell(why), _) => cannot_tell(&why),
         };
     }
     let share = |epoll: &EpollContext<'_>| {

@@ -190,6 +190,12 @@ impl History {
         self.pending().next().is_some() && self.pending().all(waits)
     }
 
+    /// Whether connections of its programs are steered.
+    #[must_use]
+    pub fn steers(&self) -> bool {
+        self.pending().any(|(_, entry)| matches!(entry.change, RecordedChange::ReuseportFilter(_)))
+    }
+
     fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
         if self.stay == Stay::Kept {
             return Err("the changes are already marked as persistent");

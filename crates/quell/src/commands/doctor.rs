@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use quell_host::attach::attachment::steered;
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::{NapiId, kernel, visible};
@@ -14,6 +15,7 @@ use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::render::doctor as render;
 use crate::render::terminal::Terminal;
 use crate::{file, output};
@@ -54,7 +56,10 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
     let Examined { before, now, polls } = examined(args)?;
-    let report = findings::examine_sampled(&now, before.as_ref(), &polls);
+    let mut report = findings::examine_sampled(&now, before.as_ref(), &polls);
+    if args.read.is_empty() {
+        findings::are_steered(&mut report.findings, &steered(&journal()));
+    }
     if args.json {
         output::json(&report)?;
     } else {

@@ -27,7 +27,7 @@ pub(crate) struct StatusReport {
     schema: &'static str,
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
-    /// Purposes of journals left by killed runs.
+    /// Purposes of journals whose run has ended without undoing everything: killed, failed, or before a reboot.
     left_behind: Vec<String>,
     /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
@@ -222,14 +222,14 @@ impl WaitingReport {
 
 impl fmt::Display for StatusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.applied.is_empty() {
+        if self.applied.is_empty() && self.left_behind.is_empty() {
             writeln!(f, "nothing is applied")?;
         }
         for applied in &self.applied {
             applied.fmt(f)?;
         }
         for purpose in &self.left_behind {
-            writeln!(f, "left by a killed run: {purpose}: undo with `quell revert`")?;
+            writeln!(f, "left by an earlier run: {purpose}: undo with `quell revert`")?;
         }
         for WaitingReport { purpose, settings } in &self.waiting {
             writeln!(f, "reverted except {}: {purpose}", self::settings(settings.len()))?;
@@ -460,6 +460,16 @@ mod tests {
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
         assert!(line(Ok(report(None, None))).contains(": unknown: none of its sockets"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
+    }
+
+    #[test]
+    fn nothing_is_applied_only_if_nothing_is_left_either() {
+        let report = |left: &[&str]| {
+            let left_behind = left.iter().map(|&purpose| purpose.to_owned()).collect();
+            StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[]) }.to_string()
+        };
+        assert_eq!(report(&[]), "nothing is applied\n");
+        assert_eq!(report(&["attach base"]), "left by an earlier run: attach base: undo with `quell revert`\n");
     }
 
     #[test]

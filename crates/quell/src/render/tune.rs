@@ -281,10 +281,28 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
                     of_limit(ratio)
                 )
             });
-            format!("no setting is better here than {present}, the present one\n{misses}{}", refuted(result))
+            let left = abandoned(result);
+            let compared = if left.is_empty() { "" } else { " that could be compared" };
+            let refuted = refuted(result);
+            format!("no setting{compared} is better here than {present}, the present one\n{misses}{left}{refuted}")
         }
         TuneAnswer::None => format!("no answer: {}\n", end(&result.end, left_alone)),
     }
+}
+
+/// Modes that a guard excluded from the comparison.
+fn abandoned(result: &TuneResult) -> String {
+    let mut by_guard: BTreeMap<&str, usize> = BTreeMap::new();
+    for arm in &result.arms {
+        if let ArmState::ViolatedGuard { guard } = &arm.state {
+            *by_guard.entry(guard).or_default() += 1;
+        }
+    }
+    let line = |(guard, count): (&str, usize)| {
+        let modes = if count == 1 { "1 mode was".to_owned() } else { format!("{count} modes were") };
+        format!("  {modes} abandoned after the first slice that violated {}\n", visible::name(guard))
+    };
+    by_guard.into_iter().map(line).collect()
 }
 
 /// The candidates that were not confirmed.
@@ -355,6 +373,9 @@ pub(crate) fn end(end: &TuneEnd, left_alone: &[String]) -> String {
         TuneEnd::BudgetSpent => format!(
             "the budget was spent before a mode could be compared with the present setting on fresh slices: use a longer \
              --budget, or shorter runs of the commands that load and measure; {restored}"
+        ),
+        TuneEnd::NoModeLeft => format!(
+            "every mode violated a guard or could not be set, so none was compared with the present setting; {restored}"
         ),
         TuneEnd::PresentNotSettable { reason } => {
             format!("the present setting cannot be set: {}", visible::name(reason))

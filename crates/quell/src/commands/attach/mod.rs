@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::no_poll::no_poll_cause_now;
+use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
     ready_files,
 };
-use quell_host::findings::Finding;
+use quell_host::findings::{self, Finding};
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::transaction::ChangeStage;
-use quell_linux::Pid;
 use quell_linux::signal::Interruption;
+use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
 use tracing::{debug, info};
 
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
-    let Observation { snapshot, plan, findings } =
+    let Observation { snapshot, plan, mut findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
@@ -107,6 +107,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let wanted = args.placement.wanted();
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
+    let is_steered = !groups.steerings.is_empty();
+    if is_steered {
+        findings::are_steered(&mut findings, &targets.pids());
+    }
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_requested() {
         report.placement = Some(render::placement::report(&groups, None));
@@ -138,7 +142,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
     let time = Duration::from_secs(args.seconds);
-    report.effect = effect(&request, &queues, &targets.pids(), (time, Some(&snapshot)), &interruption);
+    let cause = |napi| {
+        let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
+        if is_steered { cause.for_steered() } else { cause }
+    };
+    report.effect = effect(&request, &queues, &targets.pids(), time, cause, &interruption);
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -166,7 +174,8 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result
     let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     leave(attachment)?;
-    if let Some(effect) = effect(&request, &queues, &targets.pids(), (EFFECT_WATCHED, Some(&snapshot)), &interruption) {
+    let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
+    if let Some(effect) = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &interruption) {
         output::say(effect.to_string().trim_end());
     }
     Ok(())
@@ -302,13 +311,14 @@ fn attach(
     }
 }
 
-/// Checks whether the mode is in effect. `before` is a snapshot from before it was set. `None` without queues, with `--seconds 0`, and if a signal ended the check: too
+/// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with `--seconds 0`, and if a signal ended the check: too
 /// few polls are no evidence.
 fn effect(
     request: &AttachRequest,
     queues: &[QueueStep],
     programs: &BTreeSet<Pid>,
-    (time, before): (Duration, Option<&Snapshot>),
+    time: Duration,
+    cause: impl Fn(NapiId) -> NoPollCause,
     interruption: &Interruption,
 ) -> Option<render::Effect> {
     if time.is_zero() || queues.is_empty() {
@@ -323,7 +333,7 @@ fn effect(
     Some(match watched {
         Ok(seen) => {
             seen.iter().for_each(|seen| debug!(?seen, "counted polls of a queue"));
-            render::Effect::of(request, queues, seen, |napi| no_poll_cause_now(before, programs, napi))
+            render::Effect::of(request, queues, seen, cause)
         }
         Err(error) => {
             info!(%error, "could not count polls");

@@ -225,9 +225,10 @@ fn finish(
         end @ TuneEnd::PresentNotSettable { .. } => {
             Err(Failure::new(Exit::NotSupported, render::end(end, &file.left_alone)))
         }
-        end @ (TuneEnd::GuardUnreadable { .. } | TuneEnd::MetricUnreadable { .. } | TuneEnd::BudgetSpent) => {
-            Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone)))
-        }
+        end @ (TuneEnd::GuardUnreadable { .. }
+        | TuneEnd::MetricUnreadable { .. }
+        | TuneEnd::BudgetSpent
+        | TuneEnd::NoModeLeft) => Err(Failure::new(Exit::VerifyFailed, render::end(end, &file.left_alone))),
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
             Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
         }

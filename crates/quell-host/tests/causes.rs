@@ -1,0 +1,224 @@
+//! Each sentence that gives a cause or advice, with a snapshot that shows the cause, beside snapshots that show a
+//! neighbour of it. A new cause needs a row here: `every_cause_has_a_row` counts them.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod snapshots;
+
+use std::collections::BTreeSet;
+
+use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
+use quell_host::findings::{Finding, Fix, are_steered, examine};
+use quell_linux::{NapiId, Pid};
+use serde_json::{Value, json};
+use snapshots::{before, healthy, set, snapshot};
+
+/// A row: the edits in the later snapshot, those in both, the cause and the advice.
+struct Row {
+    now: Vec<(&'static str, Value)>,
+    both: Vec<(&'static str, Value)>,
+    cause: &'static str,
+    advice: Option<&'static str>,
+}
+
+fn row(
+    now: Vec<(&'static str, Value)>,
+    both: Vec<(&'static str, Value)>,
+    cause: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { now, both, cause, advice: (!advice.is_empty()).then_some(advice) }
+}
+
+const RUN_IT: &str = "start the program with `quell run`, which turns a timeout of 0 into a short wait, or choose a mode \
+                      that only defers";
+
+fn rows() -> Vec<Row> {
+    let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let wait = "/processes/0/threads/1/epoll-wait";
+    let moved = || vec![("/sockets/1/napi", json!(8_194)), ("/sockets/2/napi", json!(8_194))];
+    let mut socket = healthy()["sockets"][1].clone();
+    socket["inode"] = json!(909);
+    let mut other = healthy()["processes"][0].clone();
+    (other["pid"], other["name"], other["threads"]) = (json!(5_000), json!("resolver"), json!([]));
+    other["files"] = json!({"epolls": [], "sockets": [{"fd": 4, "inode": 909}], "xdp-sockets": [], "io-urings": []});
+    let others = || vec![("/sockets/-", socket.clone()), ("/processes/-", other.clone())];
+    let outer = json!([{"fd": 5, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    let in_outer = json!({"epoll-fd": 3, "max-events": 64, "timeout-ms": -1});
+    vec![
+        row(
+            vec![],
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![("/processes/0/files/epolls", json!([]))],
+            vec![],
+            "no epoll of the program watches a network socket, and only an epoll polls",
+            "choose a mode that only defers, such as defer20",
+        ),
+        row(
+            moved(),
+            vec![],
+            "the program's sockets receive from NAPI 8194 now",
+            "detach, then attach again, or use --follow",
+        ),
+        row([moved(), others()].concat(), vec![], "the program has no socket on this queue; resolver has", ""),
+        row(
+            others(),
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![],
+            vec![(ready, json!(true))],
+            "ready-file-holds-suspension: file 6, an eventfd, was ready in both snapshots",
+            "let the program read it until EAGAIN, or watch it in another epoll",
+        ),
+        row(
+            vec![(ready, json!(true))],
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
+            vec![],
+            "epoll 5 of server 4242 has no busy polling any more",
+            "attach again",
+        ),
+        row(
+            vec![],
+            vec![(wait, json!(null))],
+            "no thread sleeps in epoll 5 of server 4242; epoll_wait with a timeout of 0 polls nothing",
+            RUN_IT,
+        ),
+        row(
+            vec![],
+            vec![(wait, in_outer), ("/processes/0/files/epolls/0/targets", outer)],
+            "nobody sleeps in epoll 5 of server 4242, which has the connections; epoll 3 watches it",
+            RUN_IT,
+        ),
+        row(
+            vec![("/sockets/1/napi", json!(8_194))],
+            vec![],
+            "epoll 5 of server 4242 has sockets on 2 queues and polls only that of the socket ready last",
+            "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
+             (SO_REUSEPORT)",
+        ),
+    ]
+}
+
+/// A host whose program is none that Quell knows by name.
+fn server() -> Value {
+    let mut host = healthy();
+    set(&mut host, "/processes/0/name", json!("server"));
+    host
+}
+
+fn cause(row: &Row) -> NoPollCause {
+    let (mut now, mut then) = (server(), before());
+    row.both.iter().for_each(|(place, value)| set(&mut then, place, value.clone()));
+    row.now.iter().chain(&row.both).for_each(|(place, value)| set(&mut now, place, value.clone()));
+    let programs = BTreeSet::from([Pid::from_kernel(4_242).unwrap()]);
+    no_poll_cause(&snapshot(&now), Some(&snapshot(&then)), &programs, NapiId::from_kernel(8_193).unwrap())
+}
+
+#[test]
+fn each_cause_is_said_where_the_snapshot_shows_it_and_not_beside() {
+    for row in rows() {
+        let cause = cause(&row);
+        assert_eq!((cause.to_string().as_str(), cause.advice().as_deref()), (row.cause, row.advice));
+    }
+}
+
+/// A new variant does not compile until it has a number here, and then needs a row.
+fn number(cause: &NoPollCause) -> usize {
+    match cause {
+        NoPollCause::NoEpoll => 0,
+        NoPollCause::TrafficOfOthers { .. } => 1,
+        NoPollCause::Moved { .. } => 2,
+        NoPollCause::Found(_) => 3,
+        NoPollCause::NotEnabled { .. } => 4,
+        NoPollCause::WatchedByAnother { .. } => 5,
+        NoPollCause::NobodySleeps { .. } => 6,
+        NoPollCause::SeveralQueues { .. } => 7,
+        NoPollCause::Unknown { .. } => 8,
+    }
+}
+
+#[test]
+fn every_cause_has_a_row() {
+    let numbers: BTreeSet<usize> = rows().iter().map(|row| number(&cause(row))).collect();
+    assert_eq!(numbers, (0..=8).collect());
+}
+
+#[test]
+fn a_program_whose_files_are_hidden_has_no_known_cause() {
+    let hidden = json!({"unknown": {"why": "failed", "said": "needs CAP_SYS_PTRACE"}});
+    let cause = cause(&row(vec![("/processes/0/files", hidden)], vec![], "", ""));
+    assert_eq!(cause.to_string(), "the cause is unknown: the programs' files could not be read");
+}
+
+/// The advice of a rule, with these edits.
+fn advice(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
+    let mut now = server();
+    edits.iter().for_each(|(place, value)| set(&mut now, place, value.clone()));
+    let report = examine(&snapshot(&now), Some(&snapshot(&before())));
+    let found = report.findings.into_iter().find(|finding| finding.id == rule);
+    let fix = found.unwrap_or_else(|| panic!("{rule} is not found")).fix;
+    fix.into_iter().filter_map(|fix| if let Fix::Advice(text) = fix { Some(text) } else { None }).collect()
+}
+
+#[test]
+fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
+    let mixed = ("/sockets/1/napi", json!(8_194));
+    let mut second = healthy()["sockets"][0].clone();
+    second["inode"] = json!(99);
+    let of = |more: &[(&str, Value)]| advice("epoll-mixes-napis", &[&[mixed.clone()], more].concat()).concat();
+    assert!(of(&[]).starts_with("use a device with one queue"), "{}", of(&[]));
+    let grouped = of(&[("/sockets/-", second.clone())]);
+    assert!(grouped.ends_with("`quell attach MODE 4242 --steer`"), "{grouped}");
+    second["local"] = json!("0.0.0.0:9999");
+    assert!(
+        of(&[("/sockets/-", second)]).starts_with("use a device with one queue"),
+        "another address is another group"
+    );
+    assert!(of(&[("/processes/0/name", json!("memcached"))]).contains("-N"));
+}
+
+#[test]
+fn steering_is_not_advised_to_a_program_that_is_steered() {
+    let mut now = server();
+    set(&mut now, "/sockets/1/napi", json!(8_194));
+    let mut findings = examine(&snapshot(&now), None).findings;
+    let advice = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap().fix[0].to_string()
+    };
+    let before = advice(&findings);
+    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
+    assert_eq!(advice(&findings), before, "another program is steered");
+    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    assert!(advice(&findings).starts_with("new connections are steered"), "{}", advice(&findings));
+
+    let several = cause(&row(vec![("/sockets/1/napi", json!(8_194))], vec![], "", ""));
+    assert!(several.for_steered().advice().unwrap().starts_with("new connections are steered"));
+    let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
+    assert_eq!(other.clone().for_steered(), other);
+}
+
+#[test]
+fn a_suspend_timeout_is_advised_above_the_flush_timeout() {
+    let of = |flush: u64, suspend: u64| {
+        let napi = "/devices/0/napis/0/";
+        let edits =
+            [(format!("{napi}gro-flush-timeout-ns"), flush), (format!("{napi}irq-suspend-timeout-ns"), suspend)];
+        let edits: Vec<(&str, Value)> = edits.iter().map(|(place, value)| (place.as_str(), json!(value))).collect();
+        advice("suspend-timeout-too-short", &edits).concat()
+    };
+    assert!(of(20_000, 20_000).ends_with("such as 20 ms"), "{}", of(20_000, 20_000));
+    let long = of(5_000_000_000, 20_000_000);
+    assert!(long.contains("gro-flush-timeout") && !long.contains("such as 20 ms"), "{long}");
+}
