@@ -177,7 +177,8 @@ fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
     let mixed = ("/sockets/1/napi", json!(8_194));
     let mut second = healthy()["sockets"][0].clone();
     second["inode"] = json!(99);
-    let of = |more: &[(&str, Value)]| advice("epoll-mixes-napis", &[&[mixed.clone()], more].concat()).concat();
+    let of =
+        |more: &[(&str, Value)]| advice("epoll-mixes-napis", &[std::slice::from_ref(&mixed), more].concat()).concat();
     assert!(of(&[]).starts_with("use a device with one queue"), "{}", of(&[]));
     let grouped = of(&[("/sockets/-", second.clone())]);
     assert!(grouped.ends_with("`quell attach MODE 4242 --steer`"), "{grouped}");

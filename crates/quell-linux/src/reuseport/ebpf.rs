@@ -9,7 +9,7 @@ use rustix::fs::statfs;
 use crate::bpf::{load_socket_filter, open_pinned_program, open_program, pin};
 
 /// `BPF_FS_MAGIC` in `linux/magic.h`.
-const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
+const BPF_FS_MAGIC: u64 = 0xCAFE_4A11;
 
 /// A loaded program. It exists while this value or a file of the BPF file system refers to it.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl EbpfFilter {
     pub fn pins() -> io::Result<PathBuf> {
         let folder = PathBuf::from("/sys/fs/bpf");
         match statfs(&folder) {
-            Ok(mounted) if i64::from(mounted.f_type) == BPF_FS_MAGIC => Ok(folder),
+            Ok(mounted) if u64::try_from(mounted.f_type).ok() == Some(BPF_FS_MAGIC) => Ok(folder),
             Ok(_) => Err(io::Error::other("/sys/fs/bpf is not a BPF file system (mount -t bpf bpf /sys/fs/bpf)")),
             Err(errno) => Err(errno.into()),
         }
