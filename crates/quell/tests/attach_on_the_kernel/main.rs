@@ -393,7 +393,11 @@ fn a_follower_reports_when_the_mode_stops_and_starts_being_in_effect() {
             let mut lines = stderr.lines().map(|line| line.unwrap());
             // Neither the values of before, which the follower would take for a new epoll, nor those of the mode.
             set_epolls(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 5, prefer_busy_poll: false });
-            let stopped = lines.any(|line| line.contains("server0 rx") && line.contains(": not in effect: none of"));
+            let stopped = lines.any(|line| {
+                line.contains("server0 rx")
+                    && line.contains(": not in effect: none of")
+                    && line.contains(" has no busy polling any more; attach again")
+            });
             set_epolls(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true });
             let started = lines.any(|line| line.contains("server0 rx") && line.contains(": in effect again: "));
             over.store(true, Ordering::Relaxed);
