@@ -8,7 +8,7 @@ mod snapshots;
 use std::collections::BTreeSet;
 
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
-use quell_host::findings::{Finding, Fix, are_steered, examine};
+use quell_host::findings::{Finding, Fix, are_attached, are_steered, examine};
 use quell_linux::{NapiId, Pid};
 use serde_json::{Value, json};
 use snapshots::{before, healthy, set, snapshot};
@@ -87,7 +87,7 @@ fn rows() -> Vec<Row> {
             vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
             vec![],
             "epoll 5 of server 4242 has no busy polling any more",
-            "attach again",
+            "detach, then attach again",
         ),
         row(
             vec![],
@@ -208,6 +208,22 @@ fn steering_is_not_advised_to_a_program_that_is_steered() {
     assert!(several.for_steered().advice().unwrap().starts_with("new connections are steered"));
     let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
     assert_eq!(other.clone().for_steered(), other);
+}
+
+#[test]
+fn a_program_is_detached_before_it_is_attached_again() {
+    let mut now = server();
+    set(&mut now, "/processes/0/files/epolls/1/params/busy_poll_budget", json!(0));
+    let mut findings = examine(&snapshot(&now), None).findings;
+    let fix = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.id == "small-busy-poll-budget").unwrap().fix[0].to_string()
+    };
+    let attach = fix(&findings);
+    assert!(attach.starts_with("quell attach ") && attach.ends_with(" 4242"), "{attach}");
+    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
+    assert_eq!(fix(&findings), attach, "another program is attached");
+    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    assert_eq!(fix(&findings), format!("`quell detach 4242`, then `{attach}`"));
 }
 
 #[test]

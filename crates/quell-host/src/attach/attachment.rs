@@ -18,6 +18,7 @@ use super::ledger::{Due, Ledger};
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::target::{Selection, TargetError, Targets};
+use crate::findings::{Finding, are_attached, are_steered};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, TargetProgram};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
@@ -106,12 +107,14 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(listed.filter_map(attachment).collect())
 }
 
-/// Processes of attachments that steer their connections. Empty if the journals cannot be read.
-#[must_use]
-pub fn steered(journal: &Journal) -> BTreeSet<Pid> {
+/// Adapts the advice of findings to the attachments of the programs. Does nothing if the journals cannot be read.
+pub fn adapt(findings: &mut [Finding], journal: &Journal) {
     let attached = attachments(journal).unwrap_or_default();
-    let targets = attached.iter().filter(|attached| attached.history.steers()).flat_map(|one| &one.history.targets);
-    targets.filter_map(|target| Pid::from_kernel(target.pid)).collect()
+    let pids = |attached: &mut dyn Iterator<Item = &Attached>| -> BTreeSet<Pid> {
+        attached.flat_map(|one| &one.history.targets).filter_map(|target| Pid::from_kernel(target.pid)).collect()
+    };
+    are_attached(findings, &pids(&mut attached.iter()));
+    are_steered(findings, &pids(&mut attached.iter().filter(|attached| attached.history.steers())));
 }
 
 impl Attachment {

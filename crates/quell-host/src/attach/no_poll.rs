@@ -209,7 +209,7 @@ impl NoPollCause {
             Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Moved { .. } => "detach, then attach again, or use --follow",
             Self::Found(finding) => return finding.fix.first().map(ToString::to_string),
-            Self::NotEnabled { .. } => "attach again",
+            Self::NotEnabled { .. } => "detach, then attach again",
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
                 "start the program with `quell run`, which turns a timeout of 0 into a short wait, or choose a mode \
                  that only defers"

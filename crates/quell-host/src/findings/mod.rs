@@ -33,7 +33,7 @@ use crate::snapshot::query::SnapshotQuery;
 pub use fix::Fix;
 pub use markdown::markdown;
 pub use node::Node;
-pub use sorting::are_steered;
+pub use sorting::{are_attached, are_steered};
 pub use suspension::READY_FILE_HOLDS_SUSPENSION;
 
 /// `schema` field of reports in JSON.

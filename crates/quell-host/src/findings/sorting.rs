@@ -1,4 +1,4 @@
-//! Advice for workers whose connections arrive on several queues: only what is possible for the program.
+//! Advice that depends on the program: how its connections can be sorted by queue, and what Quell has applied to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,24 @@ pub fn are_steered(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
     let mixed = findings.iter_mut().filter(|finding| finding.id == EPOLL_MIXES_NAPIS);
     for finding in mixed.filter(|finding| finding.nodes.iter().any(is_theirs)) {
         finding.fix = vec![Fix::advice(STEERED)];
+    }
+}
+
+/// Replaces the advice to attach in findings about these programs, which are attached: `quell attach` refuses that.
+pub fn are_attached(findings: &mut [Finding], programs: &BTreeSet<Pid>) {
+    for finding in findings {
+        let pid = finding.nodes.iter().find_map(|node| match node {
+            Node::Epoll { pid, .. } if programs.contains(pid) => Some(*pid),
+            _ => None,
+        });
+        let Some(pid) = pid else { continue };
+        for fix in &mut finding.fix {
+            if let Fix::Command(command) = fix
+                && command.starts_with("quell attach ")
+            {
+                *fix = Fix::advice(format!("`quell detach {pid}`, then `{command}`"));
+            }
+        }
     }
 }
 

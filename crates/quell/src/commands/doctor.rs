@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use quell_host::attach::attachment::steered;
+use quell_host::attach::attachment::adapt;
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::{NapiId, kernel, visible};
@@ -58,7 +58,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let Examined { before, now, polls } = examined(args)?;
     let mut report = findings::examine_sampled(&now, before.as_ref(), &polls);
     if args.read.is_empty() {
-        findings::are_steered(&mut report.findings, &steered(&journal()));
+        adapt(&mut report.findings, &journal());
     }
     if args.json {
         output::json(&report)?;
