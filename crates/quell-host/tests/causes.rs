@@ -5,11 +5,12 @@
 
 mod snapshots;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
-use quell_host::findings::{Finding, Fix, are_attached, are_steered, examine};
+use quell_host::findings::{Finding, Fix, are_attached, are_steered, examine, examine_sampled};
 use quell_linux::{NapiId, Pid};
+use quell_sampler::{QueueSample, WaitBounds};
 use serde_json::{Value, json};
 use snapshots::{before, healthy, set, snapshot};
 
@@ -224,6 +225,37 @@ fn a_program_is_detached_before_it_is_attached_again() {
     assert_eq!(fix(&findings), attach, "another program is attached");
     are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
     assert_eq!(fix(&findings), format!("`quell detach 4242`, then `{attach}`"));
+}
+
+#[test]
+fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
+    let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let of = |place: &str, value: Value| {
+        let (mut now, mut then) = (server(), before());
+        set(&mut now, place, value.clone());
+        set(&mut then, place, value);
+        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
+        let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
+        let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
+        let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
+        let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
+        format!("{} => {}", found.seen, found.fix[0])
+    };
+    assert!(
+        of(ready, json!(true)).contains("poll: ready-file-holds-suspension: file 6, an eventfd"),
+        "{}",
+        of(ready, json!(true))
+    );
+    let several = of("/sockets/1/napi", json!(8_194));
+    assert!(
+        several.contains("has sockets on 2 queues") && several.contains("=> use a device with one queue"),
+        "{several}"
+    );
+    let at_work = of("/processes/0/threads/1/epoll-wait", json!(null));
+    assert!(
+        at_work.ends_with("without a poll => let the program return to epoll_wait with a timeout above 0"),
+        "{at_work}"
+    );
 }
 
 #[test]

@@ -198,7 +198,9 @@ pub fn examine_sampled(
 /// Findings of the rules that predict a stall.
 pub(crate) fn stalls(query: &SnapshotQuery<'_>) -> Vec<Finding> {
     let of = |rule: &'static Rule| (rule.examine)(query).into_iter().map(|observation| rule.finding(observation));
-    let applies = |rule: &&'static Rule| rule.stalls && (!rule.needs_two || query.interval_ns().is_some());
+    let applies = |rule: &&'static Rule| {
+        rule.stalls && !rule.judges_settings && (!rule.needs_two || query.interval_ns().is_some())
+    };
     rules().filter(applies).flat_map(of).collect()
 }
 

@@ -1,12 +1,15 @@
 //! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
-use quell_linux::NapiId;
+use std::collections::BTreeSet;
+
+use quell_linux::{NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use quell_sampler::STALLED_NS;
 
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
+use crate::attach::no_poll::{NoPollCause, cause};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, SnapshotNapi};
 
@@ -50,16 +53,33 @@ fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let wait = &query.polls(napi.id)?.wait;
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
-    wait.has_stalled().then(|| Observation {
-        severity: Severity::Serious,
-        nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-        seen: format!(
+    wait.has_stalled().then(|| {
+        let cause = cause_of_stall(query, napi);
+        let seen = format!(
             "{} found packets after {} or more without a poll",
             counted(wait.stalled_polls as usize, "poll"),
             time_text(STALLED_NS)
-        ),
-        fix: vec![Fix::advice(LET_IT_WAIT)],
+        );
+        let advice = cause.as_ref().and_then(NoPollCause::advice);
+        Observation {
+            severity: Severity::Serious,
+            nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
+            seen: cause.map_or(seen.clone(), |cause| format!("{seen}: {cause}")),
+            fix: vec![Fix::advice(advice.unwrap_or_else(|| LET_IT_WAIT.to_owned()))],
+        }
     })
+}
+
+/// Why the programs that suspend the queue do not poll it. A thread that is not asleep may be at work, which is no cause.
+fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<NoPollCause> {
+    let suspending = query.epolls_on(napi.id).filter(|epoll| epoll.prefers());
+    let programs: BTreeSet<Pid> = suspending.map(|epoll| epoll.process.pid).collect();
+    match cause(query, &programs, napi.id) {
+        cause @ (NoPollCause::Found(_) | NoPollCause::WatchedByAnother { .. } | NoPollCause::SeveralQueues { .. }) => {
+            Some(cause)
+        }
+        _ => None,
+    }
 }
 
 fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {

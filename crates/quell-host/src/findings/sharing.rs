@@ -147,9 +147,9 @@ static REUSEPORT: Rule = Rule {
           that worker then has sockets on several queues.",
     source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
     explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
-                  bound to a device, and connections of that port arrive on queues of several devices. The kernel \
-                  does not report the filter itself. Fix: one group per device (SO_BINDTODEVICE), or a filter that \
-                  also checks the interface (SKF_AD_IFINDEX).",
+                  bound to a device, and connections of that port arrive on queues of several devices. A snapshot \
+                  does not contain the filter. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
+                  checks the interface (SKF_AD_IFINDEX), as that of --steer does.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -184,7 +184,9 @@ fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)
         severity: Severity::Warning,
         nodes: devices.values().map(|device| Node::from(*device)).collect(),
         seen: format!("connections to {listening} arrive on {}", counted(devices.len(), "device")),
-        fix: vec![Fix::advice("use one group per device (SO_BINDTODEVICE), or filter by SKF_AD_IFINDEX too")],
+        fix: vec![Fix::advice(
+            "use one group per device (SO_BINDTODEVICE), or filter by SKF_AD_IFINDEX too, as --steer does",
+        )],
     })
 }
 
