@@ -119,6 +119,13 @@ impl PollCounters {
         Self { words, can }
     }
 
+    /// Whether the last poll enabled the interrupt. Absent before the first poll since the selection.
+    #[must_use]
+    pub fn interrupt_enabled(&self) -> Option<bool> {
+        let polled = self.words[POLLS..POLLS + POLLERS].iter().any(|&polls| polls > 0);
+        polled.then_some(self.words[FLAGS] & ENABLED != 0)
+    }
+
     /// What happened since an earlier reading; since the selection, if there is none.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> QueueSample {

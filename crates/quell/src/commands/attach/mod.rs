@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
+use quell_host::attach::keeper::can_watch;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
+use quell_host::attach::stall::SuspendedQueue;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
     ready_files,
@@ -129,6 +131,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
+    if args.accept_stalls {
+        attachment.accept_stalls().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    }
     if args.follow {
         attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
@@ -181,8 +186,13 @@ fn leave(mut attachment: Attachment) -> Result<Option<Attachment>, Failure> {
     if let Err(error) = attachment.check_programs_run() {
         return Err(restore(&error, &attachment.end()));
     }
+    let suspended = SuspendedQueue::of_steps(attachment.queues());
+    let watched = if suspended.is_empty() { Ok(()) } else { can_watch(&suspended).map(drop) };
     attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
     output::say("applied and verified; restored when the program exits, or by `quell detach`");
+    if let Err(error) = watched {
+        output::say(&format!("not watched for stalls: {error}"));
+    }
     Ok(None)
 }
 
