@@ -6,6 +6,8 @@ use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
 use quell_host::journal::StallRecord;
 
+use crate::render::status::stall_cause;
+
 /// Watches the queues of an attachment. Without the privilege to count polls it does nothing, and reports this once.
 #[derive(Default)]
 pub(crate) struct QueueWatch {
@@ -49,7 +51,7 @@ fn freed(stalled: &Stalled, known_cause: Option<&str>) -> String {
     format!(
         "freed the stalled queue of NAPI {napi}, where {packets} packet(s) waited: nobody had polled it for {} ms; {}",
         unpolled.as_millis(),
-        cause(known_cause)
+        stall_cause(known_cause)
     )
 }
 
@@ -58,20 +60,8 @@ fn taken_back(record: &StallRecord) -> String {
     format!(
         "{mode} was taken back because its queues stalled {} times; {}",
         record.stalls,
-        cause(record.cause.as_deref())
+        stall_cause(record.cause.as_deref())
     )
-}
-
-/// The cause of a stall, or how to find it.
-pub(crate) fn cause(known: Option<&str>) -> String {
-    match known {
-        Some(cause) => format!("cause: {cause}"),
-        None => {
-            "the cause is unknown: `strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p PID` shows which event \
-                 each call returns"
-                .to_owned()
-        }
-    }
 }
 
 fn effect(change: &EffectChange) -> String {
