@@ -12,7 +12,7 @@
 //! - [`ready_files`] finds files that would stall the program.
 //! - [`effect`] judges whether the mode is in effect.
 //! - [`stall`] frees queues that nobody polls any more, [`stall_log`] records them. Owners of modes use both: [`keeper`],
-//!   and [`watch`] for followed and launched programs.
+//!   [`watch`] for followed and launched programs, and [`stall_guard`] during experiments.
 
 pub mod affected_processes;
 pub mod attachment;
@@ -29,6 +29,7 @@ pub mod plan;
 mod pollers;
 pub mod ready_files;
 pub mod stall;
+pub mod stall_guard;
 pub mod stall_log;
 pub mod target;
 pub mod unassigned_epolls;

@@ -81,7 +81,7 @@ impl StallLog {
 }
 
 /// Cause that the rules find in the present state of the programs.
-fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
+pub(super) fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;
     let mut findings = examine(&snapshot, None).findings;
