@@ -64,13 +64,21 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
+        Self::with_program(test, "python3 server.py")
+    }
+
+    /// Runs `program` in the directory of the stage.
+    fn with_program(test: &str, program: &str) -> Option<Self> {
         if Command::new("python3").arg("-V").output().is_err() {
             skip(Lacks::Tool("python3"), "python3 is not installed");
             return None;
         }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("server.py"), SERVER).unwrap();
         let mut lab = TestLab::raise(test, 1)?;
-        let server = lab.start(Spawn::new("python3").args(["-c", SERVER]));
-        let mut stage = Self { lab, server, connections: Vec::new(), dir: tempfile::tempdir().unwrap() };
+        let script = format!("cd {}; export QUELL_JOURNAL_DIR=$PWD/journal; exec {program}", dir.path().display());
+        let server = lab.start(Spawn::new("sh").args(["-c", &script]));
+        let mut stage = Self { lab, server, connections: Vec::new(), dir };
         (0..2).for_each(|_| stage.connect());
         (0..2).for_each(|at| stage.ask(at, b'r'));
         Some(stage)
@@ -252,4 +260,51 @@ fn busy_idle_slow_and_stopped_servers_do_not_stall() {
     let pid = stage.server.pid().to_string();
     stage.says(0, &["detach", &pid]);
     assert!(!stage.is_set());
+}
+
+#[test]
+fn a_launched_program_that_stalls_continues_with_interrupts() {
+    let quell = env!("CARGO_BIN_EXE_quell");
+    let program = format!("{quell} run {MODE} -- python3 server.py 2> stderr");
+    let Some(mut stage) = Stage::with_program("stall-run", &program) else { return };
+    wait_until(|| if stage.is_set() { Ok(()) } else { Err("not set".to_owned()) });
+    (0..2).for_each(|at| stage.ask(at, b'r'));
+    stage.ask(0, b'o');
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while stage.is_set() {
+        stage.ask(1, b'r');
+        assert!(Instant::now() < deadline, "the mode was not taken back");
+    }
+    (0..100).for_each(|_| stage.ask(1, b'r'));
+    let said = || std::fs::read_to_string(stage.dir.path().join("stderr")).unwrap();
+    wait_until(|| if said().contains("continues with interrupts") { Ok(()) } else { Err(said()) });
+    assert_eq!(said().matches("was taken back").count(), 1, "{}", said());
+    assert!(stage.says(3, &["status"]).contains("taken back"));
+}
+
+#[test]
+fn an_experiment_drops_a_mode_that_stalls_the_program() {
+    let experiments: [&[&str]; 2] = [
+        &["bench", "--modes=base,suspend20", "--budget=30s", "--output"],
+        &["tune", "--goal=least cpu", "--budget=30s", "--seed=1", "--result"],
+    ];
+    for experiment in experiments {
+        let Some(mut stage) = Stage::enter(&format!("stall-{}", experiment[0])) else { return };
+        let (pid, file) = (stage.server.pid().to_string(), stage.dir.path().join("result"));
+        let more = [file.to_str().unwrap(), "--pid", &pid, "--slice=350", "--settle=5", "--yes"];
+        let mut command = stage.quell(&[experiment, &more].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let is_over = |child: &mut std::process::Child| child.try_wait().unwrap().is_some();
+        while !stage.is_set() && !is_over(&mut child) {
+            stage.ask(1, b'r');
+        }
+        stage.ask(0, b'o');
+        while !is_over(&mut child) {
+            stage.ask(1, b'r');
+        }
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let said = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+        assert!(said.contains("its queues stalled"), "{status} {said}");
+        assert!(!stage.is_set());
+    }
 }
