@@ -8,7 +8,9 @@ use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use quell_host::attach::attachment::attachments;
 use quell_host::journal::Journal;
+use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::{Child, Spawn};
@@ -307,4 +309,30 @@ fn an_experiment_drops_a_mode_that_stalls_the_program() {
         assert!(said.contains("its queues stalled"), "{status} {said}");
         assert!(!stage.is_set());
     }
+}
+
+/// The keeper is stopped, so that only observers see the stall.
+#[test]
+fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
+    let Some(mut stage) = Stage::enter("stall-suspect") else { return };
+    if stage.attach(&[]).is_none() {
+        return;
+    }
+    let journal = Journal::in_dir(stage.dir.path().join("journal"));
+    let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
+    let keeper = PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap();
+    keeper.signal(Signal::STOP).unwrap();
+    stage.ask(0, b'o');
+    stage.connections[1].write_all(b"r").unwrap();
+    let status = || stage.says(0, &["status"]);
+    wait_until(|| if status().contains("suspect: nobody polled") { Ok(()) } else { Err(status()) });
+    let netns = ["doctor", "--netns", &stage.lab.server_name, "--seconds", "1"];
+    let doctor = String::from_utf8(stage.quell(&netns).output().unwrap().stdout).unwrap();
+    assert!(doctor.contains("stalled-queue") && doctor.contains("suspect"), "{doctor}");
+    stage.connections[1].set_nonblocking(true).unwrap();
+    assert!(stage.connections[1].read(&mut [0]).is_err(), "an observer has polled the queue");
+    stage.connections[1].set_nonblocking(false).unwrap();
+    keeper.signal(Signal::CONT).unwrap();
+    stage.connections[1].read_exact(&mut [0]).unwrap();
+    stage.asks_until_taken_back();
 }

@@ -71,7 +71,7 @@ pub(crate) struct AttachArgs {
     /// Show the plan and the affected processes; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Attach even if a file that stays ready keeps queues suspended: network events can be delayed forever.
+    /// Attach even if a stall is predicted, and keep the mode although its queues stall: network events can be delayed forever.
     #[arg(long)]
     accept_stalls: bool,
     /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit.
