@@ -124,7 +124,7 @@ impl Queues {
     /// Applies the mode to new epolls and queues. Returns whether to do so again soon.
     pub(super) fn keep_up(&mut self, verifier: &mut Verifier) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
-        let is_changing = match attachment.keep_up(&mut never_stop) {
+        match attachment.keep_up(&mut never_stop) {
             Ok(pass) => {
                 let look = |snapshot| self.placement.keep_up(attachment, snapshot, &mut never_stop);
                 let placed = pass.snapshot.as_ref().map(look);
@@ -141,8 +141,7 @@ impl Queues {
                 self.print(&error);
                 false
             }
-        };
-        is_changing
+        }
     }
 
     /// Ends the settings after the command has exited. Its remaining processes keep the mode until they exit; then the
