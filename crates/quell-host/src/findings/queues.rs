@@ -70,10 +70,12 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
 
 /// A suspended queue that nobody polls while its programs run.
 fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
+    let (sample, interval_ns) = (query.polls(napi.id)?, query.interval_ns()?);
     let holders: Vec<&EpollContext<'_>> = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).collect();
     let programs: BTreeMap<Pid, &Process> = holders.iter().map(|epoll| (epoll.process.pid, epoll.process)).collect();
-    let ran_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
-    let why = suspect(query.polls(napi.id)?, query.interval_ns()?, ran_ns).filter(|_| napi.suspends())?;
+    let cpu_ns = |sum: u64, process: &&Process| Some(sum.saturating_add(query.cpu_ns(process)?));
+    let ran_ns = programs.values().try_fold(0, cpu_ns);
+    let why = suspect(sample, interval_ns, ran_ns).filter(|_| napi.suspends())?;
     let holders = holders.into_iter().flat_map(|epoll| epoll.nodes());
     Some(Observation {
         severity: Severity::Warning,
