@@ -184,6 +184,14 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_the_interrupt_is_unknown_before_the_first_poll() {
+        let enabled = |words: &[(usize, u64)]| counters(words, 0).interrupt_enabled();
+        assert_eq!(enabled(&[(FLAGS, ENABLED)]), None);
+        assert_eq!(enabled(&[(FLAGS, ENABLED), (POLLS + 6, 1)]), Some(true));
+        assert_eq!(enabled(&[(POLLS, 1)]), Some(false));
+    }
+
+    #[test]
     fn what_cannot_be_counted_is_absent() {
         let none = Abilities { sees_suspension: false, times_softirqs: false };
         let polled = PollCounters::at([9; WORDS], none, 0).since(None);
