@@ -231,7 +231,7 @@ fn a_followed_program_that_stalls_is_given_its_interrupts_back() {
     }
     let Output { status, stderr, .. } = follow.wait_with_output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(4), "{said}");
+    assert_eq!(status.code(), Some(3), "{said}");
     assert!(said.contains("freed the stalled queue") && said.contains("was taken back"), "{said}");
 }
 

@@ -32,7 +32,7 @@ const SHARE_OF_CPU: u32 = 50;
 /// Follows the programs until they exit or a signal arrives, then undoes everything.
 ///
 /// # Errors
-/// When a pass fails, or a change could not be undone.
+/// When a pass fails, a change could not be undone, or the queues stalled too often ([`Exit::VerifyFailed`]).
 pub(super) fn follow(
     mut attachment: Attachment,
     mut placement: Placement,
@@ -50,7 +50,7 @@ pub(super) fn follow(
             output::say(&format!("{why}: {how}"));
             Ok(())
         }
-        Ok(Over::TakenBack(why)) if clean => Err(Failure::new(Exit::RolledBack, format!("{why}; {how}"))),
+        Ok(Over::TakenBack(why)) if clean => Err(Failure::new(Exit::VerifyFailed, format!("{why}; {how}"))),
         Ok(Over::Normally(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}: {how}"))),
         Ok(Over::TakenBack(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}; {how}"))),
         Err(error) => Err(Failure::new(Exit::RolledBack, format!("{error}; {how}"))),
