@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
+use quell_linux::clock::boottime_ns;
 use tracing::{info, warn};
 
 use super::ready_files;
@@ -39,7 +40,7 @@ impl StallLog {
             purpose: history.begin.purpose.clone(),
             programs: history.targets.clone(),
             stalls: 0,
-            last_unix_s: 0,
+            last_boot_ns: 0,
             cause: None,
             taken_back: false,
         };
@@ -52,7 +53,7 @@ impl StallLog {
             return None;
         }
         self.record.stalls += look.freed.len() as u64;
-        self.record.last_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.record.last_boot_ns = boottime_ns();
         if self.searched.is_none_or(|at| at.elapsed() >= CAUSE_EVERY) {
             self.record.cause = cause(programs).or(self.record.cause.take());
             self.searched = Some(Instant::now());

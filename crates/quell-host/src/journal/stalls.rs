@@ -4,8 +4,9 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use quell_linux::clock::boottime_ns;
 use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
@@ -31,8 +32,8 @@ pub struct StallRecord {
     pub programs: Vec<TargetProgram>,
     /// Number of stalls that were found and freed.
     pub stalls: u64,
-    /// Time of the last one, in wall-clock seconds since 1970.
-    pub last_unix_s: u64,
+    /// Time of the last one, in nanoseconds since boot.
+    pub last_boot_ns: u64,
     /// Cause that the rules of `quell doctor` found; absent if they found none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
@@ -41,6 +42,12 @@ pub struct StallRecord {
 }
 
 impl StallRecord {
+    /// Time since the last stall.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(boottime_ns().saturating_sub(self.last_boot_ns))
+    }
+
     /// Writes the record of the journal at `journal`, and replaces an earlier one.
     ///
     /// # Errors
@@ -85,10 +92,7 @@ impl Journal {
 
     fn read_stall_records(&self, boot_id: &str) -> Result<Vec<(PathBuf, StallRecord)>, JournalError> {
         let paths = self.paths()?.into_iter().filter(|path| is_record(path));
-        let is_reported = |record: &StallRecord| {
-            let age = SystemTime::UNIX_EPOCH + Duration::from_secs(record.last_unix_s);
-            record.boot_id == boot_id && age.elapsed().unwrap_or_default() <= REPORTED_FOR
-        };
+        let is_reported = |record: &StallRecord| record.boot_id == boot_id && record.age() <= REPORTED_FOR;
         Ok(paths.filter_map(|path| read(&path).filter(is_reported).map(|record| (path, record))).collect())
     }
 }
@@ -116,13 +120,12 @@ mod tests {
     use super::*;
 
     fn record(pid: u32, taken_back: bool) -> StallRecord {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         StallRecord {
             boot_id: "b".to_owned(),
             purpose: "attach suspend20".to_owned(),
             programs: vec![TargetProgram { pid, start_time_ticks: 1, name: "server".to_owned() }],
             stalls: 3,
-            last_unix_s: now,
+            last_boot_ns: boottime_ns(),
             cause: None,
             taken_back,
         }
@@ -134,8 +137,9 @@ mod tests {
         let journal = Journal::in_dir(dir.path().join("journal"));
         for (pid, taken_back) in [(1, true), (2, false)] {
             let owned = journal.begin(&format!("attach-{pid}"), "attach suspend20", "b").unwrap();
-            record(pid, taken_back).write(owned.path()).unwrap();
-            assert!(journal.stall_records("b").unwrap().contains(&record(pid, taken_back)));
+            let record = record(pid, taken_back);
+            record.write(owned.path()).unwrap();
+            assert!(journal.stall_records("b").unwrap().contains(&record));
             owned.remove().unwrap();
         }
         let left = journal.stall_records("b").unwrap();
@@ -144,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_forgotten_on_request_after_a_boot_and_after_a_week() {
+    fn a_record_is_forgotten_on_request_and_after_a_boot() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("journal"));
-        let paths = [1, 2, 3].map(|pid| {
+        let paths = [1, 2].map(|pid| {
             let owned = journal.begin(&format!("attach-{pid}"), "lab", "b").unwrap();
             let path = owned.path().to_owned();
             owned.remove().unwrap();
@@ -155,7 +159,6 @@ mod tests {
         });
         record(1, true).write(&paths[0]).unwrap();
         record(2, true).write(&paths[1]).unwrap();
-        StallRecord { last_unix_s: 7, ..record(3, true) }.write(&paths[2]).unwrap();
         assert_eq!(journal.stall_records("b").unwrap().len(), 2);
         assert_eq!(journal.stall_records("another").unwrap(), []);
         journal.forget_stalls("b", |record| record.programs[0].pid == 1).unwrap();

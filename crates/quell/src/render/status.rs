@@ -244,7 +244,8 @@ impl StatusReport {
 
 impl From<StallRecord> for StallReport {
     fn from(record: StallRecord) -> Self {
-        let StallRecord { purpose, programs, stalls, last_unix_s, cause, taken_back, .. } = record;
+        let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
+        let StallRecord { purpose, programs, stalls, cause, taken_back, .. } = record;
         Self { purpose, programs, stalls, last_unix_s, cause, taken_back }
     }
 }
