@@ -35,6 +35,12 @@ pub trait ExperimentSubject {
     /// When the subject failed. The experiment then ends.
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, Self::Error>;
 
+    /// Whether an error of [`Self::observe`] concerns only the present treatment. It is dropped then, and the experiment
+    /// continues.
+    fn drops_treatment(&self, _: &Self::Error) -> bool {
+        false
+    }
+
     /// Restores the state that the subject had before the first treatment. It is called once on every path, even after
     /// a failure and during a panic.
     ///
@@ -153,8 +159,20 @@ where
             return ExperimentEnd::Interrupted;
         }
         let failed = |error| ExperimentEnd::SubjectFailed { treatment: treatment.name.clone(), error };
-        let observed = match subject.set(&treatment.setting) {
-            Ok(()) => subject.settle(settle_ms).and_then(|()| subject.observe(slice_ms)),
+        let observed = subject.set(&treatment.setting).and_then(|()| {
+            let observed = subject.settle(settle_ms).and_then(|()| subject.observe(slice_ms));
+            observed.map_err(|error| match subject.drops_treatment(&error) {
+                true => SetFailure::NotSettable(error),
+                false => SetFailure::SubjectFailed(error),
+            })
+        });
+        match observed {
+            Ok(Some(observation)) => {
+                if let Err(invalid) = experiment.record(observation) {
+                    return ExperimentEnd::InvalidObservation(invalid);
+                }
+            }
+            Ok(None) => return ExperimentEnd::Interrupted,
             Err(SetFailure::SubjectFailed(error)) => return failed(error),
             Err(SetFailure::NotSettable(error)) => {
                 let (name, reason) = (treatment.name.clone(), error.to_string());
@@ -164,17 +182,7 @@ where
                 if watch(ExperimentEvent::TreatmentDropped { name: &name, reason: &reason }).is_break() {
                     return ExperimentEnd::Interrupted;
                 }
-                continue;
             }
-        };
-        match observed {
-            Ok(Some(observation)) => {
-                if let Err(invalid) = experiment.record(observation) {
-                    return ExperimentEnd::InvalidObservation(invalid);
-                }
-            }
-            Ok(None) => return ExperimentEnd::Interrupted,
-            Err(error) => return failed(error),
         }
     }
 }

@@ -45,6 +45,8 @@ struct Simulated {
     not_settable: Option<(f64, u32)>,
     /// The slice in which the subject fails.
     dies_at: Option<u32>,
+    /// Whether a failure concerns only the treatment.
+    fails_with_treatment: bool,
     panics_at: Option<u32>,
     flag_below_cpu: Option<(f64, SliceFlag)>,
 }
@@ -59,6 +61,7 @@ impl Simulated {
             calls: Vec::new(),
             not_settable: None,
             dies_at: None,
+            fails_with_treatment: false,
             panics_at: None,
             flag_below_cpu: None,
         }
@@ -118,6 +121,10 @@ impl ExperimentSubject for Simulated {
         let timers = if cpu < 1.0 { 0.0 } else { 1.0 + interrupts };
         let metrics = [("cpu", 10.0 * speed * cpu), ("interrupts", interrupts), ("timers", timers)];
         Ok(Some(metrics.into_iter().fold(observation, |slice, (name, value)| slice.with_metric(name, Some(value)))))
+    }
+
+    fn drops_treatment(&self, _: &Died) -> bool {
+        self.fails_with_treatment
     }
 
     fn restore(&mut self) -> Result<(), Died> {
@@ -208,6 +215,21 @@ fn a_treatment_that_cannot_be_set_is_dropped_and_the_others_are_measured() {
         assert_eq!(verdict(&analysis, "saves", &cpu()), ContrastVerdict::Better);
         assert_eq!(analyse(&record), analysis);
     }
+}
+
+#[test]
+fn a_treatment_that_fails_during_a_slice_is_dropped() {
+    // Each block has a slice of the reference, of the control and of the treatment.
+    let failing_slice = (4..7).find(|slice| {
+        let mut subject = Simulated { dies_at: Some(*slice), fails_with_treatment: true, ..Simulated::new(1) };
+        let finished = finished(&mut subject, design(vec![treatment("stalls", 0.5, 1.0)], 3));
+        match finished.end {
+            ExperimentEnd::Stopped(StopReason::NoTreatmentLeft) => finished.record.dropped.contains_key(&2),
+            ExperimentEnd::ReferenceNotSettable(Died) => false,
+            end => panic!("{end:?}"),
+        }
+    });
+    assert!(failing_slice.is_some());
 }
 
 #[test]

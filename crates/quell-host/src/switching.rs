@@ -19,9 +19,12 @@ use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, EpollParams, PartialNapiSettings};
+use quell_sampler::SamplerError;
 
 use crate::attach::attachment::{StartKeeper, refuse_what_is_attached};
 use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
+use crate::attach::stall::SuspendedQueue;
+use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::journal::claims::Others;
 use crate::journal::{EpollParameters, Journal, JournalError, RecordedChange};
@@ -319,10 +322,47 @@ impl Switching {
     /// When another program has changed a value, the kernel refuses, or a program has exited. Some of the values may be
     /// set in that case.
     pub fn switch_to(&mut self, mode: usize) -> Result<(), SwitchError> {
-        let current = self.current;
-        self.current = Some(mode);
+        self.switch(Some(mode))
+    }
+
+    /// Sets the values from before the experiment. It can continue with another mode.
+    ///
+    /// # Errors
+    /// As [`Self::switch_to`].
+    pub fn set_none(&mut self) -> Result<(), SwitchError> {
+        self.switch(None)
+    }
+
+    /// Records in the journal that stalls do not end a mode.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
+        self.transaction.accept_stalls()
+    }
+
+    /// Begins to watch the queues for stalls; `None` if no mode suspends or stalls are accepted.
+    ///
+    /// # Errors
+    /// When polls cannot be counted.
+    pub fn stall_guard(&self) -> Result<Option<StallGuard>, SamplerError> {
+        let suspends = |values: &PartialNapiSettings| values.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+        let suspended = self.queues.iter().filter(|(.., queue)| queue.values.iter().any(suspends));
+        let queue = |(.., queue): &(Namespace, Netdev, SwitchedQueue)| SuspendedQueue {
+            napi: queue.napi,
+            namespace_cookie: queue.namespace_cookie,
+        };
+        let queues: Vec<SuspendedQueue> = suspended.map(queue).collect();
+        if queues.is_empty() || self.transaction.history().is_some_and(|history| history.accepts_stalls) {
+            return Ok(None);
+        }
+        StallGuard::start(queues, self.targets.pids()).map(Some)
+    }
+
+    fn switch(&mut self, mode: Option<usize>) -> Result<(), SwitchError> {
+        let current = std::mem::replace(&mut self.current, mode);
         for (namespace, netdev, queue) in &mut self.queues {
-            let Some(wanted) = queue.values.get(mode) else { continue };
+            let Some(wanted) = mode.map_or(Some(&queue.old), |mode| queue.values.get(mode)) else { continue };
             let now = netdev.napi(queue.napi)?.settings.where_present_in(wanted);
             if let Some(set) = current.and_then(|current| queue.values.get(current)).filter(|set| **set != now) {
                 let what = format!("NAPI {} of {}", queue.napi, queue.device);
@@ -340,7 +380,7 @@ impl Switching {
                 program => program?,
             };
             for epoll in of_process {
-                let Some(wanted) = epoll.params.get(mode) else { continue };
+                let Some(wanted) = mode.map_or(Some(&epoll.old), |mode| epoll.params.get(mode)) else { continue };
                 let set = current.and_then(|current| epoll.params.get(current)).unwrap_or(&epoll.old);
                 match program.change(epoll.fd, *set, *wanted) {
                     Ok(now) if now == *set => {}
@@ -355,6 +395,12 @@ impl Switching {
         }
         self.epolls.retain(|epoll| !closed.contains(&(epoll.pid, epoll.fd)));
         Ok(())
+    }
+
+    /// Index of the mode that is set; `None` if it is the state from before the experiment.
+    #[must_use]
+    pub fn current(&self) -> Option<usize> {
+        self.current
     }
 
     /// Number of epolls that are still open and switched.

@@ -524,6 +524,14 @@ impl Transaction {
         self.journal_mut().write(Record::KeptBy(keeper))
     }
 
+    /// Records that stalls of the queues do not end the changes.
+    ///
+    /// # Errors
+    /// When it could not be recorded.
+    pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::AcceptStalls)
+    }
+
     /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the path of the journal.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use quell_host::attach::attachment::{attachments, mode_of};
-use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge};
+use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
@@ -442,7 +442,13 @@ fn verdict<'a>(
 ) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
     let verdicts = queues.filter_map(|queue| {
-        let seen = EffectOnQueue::of(queue.napi, for_ns, queue.sample.as_ref()?);
+        let sample = queue.sample.as_ref()?;
+        if mode.napi().irq_suspend_timeout_ns > 0
+            && let Some(why) = suspect(sample, for_ns, ran_ns)
+        {
+            return Some(ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause")));
+        }
+        let seen = EffectOnQueue::of(queue.napi, for_ns, sample);
         let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, ..seen };
         Some(judge(&mode, &seen, || cause(queue.napi)))
     });

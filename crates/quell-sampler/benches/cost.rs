@@ -35,8 +35,10 @@ fn main() {
         let program = UdpProgram::start(&lab, Trigger::Level);
         lab.set_napi(&settings);
         requests(&program);
-        for (command, attach) in [("quell top", for_top as Attach), ("quell attach", for_attach)] {
-            println!("{mode}, programs of `{command}`:");
+        let owners =
+            [("quell top", for_top as Attach), ("quell attach --follow", for_follow), ("the keeper", for_keeper)];
+        for (owner, attach) in owners {
+            println!("{mode}, programs of {owner}:");
             ratio(&program, || attach(&lab));
             run_time(&program, || attach(&lab));
         }
@@ -52,8 +54,13 @@ fn for_top(lab: &TestLab) -> Sampler {
     sampler
 }
 
+/// The program that counts polls without the clock.
+fn for_keeper(lab: &TestLab) -> Sampler {
+    Sampler::watching(Path::new("/sys"), lab.napis.iter().copied().collect()).unwrap()
+}
+
 /// Only the program at polls.
-fn for_attach(lab: &TestLab) -> Sampler {
+fn for_follow(lab: &TestLab) -> Sampler {
     Sampler::of(Path::new("/sys"), lab.napis.iter().copied()).unwrap()
 }
 

@@ -208,6 +208,27 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &zero);
 }
 
+/*
+ * Whether the interrupt is masked after this poll. Only a poll that completes (napi_complete_done) can enable it. Its
+ * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
+ */
+static __always_inline int is_masked_after(struct napi_struct *napi, struct deferral deferral, struct queue *queue,
+					   __u64 state, __u32 work, __u32 budget, int ends_busy_poll)
+{
+	if (work >= budget || state & (IN_BUSY_POLL | SCHED))
+		return 1;
+	if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout)
+		return 0;
+	return work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
+	       (ends_busy_poll && deferral.defer_hard_irqs == 1);
+}
+
+/* Whether this poll of a thread follows the loop of its busy poll. It has the budget of the loop; a softirq has the weight. */
+static __always_inline int ends_busy_poll(struct queue *queue, struct task_struct *task, __u32 budget)
+{
+	return queue->poller == PROGRAM && queue->tid == (__u32)task->pid && queue->budget == budget;
+}
+
 SEC("tp_btf/softirq_entry")
 int BPF_PROG(quell_softirq, unsigned int vec_nr)
 {
@@ -258,8 +279,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 		poller = THREAD;
 	else if (busy)
 		poller = PROGRAM;
-	/* The poll after a loop has the budget of the loop. A softirq has the weight of the instance. */
-	else if (queue->poller == PROGRAM && queue->tid == (__u32)task->pid && queue->budget == budget && !timer_fired)
+	else if (ends_busy_poll(queue, task, budget) && !timer_fired)
 		poller = PROGRAM_LAST;
 	else if (is_ksoftirqd(task))
 		poller = KSOFTIRQD;
@@ -270,17 +290,7 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	else
 		poller = queue->timed_at && !(flags & ENABLED) ? RESCHEDULED : INTERRUPT;
 
-	/*
-	 * Whether the interrupt is masked after this poll. Only a poll that completes (napi_complete_done) can enable it. Its
-	 * count of deferrals is already decremented, so 0 is ambiguous: masked by the last deferral, or enabled.
-	 */
-	if (work >= budget || busy || state & SCHED)
-		masked = 1;
-	else if (!deferral.defer_hard_irqs || !deferral.gro_flush_timeout)
-		masked = 0;
-	else
-		masked = work || napi->defer_hard_irqs_count || queue->deferrals == 1 ||
-			 (poller == PROGRAM_LAST && deferral.defer_hard_irqs == 1);
+	masked = is_masked_after(napi, deferral, queue, state, work, budget, poller == PROGRAM_LAST);
 
 	if (poller <= KSOFTIRQD)
 		add(queue->softirq_ns, took);
@@ -351,6 +361,35 @@ int BPF_PROG(quell_poll, struct napi_struct *napi, int work_done, int budget_giv
 	if (!masked)
 		flags |= ENABLED | EXPOSED;
 	queue->flags = flags;
+	return 0;
+}
+
+/*
+ * Less than quell_poll, without the clock: whether anybody polls the instance, whether packets come, and whether the last
+ * poll enabled the interrupt. Watches for stalls run as long as their attachments.
+ */
+SEC("tp_btf/napi_poll")
+int BPF_PROG(quell_watch, struct napi_struct *napi, int work_done, int budget_given)
+{
+	__u32 work = work_done, budget = budget_given, poller;
+	struct queue *queue = queue_of(napi->napi_id);
+	struct task_struct *task;
+	__u64 state;
+
+	if (!queue || !budget)
+		return 0;
+	task = bpf_get_current_task_btf();
+	state = napi->state;
+	poller = state & IN_BUSY_POLL ? PROGRAM : ends_busy_poll(queue, task, budget) ? PROGRAM_LAST : RESCHEDULED;
+	queue->flags = is_masked_after(napi, deferral_of(napi), queue, state, work, budget, poller == PROGRAM_LAST) ? 0 : ENABLED;
+	queue->poller = poller;
+	queue->tid = task->pid;
+	queue->budget = budget;
+	queue->deferrals = napi->defer_hard_irqs_count;
+	barrier_var(poller);
+	if (poller < POLLERS)
+		add(queue->polls[poller], 1);
+	add(queue->packets, work);
 	return 0;
 }
 

@@ -119,6 +119,13 @@ impl PollCounters {
         Self { words, can }
     }
 
+    /// Whether the last poll enabled the interrupt. Absent before the first poll since the selection.
+    #[must_use]
+    pub fn interrupt_enabled(&self) -> Option<bool> {
+        let polled = self.words[POLLS..POLLS + POLLERS].iter().any(|&polls| polls > 0);
+        polled.then_some(self.words[FLAGS] & ENABLED != 0)
+    }
+
     /// What happened since an earlier reading; since the selection, if there is none.
     #[must_use]
     pub fn since(&self, earlier: Option<&Self>) -> QueueSample {
@@ -174,6 +181,14 @@ mod tests {
         assert_eq!((idle(0).enabled_ns, idle(0).masked_ns), (0, 4_000));
         let unpolled = QueueSample { program_found_suspended: Some(0), softirq_ns: Some(0), ..QueueSample::default() };
         assert_eq!(counters(&[], 5_000).since(None), unpolled);
+    }
+
+    #[test]
+    fn the_state_of_the_interrupt_is_unknown_before_the_first_poll() {
+        let enabled = |words: &[(usize, u64)]| counters(words, 0).interrupt_enabled();
+        assert_eq!(enabled(&[(FLAGS, ENABLED)]), None);
+        assert_eq!(enabled(&[(FLAGS, ENABLED), (POLLS + 6, 1)]), Some(true));
+        assert_eq!(enabled(&[(POLLS, 1)]), Some(false));
     }
 
     #[test]

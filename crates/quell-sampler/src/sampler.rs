@@ -25,6 +25,8 @@ const SLOTS: &str = "slots";
 /// A program and its tracepoint.
 type Program = (&'static str, &'static str);
 const POLLS: Program = ("quell_poll", "napi_poll");
+/// Counts less than [`POLLS`].
+const WATCH: Program = ("quell_watch", "napi_poll");
 /// Runs for every timer of the host.
 const TIMERS: Program = ("quell_timer", "hrtimer_expire_entry");
 
@@ -123,10 +125,11 @@ impl Sampler {
     /// # Errors
     /// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path) -> Result<Self, SamplerError> {
-        Self::attach_programs(sys, &[POLLS, TIMERS, SOFTIRQS])
+        Self::attach_programs(sys, &[POLLS, TIMERS, SOFTIRQS], None)
     }
 
-    fn attach_programs(sys: &Path, attached: &[Program]) -> Result<Self, SamplerError> {
+    /// `room` is the number of instances that can be selected at the same time, if it is not the default.
+    fn attach_programs(sys: &Path, attached: &[Program], room: Option<u32>) -> Result<Self, SamplerError> {
         let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
         let enumerator = |name: &str| kernel.enumerator(name).map_err(SamplerError::Unsupported);
         let bit = |name: &str| enumerator(name).map(|bit| 1 << (bit & 63));
@@ -138,7 +141,11 @@ impl Sampler {
         };
         let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
             .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
-        let mut programs = EbpfLoader::new()
+        let mut loader = EbpfLoader::new();
+        if let Some(room) = room {
+            loader.map_max_entries(QUEUES, room);
+        }
+        let mut programs = loader
             .btf(Some(&btf))
             .override_global("SCHED", &sched, true)
             .override_global("IN_BUSY_POLL", &in_busy_poll, true)
@@ -172,8 +179,20 @@ impl Sampler {
     /// # Errors
     /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
-        let mut sampler = Self::attach_programs(sys, &[POLLS])?;
+        let mut sampler = Self::attach_programs(sys, &[POLLS], None)?;
         sampler.select_all(napis.into_iter().collect())?;
+        Ok(sampler)
+    }
+
+    /// Watches these instances at the lowest cost. Only the total of [`polls`](crate::QueueSample::polls),
+    /// [`packets`](crate::QueueSample::packets) and [`interrupt_enabled`](PollCounters::interrupt_enabled) are counted.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
+    pub fn watching(sys: &Path, napis: BTreeSet<NapiId>) -> Result<Self, SamplerError> {
+        let room = u32::try_from(napis.len().max(1)).unwrap_or(u32::MAX);
+        let mut sampler = Self::attach_programs(sys, &[WATCH], Some(room))?;
+        sampler.select_all(napis)?;
         Ok(sampler)
     }
 

@@ -96,6 +96,32 @@ fn with_deferral_the_timer_polls_and_packets_waited_up_to_its_period() {
 }
 
 #[test]
+fn a_watch_knows_the_state_of_the_interrupt_from_the_last_poll() {
+    let Some(lab) = TestLab::raise("smp-watch", 1) else { return };
+    let Some(sampler) = sampler_of(&lab.napis) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    let napi = lab.napis[0];
+    let watch = Sampler::watching(Path::new("/sys"), lab.napis.iter().copied().collect()).unwrap();
+    let becomes = |expected: bool| {
+        wait_until(|| match watch.read().unwrap()[&napi].interrupt_enabled() {
+            enabled if enabled == Some(expected) => Ok(()),
+            other => Err(format!("{other:?}, not {expected}")),
+        });
+    };
+    exchange(&program, DATAGRAMS);
+    becomes(true);
+    let seen = sample(&watch, napi);
+    assert!(seen.packets >= DATAGRAMS.into() && seen.packets <= sample(&sampler, napi).packets, "{seen:?}");
+    assert_eq!((seen.enabled_ns, seen.wait.packets), (0, 0), "it reads no clock");
+    lab.set_napi(&DEFERRING);
+    exchange(&program, 1);
+    becomes(false);
+    lab.set_napi(&PartialNapiSettings { defer_hard_irqs: Some(3), ..DEFERRING });
+    exchange(&program, 1);
+    becomes(true);
+}
+
+#[test]
 fn polls_by_the_napi_thread_are_its_own() {
     let Some(lab) = TestLab::raise("smp-thread", 1) else { return };
     let program = UdpProgram::start(&lab, Trigger::Level);

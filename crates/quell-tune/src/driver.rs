@@ -86,7 +86,13 @@ where
             continue;
         }
         subject.settle(settle_ms).map_err(failed)?;
-        let observation = subject.observe(slice_ms).map_err(failed)?.ok_or(TuneEnd::Interrupted)?;
+        let observation = match subject.observe(slice_ms) {
+            Err(error) if subject.drops_treatment(&error) => {
+                tuner.not_settable(error.to_string());
+                continue;
+            }
+            observed => observed.map_err(failed)?.ok_or(TuneEnd::Interrupted)?,
+        };
         tuner.record(observation).map_err(|invalid| TuneEnd::SubjectFailed { reason: invalid.to_string() })?;
         if watch(TuneEvent::SliceRecorded(tuner)).is_break() {
             return Err(TuneEnd::Interrupted);

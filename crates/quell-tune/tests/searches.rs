@@ -27,6 +27,8 @@ struct Server {
     load: usize,
     mode: Option<DeliveryMode>,
     refused: Option<DeliveryMode>,
+    /// A mode that is taken back during its slices.
+    stalling: Option<DeliveryMode>,
     is_drops_readable: bool,
     /// Kind of mode under which requests fail.
     failing: Option<&'static str>,
@@ -48,6 +50,7 @@ impl Server {
             load: 0,
             mode: None,
             refused: None,
+            stalling: None,
             is_drops_readable: true,
             failing: None,
             silent: None,
@@ -76,6 +79,9 @@ impl ExperimentSubject for Server {
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, String> {
         let mode = self.mode.unwrap();
+        if self.stalling == Some(mode) {
+            return Err("it stalls".to_owned());
+        }
         self.log.push((mode, self.load));
         self.drift = 0.9 * self.drift + 0.05 * (self.random.random::<f64>() - 0.5);
         let mut noise = || 1.0 + self.drift + 0.06 * (self.random.random::<f64>() - 0.5);
@@ -101,6 +107,10 @@ impl ExperimentSubject for Server {
                 .with_metric("stalls", Some(0.0))
                 .with_metric("drops", self.is_drops_readable.then_some(drops)),
         ))
+    }
+
+    fn drops_treatment(&self, error: &String) -> bool {
+        error == "it stalls"
     }
 
     fn restore(&mut self) -> Result<(), String> {
@@ -257,6 +267,15 @@ fn a_mode_that_cannot_be_set_leaves_the_race() {
     assert_eq!(arm.state, ArmState::NotSettable { reason: "refused by the kernel".to_owned() });
     let answer = result.answer.mode().unwrap();
     assert!(one_is_best(&answer, 0).0 < 8.8, "{answer}: there are modes with 8.5 us");
+}
+
+#[test]
+fn a_mode_that_stalls_during_a_slice_leaves_the_race() {
+    let mut server = Server { stalling: "suspend40".parse().ok(), ..Server::new(one_is_best, 4) };
+    let result = search(&mut server, plan("least cpu"));
+    let arm = result.arms.iter().find(|arm| arm.mode.to_string() == "suspend40").unwrap();
+    assert_eq!(arm.state, ArmState::NotSettable { reason: "it stalls".to_owned() });
+    assert!(result.answer.mode().is_some(), "{:?}", result.end);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_host::attach::plan::AttachObstacle;
+use quell_host::attach::stall_guard::StallGuard;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
@@ -54,6 +55,8 @@ pub struct Programs<'a> {
     stopped: &'a dyn Fn() -> bool,
     proc: ProcRoot,
     slice_began: Instant,
+    /// Watches for stalls. Absent without the permission to count polls.
+    stalls: Option<StallGuard>,
 }
 
 /// Reason why an experiment on programs failed. All settings were restored, except in the case
@@ -67,6 +70,9 @@ pub enum SubjectError {
     /// A mode cannot be set.
     #[error("{0}")]
     Impossible(String),
+    /// A mode was taken back.
+    #[error("taken back: {0}")]
+    Stalls(String),
     /// The judge failed or printed no figures.
     #[error(transparent)]
     Judge(#[from] JudgeError),
@@ -113,8 +119,12 @@ impl<'a> Programs<'a> {
             let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
             impossible.get(index).cloned().flatten().or(of_plan)
         };
+        let switching: Option<Switching> = switching.into();
+        let stalls = switching.as_ref().map_or(Ok(None), Switching::stall_guard);
+        let stalls = stalls.inspect_err(|error| tracing::warn!(%error, "not watched for stalls")).ok().flatten();
         Self {
-            switching: switching.into(),
+            stalls,
+            switching,
             modes: modes.to_vec(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
             instruments: Instruments::new(plan.napis(), &watched.server_cpus),
@@ -155,6 +165,7 @@ impl<'a> Programs<'a> {
     /// # Errors
     /// Fails if a setting could not be restored.
     fn end(&mut self) -> Result<(), SubjectError> {
+        self.stalls = None;
         let Some(switching) = self.switching.take() else { return Ok(()) };
         let Reverted { failed, waiting, left_alone, in_part, .. } = switching.end()?;
         self.left_alone = left_alone.into_iter().chain(in_part).map(|(_, why)| why).collect();
@@ -163,15 +174,30 @@ impl<'a> Programs<'a> {
         if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }
     }
 
+    /// Takes the present mode back at once if its queues stall again and again, and never sets it again.
+    fn take_back_if_stalled(&mut self) -> Result<(), SubjectError> {
+        let Some(why) = self.stalls.as_ref().and_then(StallGuard::refused) else { return Ok(()) };
+        if let Some(switching) = &mut self.switching {
+            let mode = switching.current();
+            switching.set_none()?;
+            self.stalls.iter().for_each(|stalls| stalls.set(None));
+            if let Some(reason) = mode.and_then(|mode| self.impossible.get_mut(mode)) {
+                *reason = Some(why.clone());
+            }
+        }
+        Err(SubjectError::Stalls(why))
+    }
+
     fn ended_program(&self) -> Option<Pid> {
         self.watched.server.iter().copied().find(|pid| self.proc.process(*pid).stat().is_err())
     }
 
     fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
+        let stopped = is_over(self.stopped, self.stalls.as_ref());
         let mut observer = Observer {
             beside: beside.as_deref(),
-            ..Observer::new(&self.watched, &self.proc, &mut self.instruments, self.stopped)
+            ..Observer::new(&self.watched, &self.proc, &mut self.instruments, &stopped)
         };
         let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => report,
@@ -189,9 +215,10 @@ impl<'a> Programs<'a> {
 
     fn observe_clients(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let Traffic::Clients(clients) = &mut self.traffic else { return Ok(None) };
+        let stopped = is_over(self.stopped, self.stalls.as_ref());
         loop {
-            let mut observer = Observer::new(&self.watched, &self.proc, &mut self.instruments, self.stopped);
-            match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, self.stopped)? {
+            let mut observer = Observer::new(&self.watched, &self.proc, &mut self.instruments, &stopped);
+            match clients.measure(Duration::from_millis(slice_ms.into()), &mut observer, &stopped)? {
                 RemoteWindow::Measured(report) => {
                     let counters = observer.counters(slice_ms);
                     return Ok(Some(self.observed(slice_ms, &report, counters)));
@@ -213,7 +240,8 @@ impl<'a> Programs<'a> {
             Traffic::Live(judges) => judges,
             Traffic::Generator(..) | Traffic::Clients(_) => &none,
         };
-        let observed = server_side::observe(&self.watched, &mut self.instruments, judges, slice_ms, self.stopped)?;
+        let stopped = is_over(self.stopped, self.stalls.as_ref());
+        let observed = server_side::observe(&self.watched, &mut self.instruments, judges, slice_ms, &stopped)?;
         Ok(observed.map(|(slice, _)| ObservedSlice { slice, counters_cover_it: true }))
     }
 
@@ -228,6 +256,11 @@ impl<'a> Programs<'a> {
             None => observed,
         }
     }
+}
+
+/// Whether a slice ends early: on request, or because the mode stalls the programs.
+fn is_over(stopped: &dyn Fn() -> bool, stalls: Option<&StallGuard>) -> impl Fn() -> bool {
+    move || stopped() || stalls.is_some_and(|stalls| stalls.refused().is_some())
 }
 
 /// A slice, and whether its counters were read at its start and end. If not, metrics of counters are absent.
@@ -247,7 +280,9 @@ impl ExperimentSubject for Programs<'_> {
         }
         let index = self.modes.iter().position(|other| other == mode);
         let (Some(index), Some(switching)) = (index, &mut self.switching) else { return Ok(()) };
-        switching.switch_to(index).map_err(|error| SetFailure::SubjectFailed(error.into()))
+        let set = switching.switch_to(index).map_err(|error| SetFailure::SubjectFailed(error.into()));
+        self.stalls.iter().for_each(|stalls| stalls.set(Some(index)));
+        set
     }
 
     fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
@@ -256,9 +291,9 @@ impl ExperimentSubject for Programs<'_> {
     }
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let Some(ObservedSlice { mut slice, counters_cover_it: mut is_covered }) = self.observe_once(slice_ms)? else {
-            return Ok(None);
-        };
+        let observed = self.observe_once(slice_ms)?;
+        self.take_back_if_stalled()?;
+        let Some(ObservedSlice { mut slice, counters_cover_it: mut is_covered }) = observed else { return Ok(None) };
         for _ in 1..WINDOWS_MAX.min(REPEATED_MAX_MS / slice_ms.max(1)) {
             if is_covered {
                 break;
@@ -274,6 +309,10 @@ impl ExperimentSubject for Programs<'_> {
         }
         let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
         Ok(Some(SliceObservation { spent_ms, ..slice }))
+    }
+
+    fn drops_treatment(&self, error: &SubjectError) -> bool {
+        matches!(error, SubjectError::Stalls(_))
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {

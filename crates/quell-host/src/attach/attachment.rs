@@ -17,9 +17,10 @@ use super::keeper::this_process;
 use super::ledger::{Due, Ledger};
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
+use super::stall_log::StallLog;
 use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
-use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, TargetProgram};
+use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, StallRecord, Stay, TargetProgram};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
@@ -133,6 +134,7 @@ impl Attachment {
         let purpose = format!("{PURPOSE}{}", request.mode);
         let name = journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
+        forget_stalls_of(journal, &transaction, &targets);
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
         for target in targets.living() {
@@ -281,6 +283,25 @@ impl Attachment {
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
         Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
+    }
+
+    /// Records in the journal that stalls do not end the attachment.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn accept_stalls(&mut self) -> Result<(), AttachError> {
+        Ok(self.transaction.accept_stalls()?)
+    }
+
+    /// Whether stalls do not end the attachment.
+    #[must_use]
+    pub fn accepts_stalls(&self) -> bool {
+        self.transaction.history().is_some_and(|history| history.accepts_stalls)
+    }
+
+    /// Begins a record of stalls for the journal of the attachment.
+    pub(super) fn stall_log(&self) -> Option<StallLog> {
+        Some(StallLog::new(self.transaction.journal_path().to_owned(), self.transaction.history()?))
     }
 
     /// Reverts the attachment.
@@ -464,6 +485,15 @@ impl Attachment {
 /// Whether both steps can share one write of the journal to disk. Only epoll steps can.
 fn are_made_together(one: &AttachStep, other: &AttachStep) -> bool {
     matches!((one, other), (AttachStep::Epoll(_), AttachStep::Epoll(_)))
+}
+
+/// Forgets stalls of earlier attachments of the programs.
+fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targets) {
+    let is_of_them = |record: &StallRecord| {
+        record.programs.iter().any(|program| targets.living().any(|target| target.is_same_process(program)))
+    };
+    // A record that stays is only reported once more.
+    let _ = journal.forget_stalls(&transaction.boot_id(), is_of_them);
 }
 
 /// Checks that none of the programs is attached.

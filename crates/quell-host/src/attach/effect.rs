@@ -28,6 +28,9 @@ const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 /// Minimum CPU time of a program for each packet that it receives: less than a system call and a copy take.
 const CPU_NS_PER_PACKET: u64 = 1_000;
 
+/// A program that uses less than one part in this number of a CPU is idle.
+const CPU_SHARE_OF_SUSPECT: u64 = 50;
+
 /// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -240,6 +243,21 @@ fn packets_text(packets: u64) -> String {
     if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") }
 }
 
+/// Why a suspended queue that was sampled for `for_ns` may be stalled, if it may: nobody polled it although its programs
+/// ran. An observer cannot know whether packets wait, because only a poll shows it.
+#[must_use]
+pub fn suspect(sample: &QueueSample, for_ns: u64, programs_cpu_ns: Option<u64>) -> Option<String> {
+    let ran_ns = programs_cpu_ns.filter(|&ran_ns| ran_ns >= for_ns / CPU_SHARE_OF_SUSPECT)?;
+    let is_interrupt_enabled = sample.enabled_ns > 0 && sample.masked_ns == 0;
+    (sample.polls.total() == 0 && !is_interrupt_enabled).then(|| {
+        format!(
+            "suspect: nobody polled the suspended queue in {} although the program ran for {}: packets may wait in it",
+            milliseconds(for_ns),
+            milliseconds(ran_ns)
+        )
+    })
+}
+
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
     (packets < PACKETS_TO_JUDGE)
@@ -363,6 +381,19 @@ mod tests {
 
     fn verdict(mode: &str, seen: EffectOnQueue) -> ModeVerdict {
         judge(&mode.parse().unwrap(), &seen, unknown)
+    }
+
+    #[test]
+    fn a_queue_without_a_poll_is_suspect_if_its_program_runs_and_its_interrupt_is_not_known_to_be_enabled() {
+        let (unpolled, for_ns) = (QueueSample::default(), 200_000_000);
+        assert!(suspect(&unpolled, for_ns, Some(150_000_000)).is_some_and(|why| why.contains("150 ms")));
+        assert_eq!(suspect(&unpolled, for_ns, Some(1_000_000)), None, "an idle program");
+        assert_eq!(suspect(&unpolled, for_ns, None), None);
+        let enabled = QueueSample { enabled_ns: for_ns, ..unpolled };
+        assert_eq!(suspect(&enabled, for_ns, Some(for_ns)), None);
+        let mut polled = unpolled;
+        polled.polls.timer = 1;
+        assert_eq!(suspect(&polled, for_ns, Some(for_ns)), None);
     }
 
     #[test]

@@ -1,24 +1,32 @@
-//! The keeper process maintains an attachment and reverts it when the last program exits, on SIGTERM, or when the
-//! attaching process dies early. It runs in its own session; the command line starts it.
+//! The keeper process maintains an attachment and reverts it when the last program exits, on SIGTERM, when the attaching
+//! process dies early, or when its queues stall. It runs in its own session; the command line starts it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
+use quell_linux::{Pid, clock, kernel};
+use quell_sampler::{Sampler, SamplerError};
 use tracing::{debug, error_span, info, warn};
 
-use super::wait::wait_for_all;
+use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue};
+use super::stall_log::StallLog;
+use super::wait::{Ends, Woken};
 use crate::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
 use crate::persistent::{Guardian, PersistError, release, tell};
 use crate::recovery::{Reverted, revert};
 
 /// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
+/// Minimum ratio of the pause after a look at the queues to its CPU time: at most 0.5 % of a CPU.
+const PAUSE_PER_CPU_TIME: u32 = 200;
+/// Maximum pause, so that a search for the cause of a stall does not delay the next look.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Outcome of [`keep`].
 #[derive(Debug)]
@@ -80,11 +88,9 @@ pub fn keep(
         true => {
             let pids: Vec<u32> = owned.history().targets.iter().map(|target| target.pid).collect();
             info!(?pids, "took over the journal: waiting until these processes exit or a signal arrives");
-            let waited = wait_for_all(&owned.history().targets, &interruption);
-            let why =
-                if interruption.flag().get().is_some() { "a signal arrived" } else { "the processes have exited" };
-            info!(why, "reverting");
-            waited
+            let waited = watch_until_over(&owned, &interruption);
+            info!(why = ?waited, "reverting");
+            waited.map(drop)
         }
         false => {
             info!("took over the journal of an owner that died early: reverting");
@@ -96,6 +102,67 @@ pub fn keep(
     let reverted = revert(owned, boot_id, &proc)?;
     waited.map_err(PersistError::Listen)?;
     Ok(KeepingEnded::Reverted(reverted))
+}
+
+/// Why an attachment is over.
+#[derive(Debug)]
+enum Over {
+    ProgramsExited,
+    Signalled,
+    QueuesStall,
+}
+
+/// Waits until the programs of a journal have exited or a signal arrives. Meanwhile, frees stalled queues, until they
+/// stall too often.
+fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Result<Over> {
+    let history = owned.history();
+    let programs: BTreeSet<Pid> = history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+    let queues = SuspendedQueue::of_journal(history);
+    let mut sampler = sampler(&queues);
+    let (mut watch, mut log) = (StallWatch::default(), StallLog::new(owned.path().to_owned(), history));
+    let mut ends = Ends::of(&history.targets, interruption)?;
+    let mut pause = LOOKED_EVERY;
+    loop {
+        match ends.wait(sampler.is_some().then(|| Instant::now() + pause))? {
+            Woken::Signalled => return Ok(Over::Signalled),
+            Woken::AllEnded => return Ok(Over::ProgramsExited),
+            Woken::TimeIsOver => {}
+        }
+        let Some(counters) = &sampler else { continue };
+        let began_ns = clock::process_cpu_ns();
+        match watch.look(counters, &queues, &programs) {
+            Ok(look) => {
+                log.add(&look, &programs);
+                if look.persists && !history.accepts_stalls {
+                    log.take_back();
+                    return Ok(Over::QueuesStall);
+                }
+            }
+            Err(error) => {
+                warn!(%error, "no longer watching for stalls");
+                sampler = None;
+            }
+        }
+        let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(began_ns));
+        pause = LOOKED_EVERY.max((used * PAUSE_PER_CPU_TIME).min(PAUSE_MAX));
+    }
+}
+
+/// Counts polls of these queues; `None` without queues or the permission.
+fn sampler(queues: &[SuspendedQueue]) -> Option<Sampler> {
+    if queues.is_empty() {
+        return None;
+    }
+    let counting = can_watch(queues);
+    counting.inspect_err(|error| warn!(%error, "not watching for stalls")).ok()
+}
+
+/// Begins to count polls of these queues.
+///
+/// # Errors
+/// When a keeper of this user could not watch the queues for stalls.
+pub fn can_watch(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerError> {
+    Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }
 
 /// Identity of this process for the journal.

@@ -11,7 +11,8 @@
 //! - [`unassigned_epolls`] lists epolls without a known queue.
 //! - [`ready_files`] finds files that would stall the program.
 //! - [`effect`] judges whether the mode is in effect.
-//! - [`watch`] watches the queues of a followed attachment; [`stall`] frees those that their program no longer polls.
+//! - [`stall`] frees queues that nobody polls any more, [`stall_log`] records them. Owners of modes use both: [`keeper`],
+//!   [`watch`] for followed and launched programs, and [`stall_guard`] during experiments.
 
 pub mod affected_processes;
 pub mod attachment;
@@ -29,6 +30,8 @@ pub mod plan;
 mod pollers;
 pub mod ready_files;
 pub mod stall;
+pub mod stall_guard;
+pub mod stall_log;
 pub mod target;
 pub mod unassigned_epolls;
 pub mod wait;

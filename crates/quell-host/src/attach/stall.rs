@@ -1,27 +1,64 @@
-//! Watches suspended queues of an attachment and frees stalled ones. A queue stalls if its program stops polling it
-//! while a file that stays ready in its epoll re-arms the suspension, so no timeout ends it. Quell then polls the queue
-//! and reports the packets that it found. A queue whose interrupt is enabled does not stall. An idle queue whose interrupt
-//! is masked looks as a stalled one, but contains no packets.
+//! Finds queues that stall under suspension and frees them. A queue stalls if nobody polls it while its program re-arms
+//! the suspension with each `epoll_wait`, for example because a file stays ready. No timeout ends that, and packets in the
+//! ring cannot be seen without a poll. So the owner of a mode polls a suspect queue itself, and counts what the poll finds.
+//!
+//! [`Suspicion`] and [`StallTally`] decide from counters and times, without a clock. [`StallWatch`] acts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
-use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
+use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{debug, warn};
 
-use super::effect::run_times;
 use super::plan::QueueStep;
+use crate::journal::{History, RecordedChange};
 use crate::namespaces;
-use crate::resume::{Freed, Resumer};
+use crate::resume::{Freed, poll_queue};
 
-/// A queue is suspect if nobody polls it for this long although its program runs.
-const SUSPICIOUS_AFTER: Duration = Duration::from_millis(200);
-/// Maximum interval between checks of a suspect. The interval doubles after each check that finds no packets, because a
-/// check costs `defer-hard-irqs` timer polls.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
+/// Interval between two looks at the counters.
+pub const LOOKED_EVERY: Duration = Duration::from_millis(100);
+/// Minimum time without a poll. A healthy suspension ends after its timeout, so twice that time must have passed, too.
+const UNPOLLED_MIN: Duration = Duration::from_millis(50);
+/// Time without a poll that is a stall under every timeout.
+const UNPOLLED_MAX: Duration = Duration::from_secs(1);
+/// Maximum interval between polls of a suspect queue. The interval doubles with each poll that finds nothing, because a
+/// poll causes up to `defer-hard-irqs` timer polls.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
+/// Stalls within [`STALLS_WITHIN`] after which a mode is taken back.
+const STALLS_MAX: usize = 3;
+const STALLS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A queue whose interrupt a mode suspends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuspendedQueue {
+    /// NAPI instance.
+    pub napi: NapiId,
+    /// `SO_NETNS_COOKIE` of the device's namespace.
+    pub namespace_cookie: u64,
+}
+
+impl SuspendedQueue {
+    /// The suspended ones of these queues.
+    pub fn of_steps<'a>(steps: impl IntoIterator<Item = &'a QueueStep>) -> Vec<Self> {
+        let is_suspended = |step: &&QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+        let queue = |step: &QueueStep| Self { napi: step.napi, namespace_cookie: step.namespace_cookie };
+        steps.into_iter().filter(is_suspended).map(queue).collect()
+    }
+
+    /// The suspended queues of a journal.
+    #[must_use]
+    pub fn of_journal(history: &History) -> Vec<Self> {
+        let queue = |change: &RecordedChange| {
+            let RecordedChange::NapiSettings(change) = change else { return None };
+            change.new.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0)?;
+            Some(Self { napi: NapiId::from_kernel(change.napi_id)?, namespace_cookie: change.namespace_cookie })
+        };
+        history.pending().filter_map(|(_, entry)| queue(&entry.change)).collect()
+    }
+}
 
 /// A stalled queue that was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,155 +73,243 @@ pub struct Stalled {
     pub freed: Freed,
 }
 
-/// Watches queues for stalls.
+/// Result of one look.
 #[derive(Debug, Default)]
-pub(super) struct StallWatch {
-    queues: BTreeMap<NapiId, Watched>,
-    /// Counters of the queues at the previous look.
-    counters: BTreeMap<NapiId, PollCounters>,
-    ran_ns: BTreeMap<Pid, u64>,
+pub struct StallLook {
+    /// Stalled queues that were freed.
+    pub freed: Vec<Stalled>,
+    /// Whether stalls are so frequent that the mode must be taken back.
+    pub persists: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Watched {
-    namespace_cookie: u64,
+/// Counters of a queue at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counted {
     polls: u64,
-    last_poll: Instant,
-    looked_at: Instant,
+    packets: u64,
+    /// Absent before the first poll since the selection.
+    interrupt_enabled: Option<bool>,
+}
+
+impl From<&PollCounters> for Counted {
+    fn from(counters: &PollCounters) -> Self {
+        let sample = counters.since(None);
+        let interrupt_enabled = counters.interrupt_enabled();
+        Self { polls: sample.polls.total(), packets: sample.packets, interrupt_enabled }
+    }
+}
+
+/// Decides when to poll a queue. Times count from any fixed moment.
+#[derive(Debug, Clone, Copy)]
+struct Suspicion {
+    seen: Counted,
+    /// Latest possible time of the last poll.
+    last_poll: Duration,
+    checked: Duration,
     patience: Duration,
 }
 
-impl StallWatch {
-    /// Watches the suspended ones of `queues`. Those that are already watched keep their state.
-    fn watch(&mut self, queues: &[QueueStep]) {
-        let is_suspended = |step: &&QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
-        let suspended = queues.iter().filter(is_suspended);
-        let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
-        if wanted.keys().eq(self.queues.keys()) {
-            return;
-        }
-        let now = Instant::now();
-        let watched = |(napi, namespace_cookie)| {
-            let (last_poll, looked_at, patience) = (now, now, SUSPICIOUS_AFTER);
-            let new = Watched { namespace_cookie, polls: 0, last_poll, looked_at, patience };
-            (napi, self.queues.get(&napi).copied().unwrap_or(new))
-        };
-        self.queues = wanted.into_iter().map(watched).collect();
+impl Suspicion {
+    fn new(seen: Counted, now: Duration) -> Self {
+        Self { seen, last_poll: now, checked: now, patience: Duration::ZERO }
     }
 
-    /// Checks the suspended ones of `queues` with these counters, and frees stalled ones. `programs` are the processes for
-    /// which they are suspended. `sampler` observes what a check finds.
-    pub(super) fn look(
+    /// Takes in the counters. Returns whether the queue is suspect: masked, unpolled for too long, and not checked lately.
+    fn is_suspect(&mut self, counted: Counted, now: Duration) -> bool {
+        if counted.polls != self.seen.polls {
+            self.last_poll = now;
+        }
+        // The timer polls after a check find no packets, and must not shorten the pause.
+        if counted.packets != self.seen.packets {
+            self.patience = Duration::ZERO;
+        }
+        self.seen = counted;
+        counted.interrupt_enabled != Some(true)
+            && self.unpolled(now) >= UNPOLLED_MIN
+            && now.saturating_sub(self.checked) >= self.patience
+    }
+
+    /// Minimum time without a poll.
+    fn unpolled(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.last_poll)
+    }
+
+    /// Records a check that ended with these counters. Its polls do not count as activity.
+    fn checked(&mut self, after: Counted, found_packets: bool, now: Duration) {
+        self.patience = match found_packets {
+            true => Duration::ZERO,
+            false => (self.patience * 2).clamp(UNPOLLED_MIN, PATIENCE_MAX),
+        };
+        self.last_poll = if after.polls == self.seen.polls { self.last_poll } else { now };
+        (self.seen, self.checked) = (after, now);
+    }
+}
+
+/// Whether a queue with this suspension timeout would have been polled by now if it were healthy.
+fn is_overdue(unpolled: Duration, suspend_timeout: Duration) -> bool {
+    unpolled > suspend_timeout.saturating_mul(2).clamp(UNPOLLED_MIN, UNPOLLED_MAX)
+}
+
+/// Counts stalls. Several queues that stall at one time count once, because they can have one cause.
+#[derive(Debug, Clone, Default)]
+pub struct StallTally(VecDeque<Duration>);
+
+impl StallTally {
+    /// Records a stall. Returns whether the mode must be taken back.
+    pub fn add(&mut self, now: Duration) -> bool {
+        self.0.push_back(now);
+        while self.0.front().is_some_and(|&oldest| now.saturating_sub(oldest) > STALLS_WITHIN) {
+            self.0.pop_front();
+        }
+        self.0.len() >= STALLS_MAX
+    }
+}
+
+/// Watches suspended queues.
+#[derive(Debug)]
+pub struct StallWatch {
+    began: Instant,
+    queues: BTreeMap<NapiId, Suspicion>,
+    tally: StallTally,
+}
+
+impl Default for StallWatch {
+    fn default() -> Self {
+        Self { began: Instant::now(), queues: BTreeMap::new(), tally: StallTally::default() }
+    }
+}
+
+impl StallWatch {
+    /// Looks at the counters of these queues, polls those that are suspect, and reports stalls. The sampler has selected
+    /// all of them. Sockets of `programs` help to poll where io_uring is not available.
+    ///
+    /// # Errors
+    /// When the counters cannot be read. Without them, a stalled queue looks like an idle one.
+    pub fn look(
         &mut self,
         sampler: &Sampler,
-        counted: &BTreeMap<NapiId, PollCounters>,
-        queues: &[QueueStep],
+        queues: &[SuspendedQueue],
         programs: &BTreeSet<Pid>,
-    ) -> Result<Vec<Stalled>, SamplerError> {
-        self.watch(queues);
-        if self.queues.is_empty() {
-            return Ok(Vec::new());
+    ) -> Result<StallLook, SamplerError> {
+        let counters = sampler.read()?;
+        self.queues.retain(|napi, _| queues.iter().any(|queue| queue.napi == *napi));
+        let mut freed = Vec::new();
+        for queue in queues {
+            let Some(counted) = counters.get(&queue.napi).map(Counted::from) else { continue };
+            let now = self.began.elapsed();
+            let suspicion = self.queues.entry(queue.napi).or_insert_with(|| Suspicion::new(counted, now));
+            if suspicion.is_suspect(counted, now) {
+                freed.extend(check(queue, suspicion, sampler, programs, self.began)?);
+            }
         }
-        let (proc, now) = (&ProcRoot::default(), Instant::now());
-        let they_ran = ran(programs, &mut self.ran_ns);
-        let mut stalled = Vec::new();
-        let its = |napi: &NapiId| Some((*napi, counted.get(napi)?.clone()));
-        let before = std::mem::replace(&mut self.counters, self.queues.keys().filter_map(its).collect());
-        for (napi, watched) in &mut self.queues {
-            let polls = counted.get(napi).map_or(0, |counters| counters.since(None).polls.total());
-            if watched.was_polled(polls, now) {
-                continue;
-            }
-            let since_before = before.get(napi).zip(counted.get(napi)).map(|(before, now)| now.since(Some(before)));
-            if since_before.is_some_and(|sample| has_enabled_interrupt(&sample)) {
-                continue;
-            }
-            // A program that does not run cannot re-arm its suspension, which then times out.
-            if !they_ran || now - watched.last_poll.max(watched.looked_at) < watched.patience {
-                continue;
-            }
-            let Some(resumer) = resumer(proc, *napi, watched.namespace_cookie, programs) else { continue };
-            // Preparing the resumer took time. Packets that the kernel polled during that time were not stalled.
-            let before = samples(sampler)?.get(napi).copied().unwrap_or_default();
-            if watched.was_polled(before.polls.total(), Instant::now()) {
-                continue;
-            }
-            debug!(napi = napi.get(), unpolled = ?(now - watched.last_poll), "nobody polls the queue although its program runs");
-            let Ok(freed) = resumer.poll() else { continue };
-            let after = samples(sampler)?.get(napi).copied().unwrap_or_default();
-            let packets = after.packets.saturating_sub(before.packets);
-            if packets > 0 {
-                warn!(napi = napi.get(), packets, ?freed, "freed a stalled queue");
-                stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
-            }
-            // The polls of this check itself must not count as activity.
-            let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
-            *watched = Watched { polls: after.polls.total(), looked_at: now, patience, ..*watched };
-        }
-        Ok(stalled)
+        let persists = !freed.is_empty() && self.tally.add(self.began.elapsed());
+        Ok(StallLook { freed, persists })
     }
 }
 
-impl Watched {
-    /// Whether the queue was polled since the last check; updates the record.
-    fn was_polled(&mut self, polls: u64, now: Instant) -> bool {
-        let was_polled = polls != self.polls;
-        if was_polled {
-            *self = Self { polls, last_poll: now, patience: SUSPICIOUS_AFTER, ..*self };
-        }
-        was_polled
+/// Polls a suspect queue. Returns the stall if the poll found packets that waited for too long.
+fn check(
+    queue: &SuspendedQueue,
+    suspicion: &mut Suspicion,
+    sampler: &Sampler,
+    programs: &BTreeSet<Pid>,
+    began: Instant,
+) -> Result<Option<Stalled>, SamplerError> {
+    let counted = || Ok(sampler.read()?.get(&queue.napi).map(Counted::from));
+    let (proc, napi) = (&ProcRoot::default(), queue.napi);
+    let instance = namespaces::by_cookie(proc, queue.namespace_cookie).ok().flatten();
+    let instance = instance.and_then(|namespace| Netdev::open_in(&namespace).ok()?.napi(napi).ok());
+    let timeout = instance.as_ref().and_then(|napi| napi.settings.irq_suspend_timeout_ns).map(Duration::from_nanos);
+    let seen = suspicion.seen;
+    let (Some(instance), Some(timeout)) = (&instance, timeout.filter(|timeout| !timeout.is_zero())) else {
+        // The queue is gone, or nothing suspends it any more.
+        suspicion.checked(seen, false, began.elapsed());
+        return Ok(None);
+    };
+    // Finding the queue took time. Packets that somebody polled in the meantime were not stalled.
+    let (Some(before), now) = (counted()?, began.elapsed()) else { return Ok(None) };
+    if !suspicion.is_suspect(before, now) {
+        return Ok(None);
     }
-}
-
-/// Whether the interrupt was enabled all the time. Nothing is known of a queue without a poll since its selection.
-fn has_enabled_interrupt(sample: &QueueSample) -> bool {
-    sample.enabled_ns > 0 && sample.masked_ns == 0 && sample.suspended_ns == 0
-}
-
-/// Polls of each queue since its selection.
-fn samples(sampler: &Sampler) -> Result<BTreeMap<NapiId, QueueSample>, SamplerError> {
-    Ok(sampler.read()?.into_iter().map(|(napi, counters)| (napi, counters.since(None))).collect())
-}
-
-/// Whether any of the programs used CPU time since the last check.
-fn ran(programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
-    let now = run_times(programs);
-    let ran = now.iter().any(|(pid, run_ns)| before.get(pid).is_some_and(|before| run_ns > before));
-    *before = now;
-    ran
-}
-
-/// Prepares to free a queue; `None` if the queue is gone.
-fn resumer(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTreeSet<Pid>) -> Option<Resumer> {
-    let namespace = namespaces::by_cookie(proc, namespace_cookie).ok()??;
-    let napi = Netdev::open_in(&namespace).ok()?.napi(napi).ok()?;
-    let programs: Vec<Pid> = programs.iter().copied().collect();
-    Some(Resumer::of_queue(proc, &napi, &programs))
+    let unpolled = suspicion.unpolled(now);
+    if !is_overdue(unpolled, timeout) {
+        suspicion.checked(before, false, now);
+        return Ok(None);
+    }
+    debug!(napi = napi.get(), ?unpolled, "nobody polls the suspended queue: polling it");
+    let polled = poll_queue(proc, instance, programs);
+    let Some(after) = counted()? else { return Ok(None) };
+    let packets = after.packets.saturating_sub(before.packets);
+    suspicion.checked(after, packets > 0, began.elapsed());
+    let Some(freed) = polled.filter(|_| packets > 0) else { return Ok(None) };
+    warn!(napi = napi.get(), packets, ?unpolled, ?freed, "freed a stalled queue");
+    Ok(Some(Stalled { napi, unpolled, packets, freed }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_a_queue_whose_interrupt_was_enabled_all_the_time_is_not_suspect() {
-        let enabled = QueueSample { enabled_ns: 250_000_000, ..QueueSample::default() };
-        assert!(has_enabled_interrupt(&enabled));
-        assert!(!has_enabled_interrupt(&QueueSample { masked_ns: 1, ..enabled }));
-        assert!(!has_enabled_interrupt(&QueueSample { suspended_ns: 1, ..enabled }));
-        assert!(!has_enabled_interrupt(&QueueSample::default()));
+    const MASKED: Counted = Counted { polls: 7, packets: 9, interrupt_enabled: Some(false) };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Times at which a queue with these counters is suspect, if it is looked at every 100 ms and checks find nothing.
+    fn checks(mut counted: impl FnMut(u64) -> Counted, until: u64) -> Vec<u64> {
+        let mut suspicion = Suspicion::new(counted(0), ms(0));
+        let mut checks = Vec::new();
+        for now in (100..=until).step_by(100) {
+            let seen = counted(now);
+            if suspicion.is_suspect(seen, ms(now)) {
+                checks.push(now);
+                suspicion.checked(seen, false, ms(now));
+            }
+        }
+        checks
     }
 
     #[test]
-    fn a_poll_clears_the_suspicion() {
-        let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(1));
-        let suspect =
-            Watched { namespace_cookie: 1, polls: 7, last_poll: then, looked_at: then, patience: LOOKED_AT_EVERY };
-        let mut same = suspect;
-        assert!(!same.was_polled(7, now));
-        assert_eq!((same.last_poll, same.patience), (then, LOOKED_AT_EVERY));
-        let mut polled = suspect;
-        assert!(polled.was_polled(8, now));
-        assert_eq!((polled.polls, polled.last_poll, polled.patience), (8, now, SUSPICIOUS_AFTER));
+    fn a_masked_queue_that_nobody_polls_is_suspect_at_once_and_then_less_often() {
+        let checks = checks(|_| MASKED, 3_600_000);
+        assert_eq!(checks[..3], [100, 200, 300]);
+        let longest = checks.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert_eq!(longest, Some(1_000), "a stall is found within a second, even after an hour");
+    }
+
+    #[test]
+    fn a_queue_whose_interrupt_is_enabled_or_that_is_polled_is_not_suspect() {
+        assert_eq!(checks(|_| Counted { interrupt_enabled: Some(true), ..MASKED }, 60_000), [0; 0]);
+        assert_eq!(checks(|now| Counted { polls: now, ..MASKED }, 60_000), [0; 0]);
+    }
+
+    #[test]
+    fn a_queue_without_a_poll_since_the_watch_began_is_suspect() {
+        let unknown = Counted { polls: 0, packets: 0, interrupt_enabled: None };
+        assert_eq!(checks(|_| unknown, 100), [100]);
+    }
+
+    #[test]
+    fn packets_end_the_pause_and_empty_timer_polls_do_not() {
+        let mut suspicion = Suspicion { patience: PATIENCE_MAX, ..Suspicion::new(MASKED, ms(0)) };
+        let timer = Counted { polls: 8, ..MASKED };
+        assert!(!suspicion.is_suspect(timer, ms(100)) && suspicion.patience == PATIENCE_MAX);
+        assert!(!suspicion.is_suspect(Counted { packets: 10, polls: 9, ..MASKED }, ms(200)));
+        assert!(suspicion.is_suspect(suspicion.seen, ms(300)));
+    }
+
+    #[test]
+    fn a_stall_lasts_longer_than_50_ms_and_twice_the_timeout_but_not_longer_than_a_second() {
+        assert!(!is_overdue(ms(50), ms(20)) && is_overdue(ms(51), ms(20)));
+        assert!(!is_overdue(ms(400), ms(200)) && is_overdue(ms(401), ms(200)));
+        assert!(is_overdue(ms(1_001), Duration::MAX), "the kernel accepts a timeout without an end");
+    }
+
+    #[test]
+    fn three_stalls_within_ten_seconds_are_too_many() {
+        let mut tally = StallTally::default();
+        let added = [0, 6_000, 10_001, 10_002].map(|at| tally.add(ms(at)));
+        assert_eq!(added, [false, false, false, true]);
     }
 }

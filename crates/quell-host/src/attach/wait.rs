@@ -26,29 +26,10 @@ pub enum Woken {
     TimeIsOver,
 }
 
-/// Waits until all programs have exited or a signal arrives.
-///
-/// # Errors
-/// When the kernel refuses to wait.
-pub(super) fn wait_for_all(targets: &[TargetProgram], interruption: &Interruption) -> io::Result<()> {
-    Ends::of(targets, interruption)?.wait(None).map(drop)
-}
-
-/// Waits until all programs have exited, a signal arrives, or the timeout expires. The exit of a single program does
-/// not end the wait, because servers that fork per request have children exit all the time.
-///
-/// # Errors
-/// When the kernel refuses to wait.
-pub fn wait_for_all_within<'a>(
-    targets: impl IntoIterator<Item = &'a TargetProgram>,
-    interruption: &Interruption,
-    at_most: Duration,
-) -> io::Result<Woken> {
-    Ends::of(targets, interruption)?.wait(Some(Instant::now() + at_most))
-}
-
-/// An epoll over the pidfds of programs.
-struct Ends<'a> {
+/// An epoll over the pidfds of programs. The exit of a single program does not end a wait, because servers that fork per
+/// request have children exit all the time.
+#[derive(Debug)]
+pub struct Ends<'a> {
     epoll: Epoll,
     interruption: &'a Interruption,
     living: usize,
@@ -57,7 +38,11 @@ struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    fn of<'t>(
+    /// Opens the programs that are still running.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn of<'t>(
         targets: impl IntoIterator<Item = &'t TargetProgram>,
         interruption: &'a Interruption,
     ) -> io::Result<Self> {
@@ -73,7 +58,11 @@ impl<'a> Ends<'a> {
         Ok(Self { epoll, interruption, living: programs.len(), _programs: programs })
     }
 
-    fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
+    /// Waits until all programs have exited, a signal arrives, or this time has come.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait.
+    pub fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             self.epoll.wait(left)?;
@@ -135,21 +124,23 @@ mod tests {
         let interruption = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         end(first);
-        let waiting = std::thread::spawn(move || wait_for_all(&[one, two], &interruption));
+        let wait = move || Ends::of(&[one, two], &interruption)?.wait(None);
+        let waiting = std::thread::spawn(wait);
         end(second);
-        waiting.join().unwrap().unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), Woken::AllEnded);
     }
 
     #[test]
     fn only_the_exit_of_all_is_reported() {
         let interruption = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
-        let targets = [one, two];
-        let soon = || wait_for_all_within(&targets, &interruption, Duration::from_millis(1)).unwrap();
-        assert_eq!(soon(), Woken::TimeIsOver);
+        let mut ends = Ends::of(&[one, two], &interruption).unwrap();
+        let mut wait = |time| ends.wait(Some(Instant::now() + time)).unwrap();
+        let soon = Duration::from_millis(1);
+        assert_eq!(wait(soon), Woken::TimeIsOver);
         end(first);
-        assert_eq!(soon(), Woken::TimeIsOver);
+        assert_eq!(wait(soon), Woken::TimeIsOver);
         end(second);
-        assert_eq!(wait_for_all_within(&targets, &interruption, LONG).unwrap(), Woken::AllEnded);
+        assert_eq!(wait(LONG), Woken::AllEnded);
     }
 }

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quell_linux::{NapiId, Pid, kernel};
-use quell_sampler::{PollCounters, Sampler, SamplerError};
+use quell_sampler::{Sampler, SamplerError};
 use tracing::{info, warn};
 
 use super::attachment::Attachment;
 use super::effect::{ModeVerdict, PollCounting, judge};
 use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::plan::QueueStep;
-use super::stall::{StallWatch, Stalled};
+use super::stall::{StallWatch, Stalled, SuspendedQueue};
+use super::stall_log::StallLog;
+use crate::journal::StallRecord;
 
 /// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -22,6 +24,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub struct AttachmentWatch {
     sampler: Option<Sampler>,
     stalls: StallWatch,
+    log: Option<StallLog>,
     effects: EffectWatch,
 }
 
@@ -30,13 +33,17 @@ pub struct AttachmentWatch {
 pub struct WatchEvents {
     /// Stalled queues that were freed.
     pub stalled: Vec<Stalled>,
+    /// Cause of these stalls; absent if the rules find none.
+    pub cause: Option<String>,
+    /// Whether stalls are so frequent that the owner must end the attachment.
+    pub must_end: bool,
     /// Queues on which the mode stopped or started being in effect.
     pub effects: Vec<EffectChange>,
 }
 
 impl AttachmentWatch {
-    /// Checks the present queues of `attachment` once, and frees stalled ones. Every 5 s it also judges whether the mode
-    /// is in effect.
+    /// Checks the present queues of `attachment` once, and frees stalled ones. To be called every
+    /// [`LOOKED_EVERY`](super::stall::LOOKED_EVERY). Every 5 s it also judges whether the mode is in effect.
     ///
     /// # Errors
     /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
@@ -51,12 +58,21 @@ impl AttachmentWatch {
             Some(mut sampler) => sampler.select_all(napis.collect()).map(|()| sampler),
             None => Sampler::of(kernel::sysfs(), napis),
         }?;
-        let polls = sampler.read()?;
         let programs = attachment.targets().pids();
-        let stalled = self.stalls.look(&sampler, &polls, &queues, &programs)?;
-        let effects = self.effects.look(attachment, queues, &programs, polls);
+        let look = self.stalls.look(&sampler, &SuspendedQueue::of_steps(&queues), &programs)?;
+        if self.log.is_none() && !look.freed.is_empty() {
+            self.log = attachment.stall_log();
+        }
+        let cause = self.log.as_mut().and_then(|log| log.add(&look, &programs)).map(ToOwned::to_owned);
+        let effects = self.effects.look(attachment, queues, &programs, &sampler)?;
         self.sampler = Some(sampler);
-        Ok(WatchEvents { stalled, effects })
+        let must_end = look.persists && !attachment.accepts_stalls();
+        Ok(WatchEvents { stalled: look.freed, cause, must_end, effects })
+    }
+
+    /// Records that the attachment ends because of its stalls. Returns the record.
+    pub fn take_back(&mut self) -> Option<StallRecord> {
+        self.log.take().map(StallLog::take_back)
     }
 }
 
@@ -103,22 +119,22 @@ impl EffectWatch {
         attachment: &Attachment,
         queues: Vec<QueueStep>,
         programs: &BTreeSet<Pid>,
-        polls: BTreeMap<NapiId, PollCounters>,
-    ) -> Vec<EffectChange> {
+        sampler: &Sampler,
+    ) -> Result<Vec<EffectChange>, SamplerError> {
         let request = attachment.request();
         let of = |steps: &[QueueStep]| steps.iter().map(|step| step.napi).collect::<Vec<_>>();
         let counting = match &mut self.counting {
             Some(counting) if of(&counting.queues) == of(&queues) => counting,
             _ => {
-                self.counting = Some(PollCounting::begin(queues, programs, polls));
-                return Vec::new();
+                self.counting = Some(PollCounting::begin(queues, programs, sampler.read()?));
+                return Ok(Vec::new());
             }
         };
         if counting.began.elapsed() < PERIOD {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let mut changes = Vec::new();
-        for seen in counting.next(programs, polls) {
+        for seen in counting.next(programs, sampler.read()?) {
             // The cause needs a snapshot, so it is looked for only if the verdict is reported.
             let unknown = || NoPollCause::Unknown { seen: String::new() };
             if !self.last.is_news(seen.napi, &judge(&request.mode, &seen, unknown)) {
@@ -138,7 +154,7 @@ impl EffectWatch {
             let (device, rx_queues) = (step.device.clone(), step.queues.clone());
             changes.push(EffectChange { device, rx_queues, napi: seen.napi, verdict });
         }
-        changes
+        Ok(changes)
     }
 }
 

@@ -86,7 +86,7 @@ pub struct Rule {
     /// Whether the rule judges by counters whether the present settings work. It says nothing about planned settings.
     judges_settings: bool,
     /// Whether a serious finding means that packets of the program stall. Commands refuse to set what causes it.
-    stalls: bool,
+    pub(crate) stalls: bool,
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 

@@ -1,6 +1,6 @@
 //! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::{NapiId, Pid};
 use quell_mode::PartialNapiSettings;
@@ -10,8 +10,9 @@ use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::no_poll::{NoPollCause, cause};
+use crate::attach::effect::suspect;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, SnapshotNapi};
+use crate::snapshot::{Device, Process, SnapshotNapi};
 
 pub(super) const RULES: &[&Rule] = &[&STALLED, &DROPS, &REPLACED];
 
@@ -23,7 +24,8 @@ static STALLED: Rule = Rule {
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
-    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. Two \
+    explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. A \
+                  warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. Two \
                   snapshots are compared instead if no sampled poll of the device found packets, without CAP_BPF and \
                   CAP_PERFMON, and for snapshots from files. A device is then found if it has a queue that \
                   allows suspension and counted at least 64 received packets, while its namespace received no IP \
@@ -41,7 +43,9 @@ const LET_IT_WAIT: &str = "let the program return to epoll_wait with a timeout a
 const ARRIVALS_TO_JUDGE: u64 = 64;
 
 fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let sampled = query.napis().filter_map(|(device, napi)| of_sampled(query, device, napi));
+    let sampled = query
+        .napis()
+        .filter_map(|(device, napi)| of_sampled(query, device, napi).or_else(|| of_unpolled(query, device, napi)));
     // Samples of queues that nobody polls show nothing, but the device may have counted packets.
     let found_packets = |napi: &SnapshotNapi| query.polls(napi.id).is_some_and(|sample| sample.packets > 0);
     let devices = query.now.devices.iter();
@@ -80,6 +84,23 @@ fn cause_of_stall(query: &SnapshotQuery<'_>, napi: &SnapshotNapi) -> Option<NoPo
         }
         _ => None,
     }
+}
+
+/// A suspended queue that nobody polls while its programs run.
+fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
+    let (sample, interval_ns) = (query.polls(napi.id)?, query.interval_ns()?);
+    let holders: Vec<&EpollContext<'_>> = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).collect();
+    let programs: BTreeMap<Pid, &Process> = holders.iter().map(|epoll| (epoll.process.pid, epoll.process)).collect();
+    let cpu_ns = |sum: u64, process: &&Process| Some(sum.saturating_add(query.cpu_ns(process)?));
+    let ran_ns = programs.values().try_fold(0, cpu_ns);
+    let why = suspect(sample, interval_ns, ran_ns).filter(|_| napi.suspends())?;
+    let holders = holders.into_iter().flat_map(|epoll| epoll.nodes());
+    Some(Observation {
+        severity: Severity::Warning,
+        nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
+        seen: why,
+        fix: vec![Fix::advice(LET_IT_WAIT)],
+    })
 }
 
 fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {

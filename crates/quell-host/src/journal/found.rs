@@ -199,7 +199,7 @@ impl Journal {
     }
 
     /// All files of the directory, sorted.
-    fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
+    pub(super) fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
         let list = || -> io::Result<Vec<PathBuf>> {
             trust::check(&fs::metadata(self.dir())?)?;
             let mut paths = fs::read_dir(self.dir())?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;

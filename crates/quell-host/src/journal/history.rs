@@ -17,6 +17,8 @@ pub struct History {
     pub entries: Vec<Entry>,
     /// How long the changes persist.
     pub stay: Stay,
+    /// Whether the changes stay although their queues stall.
+    pub accepts_stalls: bool,
     /// Whether the last line is incomplete, as after a crash. Such a line has no effect.
     pub cut_off: bool,
 }
@@ -123,7 +125,14 @@ impl History {
     /// A history without changes.
     #[must_use]
     pub fn new(begin: Begin) -> Self {
-        Self { begin, targets: Vec::new(), entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
+        Self {
+            begin,
+            targets: Vec::new(),
+            entries: Vec::new(),
+            stay: Stay::WithOwner,
+            accepts_stalls: false,
+            cut_off: false,
+        }
     }
 
     /// Sequence number of the next change.
@@ -166,6 +175,10 @@ impl History {
                     Some(known) => known.name = target.name,
                     None => self.targets.push(target),
                 }
+                Ok(())
+            }
+            Record::AcceptStalls => {
+                self.accepts_stalls = true;
                 Ok(())
             }
             Record::KeptBy(keeper) => self.stay(Stay::KeptBy(keeper)),

@@ -4,6 +4,7 @@
 //! - [`record`] defines the lines, [`history`] interprets them.
 //! - [`store`] handles files and their owners, `trust` their permissions.
 //! - [`found`] handles journals of other processes.
+//! - [`stalls`] handles the records of stalled queues.
 //! - `claims` reads the settings of one queue in several journals.
 //!
 //! [`crate::transaction`] makes changes through a journal.
@@ -13,6 +14,7 @@ pub mod error;
 pub mod found;
 pub mod history;
 pub mod record;
+pub mod stalls;
 pub mod store;
 mod trust;
 
@@ -24,5 +26,6 @@ pub use record::{
     ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram, ThreadAffinity,
     UndoOutcome, Watchdog,
 };
+pub use stalls::StallRecord;
 pub use store::{Journal, OwnedJournal};
 pub use trust::Untrusted;

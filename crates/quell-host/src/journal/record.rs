@@ -22,10 +22,10 @@ use crate::settings::values::{SocketPolling, SocketValues};
 use crate::snapshot::Protocol;
 
 /// Format of the journals that this version writes.
-pub const FORMAT: &str = "quell-journal/6";
-/// Formats that this version reads. Format 5 lacks `alternatives`. Format 4 also lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
+pub const FORMAT: &str = "quell-journal/7";
+/// Formats that this version reads. Format 6 lacks `accept-stalls`. Format 5 also lacks `alternatives`. Format 4 also lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
 /// settings, and `executable` of processes.
-pub const READABLE_FORMATS: [&str; 3] = ["quell-journal/4", "quell-journal/5", FORMAT];
+pub const READABLE_FORMATS: [&str; 4] = ["quell-journal/4", "quell-journal/5", "quell-journal/6", FORMAT];
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,8 @@ pub enum Record {
     },
     /// A process that the changes are for; written before the first change for it.
     Target(TargetProgram),
+    /// Stalls of the queues do not end the changes.
+    AcceptStalls,
     /// The changes persist as long as this process runs; it undoes them on SIGTERM.
     KeptBy(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.

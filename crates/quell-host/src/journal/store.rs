@@ -13,7 +13,7 @@ use quell_linux::file::reserve;
 use super::error::{Attempt, JournalError};
 use super::history::{History, Stay};
 use super::record::{Begin, FORMAT, Record};
-use super::trust;
+use super::{stalls, trust};
 
 pub(super) const EXTENSION: &str = "journal";
 /// Extension of a journal that has no name yet: `<id>.<pid>.journal-new`.
@@ -139,7 +139,9 @@ impl OwnedJournal {
             Some(Record::Done { .. }) => Attempt::WriteOutcome,
             Some(Record::Undone { .. }) => Attempt::WriteUndone,
             Some(Record::Target(_)) => Attempt::WriteTarget,
-            Some(Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_)) => Attempt::WriteKeep,
+            Some(Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_) | Record::AcceptStalls) => {
+                Attempt::WriteKeep
+            }
             Some(Record::Release) => Attempt::WriteRelease,
         };
         self.append(&records).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;
@@ -154,6 +156,7 @@ impl OwnedJournal {
     /// # Errors
     /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
+        stalls::forget_live(&self.path);
         fs::remove_file(&self.path).map_err(|source| JournalError {
             attempt: Attempt::Remove,
             path: self.path.clone(),
@@ -172,6 +175,7 @@ impl OwnedJournal {
         if file_name(&self.path).starts_with(WAITING) {
             return Ok(());
         }
+        stalls::forget_live(&self.path);
         // Unlike a rename, a link does not replace a journal of the same name.
         let link = |number: u32| {
             let aside = self.path.with_file_name(format!("{WAITING}{number}-{}", file_name(&self.path)));

@@ -172,6 +172,19 @@ impl Resumer {
     }
 }
 
+/// Polls a queue without preparation: through io_uring, otherwise through a socket of `programs`, for which they are
+/// searched. Returns `None` if nothing could poll it.
+pub(crate) fn poll_queue(proc: &ProcRoot, napi: &Napi, programs: &BTreeSet<Pid>) -> Option<Freed> {
+    match poll_napi_once(napi.id) {
+        Ok(()) => Some(Freed::ThroughIoUring),
+        Err(no_ring) => {
+            debug!(napi = napi.id.get(), %no_ring, "searching for a socket on the queue");
+            let programs: Vec<Pid> = programs.iter().copied().collect();
+            Resumer::of_queue(proc, napi, &programs).poll_through_socket()
+        }
+    }
+}
+
 /// Longest possible suspension of the instance; absent if it does not suspend.
 fn suspend_timeout(napi: &Napi) -> Option<Duration> {
     napi.settings.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)

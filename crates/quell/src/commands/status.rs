@@ -65,7 +65,7 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
 /// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in effect.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] if a setting has drifted.
+/// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was taken back.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
@@ -84,7 +84,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         _ => None,
     });
     let left_behind = recovery::left_behind(&journal()).map_err(Failure::refused)?;
-    let report = StatusReport::new(applied, unusable.collect(), &left_behind);
+    let stalls = journal().stall_records(&boot_id()?).map_err(Failure::refused)?;
+    let report = StatusReport::new(applied, unusable.collect(), &left_behind, stalls);
     if args.json {
         output::json(&report)?;
     } else {
@@ -94,6 +95,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
+}
+
+fn boot_id() -> Result<String, Failure> {
+    Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
 }
 
 fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
@@ -149,6 +154,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
+    journal.forget_stalls(&boot_id()?, |_| true).map_err(Failure::refused)?;
     if args.json {
         output::json(&render::reverted_report(&detached, &all, &damaged))?;
     } else {

@@ -9,7 +9,7 @@ use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, RecordedChange, TargetProgram};
+use quell_host::journal::{History, JournalError, RecordedChange, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible;
@@ -31,6 +31,22 @@ pub(crate) struct StatusReport {
     left_behind: Vec<String>,
     /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
+    /// Stalls that the owners of modes found, also of modes that were taken back since.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stalls: Vec<StallReport>,
+}
+
+/// Stalls of the queues of one mode.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct StallReport {
+    purpose: String,
+    programs: Vec<TargetProgram>,
+    stalls: u64,
+    last_unix_s: u64,
+    /// Null if the rules found none.
+    cause: Option<String>,
+    taken_back: bool,
 }
 
 /// Settings of a reverted journal that wait because their queues were missing.
@@ -170,7 +186,12 @@ fn live_effect(pid: u32, observed: &Result<IntervalReport, String>) -> LiveEffec
 }
 
 impl StatusReport {
-    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>, left: &[History]) -> Self {
+    pub(crate) fn new(
+        applied: Vec<AppliedReport>,
+        unusable: Vec<String>,
+        left: &[History],
+        stalls: Vec<StallRecord>,
+    ) -> Self {
         let (waiting, left_behind): (Vec<&History>, Vec<&History>) = left.iter().partition(|left| left.only_waits());
         Self {
             schema: "quell-status/1",
@@ -178,6 +199,7 @@ impl StatusReport {
             unusable,
             left_behind: left_behind.iter().map(|left| left.begin.purpose.clone()).collect(),
             waiting: waiting.into_iter().map(WaitingReport::of).collect(),
+            stalls: stalls.into_iter().map(StallReport::from).collect(),
         }
     }
 
@@ -203,7 +225,13 @@ impl StatusReport {
             let gone = settings(gone);
             format!("{gone} {are} gone with the device or network namespace: `quell revert` removes them from the list")
         });
+        let taken_back = self.stalls.iter().any(|stalls| stalls.taken_back).then(|| {
+            "a mode was taken back because its queues stalled: remove the cause before you attach again; \
+             `quell revert` forgets the stalls"
+                .to_owned()
+        });
         let advice = [
+            taken_back,
             advice(of_profiles, "profiles", reassert),
             advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
@@ -211,6 +239,25 @@ impl StatusReport {
         ];
         let advice: Vec<String> = advice.into_iter().flatten().collect();
         (!advice.is_empty()).then(|| advice.join("\n"))
+    }
+}
+
+impl From<StallRecord> for StallReport {
+    fn from(record: StallRecord) -> Self {
+        let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
+        let StallRecord { purpose, programs, stalls, cause, taken_back, .. } = record;
+        Self { purpose, programs, stalls, last_unix_s, cause, taken_back }
+    }
+}
+
+impl fmt::Display for StallReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { purpose, programs, stalls, last_unix_s, cause, taken_back } = self;
+        let (programs, ago) = (to_programs(programs), span(unix_s().abs_diff(*last_unix_s)));
+        let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
+        let what = if *taken_back { "taken back: its queues stalled" } else { "suspect: its queues stalled" };
+        writeln!(f, "{purpose}{programs}: {what} {times}, the last time {ago} ago")?;
+        writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
     }
 }
 
@@ -235,6 +282,7 @@ impl fmt::Display for StatusReport {
             writeln!(f, "reverted except {}: {purpose}", self::settings(settings.len()))?;
             settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
+        self.stalls.iter().try_for_each(|stalls| stalls.fmt(f))?;
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
     }
 }
@@ -279,6 +327,18 @@ impl fmt::Display for ProgramEffect {
             LiveEffect::Unknown(why) => ("unknown", why.as_str()),
         };
         writeln!(f, "  {} {}: {verdict}: {}", on_one_line(&self.name), self.pid, on_one_line(why))
+    }
+}
+
+/// The cause of a stall, or how to find it.
+pub(crate) fn stall_cause(known: Option<&str>) -> String {
+    match known {
+        Some(cause) => format!("cause: {cause}"),
+        None => {
+            "the cause is unknown: `strace -f -e trace=epoll_wait,epoll_pwait,epoll_pwait2 -p PID` shows which event \
+                 each call returns"
+                .to_owned()
+        }
     }
 }
 
@@ -466,7 +526,7 @@ mod tests {
     fn nothing_is_applied_only_if_nothing_is_left_either() {
         let report = |left: &[&str]| {
             let left_behind = left.iter().map(|&purpose| purpose.to_owned()).collect();
-            StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[]) }.to_string()
+            StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new()) }.to_string()
         };
         assert_eq!(report(&[]), "nothing is applied\n");
         assert_eq!(report(&["attach base"]), "left by an earlier run: attach base: undo with `quell revert`\n");

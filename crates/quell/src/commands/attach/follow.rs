@@ -5,10 +5,11 @@
 //! namespaces). Nothing reports new epolls or the queue of a connection.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_host::attach::placement::Placement;
-use quell_host::attach::wait::{Woken, wait_for_all_within};
+use quell_host::attach::stall::LOOKED_EVERY;
+use quell_host::attach::wait::{Ends, Woken};
 use quell_host::attach::{AttachError, Attachment};
 use quell_host::attach::{Pass, place};
 use quell_host::transaction::ChangeStage;
@@ -16,7 +17,7 @@ use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
 
-use super::watch::QueueWatch;
+use super::watch::{QueueEvents, QueueWatch};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::attach::placement;
@@ -31,7 +32,7 @@ const SHARE_OF_CPU: u32 = 50;
 /// Follows the programs until they exit or a signal arrives, then undoes everything.
 ///
 /// # Errors
-/// When a pass fails, or a change could not be undone.
+/// When a pass fails, a change could not be undone, or the queues stalled too often ([`Exit::VerifyFailed`]).
 pub(super) fn follow(
     mut attachment: Attachment,
     mut placement: Placement,
@@ -45,13 +46,23 @@ pub(super) fn follow(
     let clean = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
     let how = undo_outcome(&reverted);
     match kept_up {
-        Ok(why) if clean => {
+        Ok(Over::Normally(why)) if clean => {
             output::say(&format!("{why}: {how}"));
             Ok(())
         }
-        Ok(why) => Err(Failure::new(Exit::KernelRefused, format!("{why}: {how}"))),
+        Ok(Over::TakenBack(why)) if clean => Err(Failure::new(Exit::VerifyFailed, format!("{why}; {how}"))),
+        Ok(Over::Normally(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}: {how}"))),
+        Ok(Over::TakenBack(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}; {how}"))),
         Err(error) => Err(Failure::new(Exit::RolledBack, format!("{error}; {how}"))),
     }
+}
+
+/// Why the attachment is over.
+enum Over {
+    /// A signal arrived, or the programs have exited.
+    Normally(&'static str),
+    /// Its queues stalled too often.
+    TakenBack(String),
 }
 
 /// Returns the reason for the end.
@@ -59,16 +70,27 @@ fn keep_up(
     attachment: &mut Attachment,
     placement: &mut Placement,
     interruption: &Interruption,
-) -> Result<&'static str, AttachError> {
+) -> Result<Over, AttachError> {
     let mut watch = QueueWatch::default();
-    let mut pass_used = Duration::ZERO;
+    let mut next_pass = Instant::now() + PERIOD;
     loop {
         // The CPU time includes finding the running processes.
         let used_before_ns = clock::process_cpu_ns();
-        let living = attachment.targets().living();
-        let woken = wait_for_all_within(living, interruption, pause_after(pass_used)).map_err(AttachError::Wait)?;
-        if woken == Woken::Signalled {
-            return Ok("stopped by a signal");
+        let mut ends = Ends::of(attachment.targets().living(), interruption).map_err(AttachError::Wait)?;
+        loop {
+            let look_at = (Instant::now() + LOOKED_EVERY).min(next_pass);
+            let woken = ends.wait(Some(look_at)).map_err(AttachError::Wait)?;
+            if woken == Woken::Signalled {
+                return Ok(Over::Normally("stopped by a signal"));
+            }
+            let QueueEvents { lines, must_end } = watch.look(attachment);
+            lines.iter().for_each(|line| output::say(line));
+            if let Some(why) = must_end {
+                return Ok(Over::TakenBack(why));
+            }
+            if woken == Woken::AllEnded || Instant::now() >= next_pass {
+                break;
+            }
         }
         let flag = interruption.flag();
         let mut observer = |_: usize, _: ChangeStage| match flag.get() {
@@ -78,15 +100,15 @@ fn keep_up(
         let pass = attachment.keep_up(&mut observer)?;
         let placed = pass.snapshot.as_ref().map(|snapshot| placement.keep_up(attachment, snapshot, &mut observer));
         if interruption.flag().get().is_some() {
-            return Ok("stopped by a signal");
+            return Ok(Over::Normally("stopped by a signal"));
         }
         if pass.over {
-            return Ok("the programs have exited");
+            return Ok(Over::Normally("the programs have exited"));
         }
         report_pass(&pass, attachment);
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
-        watch.look(attachment).iter().for_each(|line| output::say(line));
-        pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
+        let pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
+        next_pass = Instant::now() + pause_after(pass_used);
     }
 }
 

@@ -17,9 +17,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
+use quell_host::attach::keeper::can_watch;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
+use quell_host::attach::stall::SuspendedQueue;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
     ready_files,
@@ -70,7 +72,7 @@ pub(crate) struct AttachArgs {
     /// Show the plan and the affected processes; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Attach even if a file that stays ready keeps queues suspended: network events can be delayed forever.
+    /// Attach even if a stall is predicted, and keep the mode although its queues stall: network events can be delayed forever.
     #[arg(long)]
     accept_stalls: bool,
     /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit.
@@ -134,6 +136,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
+    if args.accept_stalls {
+        attachment.accept_stalls().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    }
     if args.follow {
         attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
@@ -191,8 +196,13 @@ fn leave(mut attachment: Attachment) -> Result<Option<Attachment>, Failure> {
     if let Err(error) = attachment.check_programs_run() {
         return Err(restore(&error, &attachment.end()));
     }
+    let suspended = SuspendedQueue::of_steps(attachment.queues());
+    let watched = if suspended.is_empty() { Ok(()) } else { can_watch(&suspended).map(drop) };
     attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
     output::say("applied and verified; restored when the program exits, or by `quell detach`");
+    if let Err(error) = watched {
+        output::say(&format!("not watched for stalls: {error}"));
+    }
     Ok(None)
 }
 

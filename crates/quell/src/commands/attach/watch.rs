@@ -1,9 +1,12 @@
-//! Reports the events that [`quell_host::attach::watch`] observes on the queues of a followed attachment.
+//! Reports the events that [`quell_host::attach::watch`] observes on the queues of a followed or launched program.
 
 use quell_host::attach::Attachment;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
+use quell_host::journal::StallRecord;
+
+use crate::render::status::stall_cause;
 
 /// Watches the queues of an attachment. Without the privilege to count polls it does nothing, and reports this once.
 #[derive(Default)]
@@ -12,28 +15,52 @@ pub(crate) struct QueueWatch {
     blind: bool,
 }
 
+/// Result of one look.
+#[derive(Default)]
+pub(crate) struct QueueEvents {
+    /// A line for each event.
+    pub(crate) lines: Vec<String>,
+    /// Why the mode must be taken back.
+    pub(crate) must_end: Option<String>,
+}
+
 impl QueueWatch {
-    /// Frees stalled queues. Returns a line for each event since the last call.
-    pub(crate) fn look(&mut self, attachment: &Attachment) -> Vec<String> {
+    /// Frees stalled queues, and reports events since the last call.
+    pub(crate) fn look(&mut self, attachment: &Attachment) -> QueueEvents {
         if self.blind {
-            return Vec::new();
+            return QueueEvents::default();
         }
         match self.watch.look(attachment) {
-            Ok(events) => events.stalled.iter().map(freed).chain(events.effects.iter().map(effect)).collect(),
+            Ok(events) => {
+                let freed = events.stalled.iter().map(|stalled| freed(stalled, events.cause.as_deref()));
+                let lines = freed.chain(events.effects.iter().map(effect)).collect();
+                let record = if events.must_end { self.watch.take_back() } else { None };
+                QueueEvents { lines, must_end: record.as_ref().map(taken_back) }
+            }
             Err(error) => {
                 self.blind = true;
-                vec![format!("not watching for stalled queues, nor whether the mode is in effect: {error}")]
+                let line = format!("not watching for stalled queues, nor whether the mode is in effect: {error}");
+                QueueEvents { lines: vec![line], must_end: None }
             }
         }
     }
 }
 
-fn freed(stalled: &Stalled) -> String {
+fn freed(stalled: &Stalled, known_cause: Option<&str>) -> String {
     let Stalled { napi, unpolled, packets, .. } = stalled;
     format!(
-        "freed the stalled queue of NAPI {napi}, where {packets} packet(s) waited: nobody had polled it for {} ms \
-         although the program ran; `quell doctor` shows the cause",
-        unpolled.as_millis()
+        "freed the stalled queue of NAPI {napi}, where {packets} packet(s) waited: nobody had polled it for {} ms; {}",
+        unpolled.as_millis(),
+        stall_cause(known_cause)
+    )
+}
+
+fn taken_back(record: &StallRecord) -> String {
+    let mode = record.purpose.strip_prefix("attach ").unwrap_or(&record.purpose);
+    format!(
+        "{mode} was taken back because its queues stalled {} times; {}",
+        record.stalls,
+        stall_cause(record.cause.as_deref())
     )
 }
 

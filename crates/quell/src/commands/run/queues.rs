@@ -17,7 +17,7 @@ use quell_mode::EpollParams;
 
 use super::verify::Verifier;
 use crate::commands::attach::keeper;
-use crate::commands::attach::watch::QueueWatch;
+use crate::commands::attach::watch::{QueueEvents, QueueWatch};
 use crate::commands::snapshot_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -109,11 +109,22 @@ impl Queues {
         self.attachment.is_some()
     }
 
-    /// Applies the mode to new epolls and queues, and frees stalled queues. Returns whether to do so again soon.
+    /// Frees stalled queues. If they stall too often, the mode is taken back, and the command continues without it.
+    pub(super) fn watch(&mut self) {
+        let Some(attachment) = &self.attachment else { return };
+        let QueueEvents { lines, must_end } = self.watch.look(attachment);
+        self.print_all(lines);
+        let Some(why) = must_end else { return };
+        if let Some(attachment) = self.attachment.take() {
+            let restored = status::undo_outcome(&attachment.end());
+            self.print(&format!("{why}; {restored}; the command continues with interrupts"));
+        }
+    }
+
+    /// Applies the mode to new epolls and queues. Returns whether to do so again soon.
     pub(super) fn keep_up(&mut self, verifier: &mut Verifier) -> bool {
         let Some(attachment) = &mut self.attachment else { return false };
-        let observed = self.watch.look(attachment);
-        let is_changing = match attachment.keep_up(&mut never_stop) {
+        match attachment.keep_up(&mut never_stop) {
             Ok(pass) => {
                 let look = |snapshot| self.placement.keep_up(attachment, snapshot, &mut never_stop);
                 let placed = pass.snapshot.as_ref().map(look);
@@ -130,9 +141,7 @@ impl Queues {
                 self.print(&error);
                 false
             }
-        };
-        self.print_all(observed);
-        is_changing
+        }
     }
 
     /// Ends the settings after the command has exited. Its remaining processes keep the mode until they exit; then the

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
+use quell_host::attach::stall::LOOKED_EVERY;
 use quell_linux::Pid;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::pidfd::Signal;
@@ -43,7 +44,8 @@ pub(super) fn until_exit(
     let mut pace = Pace::new();
     let is_looked_at = queues.has_attachment() || verifier.is_needed();
     loop {
-        epoll.wait(is_looked_at.then(|| pace.left())).map_err(|error| refused(&error))?;
+        let watched = if queues.has_attachment() { LOOKED_EVERY } else { Duration::MAX };
+        epoll.wait(is_looked_at.then(|| pace.left().min(watched))).map_err(|error| refused(&error))?;
         let tokens: Vec<u64> = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|event| event.token).collect();
         if tokens.contains(&SIGNALLED) {
             forward(signals, command).map_err(|error| refused(&error))?;
@@ -51,6 +53,7 @@ pub(super) fn until_exit(
         if tokens.contains(&ENDED) {
             break;
         }
+        queues.watch();
         if is_looked_at && pace.is_due() {
             pace.spend(|| look(command.pid(), &mut queues, &mut verifier));
         }

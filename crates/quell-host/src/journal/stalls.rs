@@ -1,0 +1,168 @@
+//! Records of stalled queues. The owner of a mode writes one beside its journal, as `<id>.journal-stalls`. If the mode was
+//! taken back, the record outlives the journal, so that `quell status` can report it.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_linux::clock::boottime_ns;
+use serde::{Deserialize, Serialize};
+
+use super::error::JournalError;
+use super::record::TargetProgram;
+use super::store::{Journal, create_locked};
+use super::trust;
+
+const EXTENSION: &str = "journal-stalls";
+/// Extension of a record that is not complete yet.
+const TEMPORARY_EXTENSION: &str = "journal-stalls-new";
+/// Age from which a record is no longer reported.
+const REPORTED_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// Stalls of the queues of one mode.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct StallRecord {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Purpose of the journal, which contains the mode.
+    pub purpose: String,
+    /// Programs with the mode.
+    pub programs: Vec<TargetProgram>,
+    /// Number of stalls that were found and freed.
+    pub stalls: u64,
+    /// Time of the last one, in nanoseconds since boot.
+    pub last_boot_ns: u64,
+    /// Cause that the rules of `quell doctor` found; absent if they found none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Whether the mode was taken back.
+    pub taken_back: bool,
+}
+
+impl StallRecord {
+    /// Time since the last stall.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(boottime_ns().saturating_sub(self.last_boot_ns))
+    }
+
+    /// Writes the record of the journal at `journal`, and replaces an earlier one.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, journal: &Path) -> io::Result<()> {
+        let temporary = journal.with_extension(TEMPORARY_EXTENSION);
+        // Of a process that was killed.
+        let _ = fs::remove_file(&temporary);
+        let mut file = create_locked(&temporary)?;
+        serde_json::to_writer(&file, self)?;
+        file.write_all(b"\n")?;
+        fs::rename(&temporary, journal.with_extension(EXTENSION))
+    }
+}
+
+impl Journal {
+    /// Records of this boot, ordered by name, at most seven days old. Skips those that cannot be read.
+    ///
+    /// # Errors
+    /// When the directory exists and cannot be read.
+    pub fn stall_records(&self, boot_id: &str) -> Result<Vec<StallRecord>, JournalError> {
+        Ok(self.read_stall_records(boot_id)?.into_iter().map(|(_, record)| record).collect())
+    }
+
+    /// Removes the records to which `is_over` applies, and all that are no longer reported.
+    ///
+    /// # Errors
+    /// When the directory exists and cannot be read.
+    pub fn forget_stalls(&self, boot_id: &str, is_over: impl Fn(&StallRecord) -> bool) -> Result<(), JournalError> {
+        let kept: Vec<PathBuf> = self
+            .read_stall_records(boot_id)?
+            .into_iter()
+            .filter(|(_, record)| !is_over(record))
+            .map(|(path, _)| path)
+            .collect();
+        for path in self.paths()?.into_iter().filter(|path| is_record(path) && !kept.contains(path)) {
+            // An unwritable record is reported again, which is harmless.
+            let _ = fs::remove_file(path);
+        }
+        Ok(())
+    }
+
+    fn read_stall_records(&self, boot_id: &str) -> Result<Vec<(PathBuf, StallRecord)>, JournalError> {
+        let paths = self.paths()?.into_iter().filter(|path| is_record(path));
+        let is_reported = |record: &StallRecord| record.boot_id == boot_id && record.age() <= REPORTED_FOR;
+        Ok(paths.filter_map(|path| read(&path).filter(is_reported).map(|record| (path, record))).collect())
+    }
+}
+
+/// Removes the record of the journal at `journal`, unless the mode was taken back.
+pub(super) fn forget_live(journal: &Path) {
+    let path = journal.with_extension(EXTENSION);
+    if read(&path).is_some_and(|record| !record.taken_back) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn is_record(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+}
+
+/// A file that others may have written is skipped, because its text reaches a terminal.
+fn read(path: &Path) -> Option<StallRecord> {
+    trust::check(&fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?).ok()?;
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pid: u32, taken_back: bool) -> StallRecord {
+        StallRecord {
+            boot_id: "b".to_owned(),
+            purpose: "attach suspend20".to_owned(),
+            programs: vec![TargetProgram { pid, start_time_ticks: 1, name: "server".to_owned() }],
+            stalls: 3,
+            last_boot_ns: boottime_ns(),
+            cause: None,
+            taken_back,
+        }
+    }
+
+    #[test]
+    fn only_the_record_of_a_mode_that_was_taken_back_outlives_its_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path().join("journal"));
+        for (pid, taken_back) in [(1, true), (2, false)] {
+            let owned = journal.begin(&format!("attach-{pid}"), "attach suspend20", "b").unwrap();
+            let record = record(pid, taken_back);
+            record.write(owned.path()).unwrap();
+            assert!(journal.stall_records("b").unwrap().contains(&record));
+            owned.remove().unwrap();
+        }
+        let left = journal.stall_records("b").unwrap();
+        assert_eq!(left.iter().map(|record| record.programs[0].pid).collect::<Vec<_>>(), [1]);
+        assert_eq!(journal.list().unwrap().len(), 0, "a record is no journal");
+    }
+
+    #[test]
+    fn a_record_is_forgotten_on_request_and_after_a_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path().join("journal"));
+        let paths = [1, 2].map(|pid| {
+            let owned = journal.begin(&format!("attach-{pid}"), "lab", "b").unwrap();
+            let path = owned.path().to_owned();
+            owned.remove().unwrap();
+            path
+        });
+        record(1, true).write(&paths[0]).unwrap();
+        record(2, true).write(&paths[1]).unwrap();
+        assert_eq!(journal.stall_records("b").unwrap().len(), 2);
+        assert_eq!(journal.stall_records("another").unwrap(), []);
+        journal.forget_stalls("b", |record| record.programs[0].pid == 1).unwrap();
+        assert_eq!(journal.stall_records("b").unwrap().len(), 1);
+        assert_eq!(fs::read_dir(dir.path().join("journal")).unwrap().count(), 1);
+    }
+}
