@@ -11,7 +11,9 @@
 mod counters;
 mod sampler;
 mod wait;
+mod waits;
 
 pub use counters::{PollCounters, PollsByPoller, QueueSample};
 pub use sampler::{Sampler, SamplerError, Unsampled};
 pub use wait::{STALLED_NS, WaitBounds};
+pub use waits::{WaitCounts, WaitKey, WaitPlace, WaitSampler};

@@ -70,7 +70,7 @@ pub enum Unsampled {
 }
 
 impl SamplerError {
-    fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
+    pub(crate) fn new(action: &'static str, error: &(dyn Error + 'static)) -> Self {
         let causes: Vec<&(dyn Error + 'static)> =
             std::iter::successors(Some(error), |error| (*error).source()).collect();
         let denied = causes.iter().find_map(|cause| {
@@ -241,7 +241,7 @@ impl Sampler {
     }
 }
 
-fn missing(name: &'static str) -> SamplerError {
+pub(crate) fn missing(name: &'static str) -> SamplerError {
     SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") }
 }
 
