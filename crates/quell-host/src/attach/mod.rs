@@ -9,7 +9,6 @@
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.
-//! - [`ready_files`] finds files that would stall the program.
 //! - [`effect`] judges whether the mode is in effect.
 //! - [`watch`] watches the queues of a followed attachment; [`stall`] frees those that their program no longer polls.
 
@@ -26,7 +25,6 @@ mod pass;
 pub mod placement;
 pub mod plan;
 mod pollers;
-pub mod ready_files;
 pub mod stall;
 pub mod target;
 pub mod unassigned_epolls;

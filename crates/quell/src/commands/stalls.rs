@@ -1,0 +1,68 @@
+//! Refuses modes under which programs would stall, and warns of programs that come to this while a mode is set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quell_host::attach::Attachment;
+use quell_host::behavior::{Observation, suspending_programs};
+use quell_host::findings::{Finding, Fix, Node, examine_observed};
+use quell_host::snapshot::Snapshot;
+
+use crate::exit::{Exit, Failure};
+use crate::render::attach::finding_lines;
+
+/// Time between two observations of followed programs.
+const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
+
+/// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
+pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failure> {
+    let Some(finding) = findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
+    let Finding { id, title, seen, why, .. } = finding;
+    let advice = finding.fix.iter().find_map(|fix| match fix {
+        Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
+        Fix::Command(_) => None,
+    });
+    Err(Failure::new(
+        Exit::VerifyFailed,
+        format!(
+            "{id}: {title}: {seen}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
+            advice.unwrap_or_default()
+        ),
+    ))
+}
+
+/// Observes the programs of an attachment while it lives. Each pass over them takes one sample.
+#[derive(Default)]
+pub(super) struct StallForecast {
+    observation: Option<Observation>,
+    due: Option<Instant>,
+    reported: BTreeSet<(&'static str, Vec<Node>)>,
+}
+
+impl StallForecast {
+    /// Takes a sample. `is_new` says that the mode was set on new epolls: their waits are counted, too. Returns a line for
+    /// each new finding that predicts a stall.
+    pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
+        let Some(observation) = &mut self.observation else {
+            if is_new || self.due.is_none_or(|due| Instant::now() >= due) {
+                let pids = attachment.targets().pids();
+                let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
+                // The snapshot is older than the changes of this pass.
+                let begins = !programs.is_empty() && !is_new;
+                self.observation = begins.then(|| Observation::begin(snapshot, &programs, self.reported.is_empty()));
+                self.due = Some(Instant::now() + if is_new { Duration::ZERO } else { OBSERVED_AGAIN });
+            }
+            return Vec::new();
+        };
+        observation.sample();
+        if !observation.is_complete() {
+            return Vec::new();
+        }
+        let Some(behavior) = self.observation.take().map(Observation::end) else { return Vec::new() };
+        let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
+        findings.retain(|finding| {
+            finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone()))
+        });
+        finding_lines(&findings)
+    }
+}
