@@ -19,15 +19,15 @@ use tracing::debug;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Snapshot, WatchedKind};
 use ready::ReadyObjects;
-use waits::Waiting;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
+use waits::Waiting;
 
 /// Duration of an observation.
 pub const OBSERVED: Duration = Duration::from_millis(500);
 /// Interval between two samples.
 const SAMPLED_EVERY: Duration = Duration::from_millis(10);
 /// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
-const SAMPLES_MIN: u32 = 10;
+const SAMPLES_MIN: u32 = 20;
 
 /// An epoll: its process, and its descriptor there.
 pub type EpollKey = (Pid, i32);

@@ -1,14 +1,19 @@
 //! Objects of epolls that are ready in every sample. Sockets are judged by their state and queues, which `sock_diag`
 //! lists without touching them. Only the few that stay candidates are duplicated, for one `poll(2)` each: an open
 //! duplicate delays the FIN of a connection that its program closes.
+//!
+//! The sockets of a saturated server are ready in most samples, too, but its program reads them: data that stays the same
+//! counts as unread, and a listener whose queue never gets shorter as not accepting.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 
 use quell_linux::Pid;
 use quell_linux::netns::Namespace;
-use quell_linux::pidfd::PidFd;
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{EpollTarget, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
+use quell_linux::socket_options::time_since_data;
 use tracing::info;
 
 use super::{EpollKey, ReadyCause, ReadyGroup};
@@ -18,6 +23,9 @@ use crate::snapshot::{Protocol, Reading, Snapshot, SnapshotSocket, SocketState, 
 const SAMPLES_PER_REGISTRATION: u32 = 5;
 /// Sockets of an epoll that are duplicated for each reason. One that stays ready is enough for a stall.
 const CONFIRMED_MAX: usize = 16;
+
+/// A saturated server reads the data of a connection within this time.
+const UNREAD_FOR: Duration = Duration::from_secs(1);
 
 const EPOLLIN: u32 = 0x1;
 const EPOLLOUT: u32 = 0x4;
@@ -79,7 +87,7 @@ struct Candidate {
 
 #[derive(Debug)]
 enum CandidateFile {
-    Socket { inode: u64, namespace: u64, protocol: Protocol, cause: Option<ReadyCause> },
+    Socket { inode: u64, namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
     Other(ReadyCause),
 }
 
@@ -95,6 +103,14 @@ impl Candidate {
         matches!(self.file, CandidateFile::Socket { .. })
     }
 
+    /// Whether the unread data of a connection is so new that a busy program may read it soon.
+    fn is_recent(&self, file: &DuplicatedFd) -> bool {
+        let CandidateFile::Socket { protocol: Protocol::Tcp, cause: Some(ReadyCause::Unread), .. } = self.file else {
+            return false;
+        };
+        time_since_data(file).is_ok_and(|time| time < UNREAD_FOR)
+    }
+
     /// Whether `poll(2)` reports a registered event. A descriptor that was reused is another object.
     fn is_ready(&self, processes: &HashMap<Pid, PidFd>) -> bool {
         let Some(process) = processes.get(&self.epoll.0) else { return false };
@@ -103,7 +119,7 @@ impl Candidate {
             CandidateFile::Socket { inode, .. } => file.inode().ok() == Some(inode),
             CandidateFile::Other(_) => true,
         };
-        is_same && file.is_ready(self.events).unwrap_or(false)
+        is_same && !self.is_recent(&file) && file.is_ready(self.events).unwrap_or(false)
     }
 }
 
@@ -135,7 +151,8 @@ impl ReadyObjects {
                             let cause = cause_in_snapshot(target, socket);
                             cause.as_ref()?;
                             let (namespace, protocol) = (socket.namespace, socket.protocol);
-                            CandidateFile::Socket { inode: *inode, namespace, protocol, cause }
+                            let queued = socket.receive_queue.unwrap_or(0);
+                            CandidateFile::Socket { inode: *inode, namespace, protocol, cause, queued }
                         }
                     };
                     let epoll = (process.pid, epoll.fd);
@@ -262,11 +279,16 @@ impl ReadyObjects {
             }
         }
         self.candidates.retain_mut(|one| {
-            let CandidateFile::Socket { inode, protocol, cause, .. } = &mut one.file else { return true };
+            let CandidateFile::Socket { inode, protocol, cause, queued, .. } = &mut one.file else { return true };
             let Some(socket) = found.get(inode) else { return false };
             let queues = (socket.receive_queue, socket.remote.is_some());
             *cause = socket_cause(one.events, *protocol, SocketState::from_kernel(socket.state), queues);
-            cause.is_some()
+            let before = std::mem::replace(queued, socket.receive_queue);
+            match cause {
+                Some(ReadyCause::Unread) => before == *queued,
+                Some(ReadyCause::Listener) => before <= *queued,
+                cause => cause.is_some(),
+            }
         });
     }
 }

@@ -112,13 +112,7 @@ fn target_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -
     })
 }
 
-fn observation(
-    epoll: &EpollContext<'_>,
-    severity: Severity,
-    fd: i32,
-    seen: String,
-    cause: &ReadyCause,
-) -> Observation {
+fn observation(epoll: &EpollContext<'_>, severity: Severity, fd: i32, seen: String, cause: &ReadyCause) -> Observation {
     let mut nodes = epoll.nodes();
     nodes.push(Node::File { pid: epoll.process.pid, fd });
     Observation { severity, nodes, seen, fix: vec![Fix::advice(advice(cause))] }
@@ -179,7 +173,7 @@ static ZERO_TIMEOUT: Rule = Rule {
     source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 requests/s \
              to 863 with threads that call in turn, under suspend20",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
-                  20 times in 500 ms, at least 99 % of the calls had timeout 0, and one of these is true: another epoll \
+                  20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, and one of these is true: another epoll \
                   watches it; its threads sleep in poll, select or io_uring_enter; most of the calls returned nothing. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
@@ -191,8 +185,9 @@ static ZERO_TIMEOUT: Rule = Rule {
     examine: zero_timeout,
 };
 
-/// Fewest calls with timeout 0 for a judgement.
+/// Fewest calls with timeout 0 for a judgement, and fewest if another epoll watches this one.
 const CALLS_MIN: u64 = 20;
+const CALLS_OF_INNER_MIN: u64 = 4;
 /// One sleeping call in so many is as good as none.
 const FEW: u64 = 100;
 
@@ -226,10 +221,9 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             None => (Severity::Warning, format!("{seen}; whether it is waited on is unknown: {why}")),
         });
     }
-    if waits.zero < CALLS_MIN {
-        let few = (waits.sleeping == 0).then(|| {
-            format!("{} in {time}: too few to tell whether a thread sleeps in it", counted_calls(waits.zero))
-        });
+    if waits.zero < if outer.is_some() { CALLS_OF_INNER_MIN } else { CALLS_MIN } {
+        let few = (waits.sleeping == 0)
+            .then(|| format!("{} in {time}: too few to tell whether a thread sleeps in it", counted_calls(waits.zero)));
         return few.map(|seen| (Severity::Warning, seen));
     }
     if waits.sleeping.saturating_mul(FEW) > waits.zero {
@@ -244,7 +238,10 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
 
 fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &str) -> (Severity, String) {
     if let Some(outer) = outer {
-        return (Severity::Serious, format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd));
+        return (
+            Severity::Serious,
+            format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd),
+        );
     }
     if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
         let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");

@@ -36,33 +36,46 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 pub(super) struct StallForecast {
     observation: Option<Observation>,
     due: Option<Instant>,
+    has_new_epolls: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
 }
 
 impl StallForecast {
-    /// Takes a sample. `is_new` says that the mode was set on new epolls: their waits are counted, too. Returns a line for
-    /// each new finding that predicts a stall.
+    /// Takes a sample. `is_new` says that this pass set the mode on new objects: the waits of their programs are counted,
+    /// too. Returns a line for each new finding that predicts a stall.
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
-        let Some(observation) = &mut self.observation else {
-            if is_new || self.due.is_none_or(|due| Instant::now() >= due) {
-                let pids = attachment.targets().pids();
-                let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
-                // The snapshot is older than the changes of this pass.
-                let begins = !programs.is_empty() && !is_new;
-                self.observation = begins.then(|| Observation::begin(snapshot, &programs, self.reported.is_empty()));
-                self.due = Some(Instant::now() + if is_new { Duration::ZERO } else { OBSERVED_AGAIN });
+        self.has_new_epolls |= is_new;
+        match self.observation.take() {
+            // The snapshot is older than the changes of this pass.
+            None if !is_new && (self.has_new_epolls || self.due.is_none_or(|due| Instant::now() >= due)) => {
+                self.observation = self.begin(attachment, snapshot);
+                Vec::new()
             }
-            return Vec::new();
-        };
-        observation.sample();
-        if !observation.is_complete() {
-            return Vec::new();
+            None => Vec::new(),
+            Some(mut observation) => {
+                observation.sample();
+                if observation.is_complete() {
+                    return self.judge(snapshot, observation);
+                }
+                self.observation = Some(observation);
+                Vec::new()
+            }
         }
-        let Some(behavior) = self.observation.take().map(Observation::end) else { return Vec::new() };
+    }
+
+    fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<Observation> {
+        self.due = Some(Instant::now() + OBSERVED_AGAIN);
+        let counts = std::mem::take(&mut self.has_new_epolls);
+        let pids = attachment.targets().pids();
+        let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
+        (!programs.is_empty()).then(|| Observation::begin(snapshot, &programs, counts))
+    }
+
+    fn judge(&mut self, snapshot: &Snapshot, observation: Observation) -> Vec<String> {
+        let behavior = observation.end();
         let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
-        findings.retain(|finding| {
-            finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone()))
-        });
+        findings
+            .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));
         finding_lines(&findings)
     }
 }

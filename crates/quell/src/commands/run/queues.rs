@@ -123,7 +123,8 @@ impl Queues {
                     verifier.look(snapshot, &attachment.targets().pids());
                 }
                 let forecast = &mut self.forecast;
-                let warnings = pass.snapshot.as_ref().map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+                let warnings =
+                    pass.snapshot.as_ref().map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
                 self.print_all(warnings.into_iter().flatten());
                 self.print_all(render::pass(&pass, self.details));
                 self.print_all(placed.iter().flat_map(placement_lines::pass));

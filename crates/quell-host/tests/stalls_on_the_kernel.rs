@@ -1,0 +1,133 @@
+//! Predicts which programs suspension would stall, from an observation of them before anything is set. Each shape has a
+//! neighbour that is harmless. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::net::TcpStream;
+
+use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::{AttachRequest, EpollsSetBy, observe, plan};
+use quell_host::behavior::{self, Behavior};
+use quell_host::findings::{Finding, Severity};
+use quell_test_support::lab::TestLab;
+use quell_test_support::shapes::{Shape, busy, connect, half_closed, used};
+use quell_test_support::{Lacks, skip};
+
+const READY: &str = "ready-object-holds-suspension";
+const ZERO: &str = "waits-with-timeout-zero";
+
+/// Findings of one of the two rules that `suspend20` would cause.
+fn predicted(
+    lab: &mut TestLab,
+    shape: &'static str,
+    connections: fn() -> Vec<TcpStream>,
+) -> Option<(Vec<Finding>, Behavior)> {
+    let program = Shape::start(lab, shape, connections)?;
+    let snapshot = observe().unwrap();
+    let pids = [program.child.pid()].into();
+    let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let plan = plan(&snapshot, None, &pids, &request);
+    assert!(plan.queues().next().is_some(), "{shape}: {plan:?}");
+    let behavior = behavior::observe(&snapshot, &pids);
+    let mut findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
+    findings.retain(|finding| [READY, ZERO].contains(&finding.id));
+    Some((findings, behavior))
+}
+
+/// Expects that each of these shapes is refused by this rule, with these words.
+fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, fn() -> Vec<TcpStream>, &str)]) {
+    for &(shape, connections, words) in shapes {
+        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
+        if id == ZERO && behavior.not_counted.is_some() {
+            return skip(Lacks::KernelFeature, "calls cannot be counted");
+        }
+        let [finding] = &findings[..] else { panic!("{shape}: {findings:#?} {behavior:#?}") };
+        assert!(finding.id == id && finding.predicts_stall(), "{shape}: {finding:#?}");
+        assert!(finding.seen.contains(words), "{shape}: {}", finding.seen);
+        println!("{shape}: {}; {:?}", finding.seen, finding.fix);
+    }
+}
+
+/// Expects that neither rule has a finding.
+fn assert_silent(test: &str, shapes: &[(&'static str, fn() -> Vec<TcpStream>)]) {
+    for &(shape, connections) in shapes {
+        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
+        assert_eq!(findings, [], "{shape}: {behavior:#?}");
+    }
+}
+
+fn none() -> Vec<TcpStream> {
+    Vec::new()
+}
+
+#[test]
+fn a_socket_that_stays_ready_is_refused() {
+    assert_refused(
+        "stall-ready",
+        READY,
+        &[
+            ("writable", none, "is registered for EPOLLOUT and can be written"),
+            ("connections-for-out", || (0..3).map(|_| used()).collect(), "and 2 more like it"),
+            ("half-closed", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("half-closed-rdhup", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("listener", || vec![connect()], "has connections that the program does not accept"),
+            ("error-queue", none, "has data or errors that the program does not read"),
+            ("eventfd", none, "ready in each of"),
+        ],
+    );
+}
+
+#[test]
+fn a_socket_that_is_reported_once_or_is_read_is_not_a_finding() {
+    assert_silent(
+        "stall-not-ready",
+        &[
+            ("writable-edge", none),
+            ("writable-oneshot", none),
+            ("half-closed-edge", || vec![half_closed()]),
+            ("eventfd-edge", none),
+            ("plain", || busy(16)),
+            ("plain", || vec![used()]),
+        ],
+    );
+}
+
+#[test]
+fn waits_with_timeout_zero_are_refused() {
+    assert_refused(
+        "stall-zero",
+        ZERO,
+        &[
+            ("nested", none, "the program sleeps in epoll"),
+            ("nested-in-poll", none, "sleep in poll, select or io_uring_enter instead"),
+            ("in-turn", none, "2 threads call in turn"),
+            ("spin", none, "the thread spins"),
+        ],
+    );
+}
+
+#[test]
+fn waits_that_sleep_are_not_a_finding() {
+    assert_silent("stall-waits", &[("nested-waits", none), ("one-ms", none), ("plain", none)]);
+}
+
+#[test]
+fn without_counts_the_sleeping_threads_are_sampled() {
+    for (shape, expected) in [("nested", Some(Severity::Serious)), ("spin", Some(Severity::Warning)), ("plain", None)] {
+        let Some(mut lab) = TestLab::raise("stall-sampled", 1) else { return };
+        let Some(program) = Shape::start(&mut lab, shape, none) else { return };
+        let snapshot = observe().unwrap();
+        let pids = [program.child.pid()].into();
+        let mut observation = behavior::Observation::begin(&snapshot, &pids, false);
+        while !observation.is_complete() {
+            observation.sample();
+        }
+        let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+        let plan = plan(&snapshot, None, &pids, &request);
+        let findings = consequences_observed(&snapshot, None, &plan, Some(&observation.end()));
+        let found = findings.iter().find(|finding| finding.id == ZERO);
+        assert_eq!(found.map(|finding| finding.severity), expected, "{shape}: {findings:#?}");
+    }
+}
