@@ -64,7 +64,7 @@ impl Stage {
             assert!(!self.is_suspended(), "{arguments:?}");
         }
         let text = self.says(0, &["tune", "--pid", pid, "--goal", "least cpu", "--dry-run"]);
-        assert!(text.contains(words) && text.contains("--accept-stalls"), "{text}");
+        assert!(text.contains(words) && text.contains("would stall these programs"), "{text}");
         self.says(0, &["attach", "defer20", pid, "--dry-run"]);
         self.says(0, &["attach", "suspend20", pid, "--dry-run", "--accept-stalls"]);
     }
