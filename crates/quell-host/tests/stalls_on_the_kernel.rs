@@ -131,3 +131,11 @@ fn without_counts_the_sleeping_threads_are_sampled() {
         assert_eq!(found.map(|finding| finding.severity), expected, "{shape}: {findings:#?}");
     }
 }
+
+/// The kernel shows `net.core.busy_poll` only in the initial namespace. Where it is unknown, no socket is queried.
+#[test]
+fn system_wide_busy_polling_is_known_in_every_network_namespace() {
+    let Some(lab) = TestLab::raise("stall-sysctl", 1) else { return };
+    let here = observe().unwrap().sysctls.busy_poll_us;
+    assert_eq!(lab.server.run(|| observe().unwrap().sysctls.busy_poll_us).unwrap(), here);
+}
