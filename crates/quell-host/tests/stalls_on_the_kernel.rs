@@ -3,12 +3,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::{AttachRequest, EpollsSetBy, observe, plan};
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{Finding, Severity};
+use quell_linux::Pid;
+use quell_linux::pidfd::Signal;
+use quell_linux::process::{Output, Spawn};
 use quell_test_support::lab::TestLab;
 use quell_test_support::shapes::{Shape, busy, connect, half_closed, used};
 use quell_test_support::{Lacks, skip};
@@ -23,15 +28,19 @@ fn predicted(
     connections: fn() -> Vec<TcpStream>,
 ) -> Option<(Vec<Finding>, Behavior)> {
     let program = Shape::start(lab, shape, connections)?;
+    Some(observed(program.child.pid()))
+}
+
+fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
     let snapshot = observe().unwrap();
-    let pids = [program.child.pid()].into();
+    let pids = [pid].into();
     let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let plan = plan(&snapshot, None, &pids, &request);
-    assert!(plan.queues().next().is_some(), "{shape}: {plan:?}");
+    assert!(plan.queues().next().is_some(), "{plan:?}");
     let behavior = behavior::observe(&snapshot, &pids);
     let mut findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
     findings.retain(|finding| [READY, ZERO].contains(&finding.id));
-    Some((findings, behavior))
+    (findings, behavior)
 }
 
 /// Expects that each of these shapes is refused by this rule, with these words.
@@ -129,6 +138,42 @@ fn without_counts_the_sleeping_threads_are_sampled() {
         let findings = consequences_observed(&snapshot, None, &plan, Some(&observation.end()));
         let found = findings.iter().find(|finding| finding.id == ZERO);
         assert_eq!(found.map(|finding| finding.severity), expected, "{shape}: {findings:#?}");
+    }
+}
+
+/// `busy-polling` makes HAProxy call epoll_wait with timeout 0 until it has events.
+#[test]
+fn haproxy_with_busy_polling_is_refused() {
+    for (global, id) in [("busy-polling", Some(ZERO)), ("", None)] {
+        let Some(mut lab) = TestLab::raise("stall-haproxy", 1) else { return };
+        if Command::new("haproxy").arg("-v").output().is_err() {
+            return skip(Lacks::Server("haproxy"), "haproxy is not installed");
+        }
+        let mut config = tempfile::NamedTempFile::new().unwrap();
+        let listens = "bind 192.0.2.1:7100\n  http-request return status 200\n";
+        write!(
+            config,
+            "global\n  nbthread 1\n  {global}\ndefaults\n  mode http\n  timeout client 1h\n  timeout server 1h\n  \
+             timeout connect 1h\nfrontend test\n  {listens}"
+        )
+        .unwrap();
+        let arguments = ["-db", "-f", config.path().to_str().unwrap()].map(str::to_owned);
+        let child = lab.start(Spawn::new("haproxy").args(arguments).stderr(Output::Tail(2_000)));
+        let mut connection = lab.client.run(connect).unwrap();
+        let mut ask = move || -> std::io::Result<()> {
+            connection.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")?;
+            connection.read(&mut [0; 1_024]).map(drop)
+        };
+        ask().unwrap();
+        let client = std::thread::spawn(move || while ask().is_ok() {});
+        let (findings, behavior) = observed(child.pid());
+        if behavior.not_counted.is_some() {
+            return skip(Lacks::KernelFeature, "calls cannot be counted");
+        }
+        assert_eq!(findings.first().map(|finding| finding.id), id, "{global}: {findings:#?} {behavior:#?}");
+        assert!(findings.iter().all(Finding::predicts_stall), "{findings:#?}");
+        child.pidfd().signal(Signal::KILL).unwrap();
+        drop(client.join());
     }
 }
 
