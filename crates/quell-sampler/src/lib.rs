@@ -1,8 +1,8 @@
 //! Samples the polls of NAPI instances in the kernel: who polls, how many packets, how long the packets can have waited
-//! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; everything else is
-//! pure. It only observes.
+//! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; [`WaitSampler`] those
+//! of `bpf/waits.bpf.c`, which count the waits of programs. Everything else is pure. It only observes.
 //!
-//! The programs are C with CO-RE, the language of this field. Their object is committed, so that a build needs no clang
+//! The programs are C with CO-RE, the language of this field. Their objects are committed, so that a build needs no clang
 //! (`make bpf` rebuilds it, `make lint` compares). `aya` loads it: unlike `libbpf-rs` it needs no C library (libelf,
 //! zlib), which matters for a static binary.
 
