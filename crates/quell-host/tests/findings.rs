@@ -242,6 +242,7 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
         // A saturated program that would sleep if it had no events.
         (false, waits(500, 10, 0), Some(Severity::Warning)),
         (false, elsewhere, Some(Severity::Serious)),
+        (false, Some(EpollWaits { zero: 500, zero_empty: 490, is_slept_in: true, ..EpollWaits::default() }), None),
         (false, waits(3, 3, 0), Some(Severity::Warning)),
         (false, None, Some(Severity::Warning)),
         (false, waits(0, 0, 1), None),

@@ -119,7 +119,7 @@ fn waits_with_timeout_zero_are_refused() {
 
 #[test]
 fn waits_that_sleep_are_not_a_finding() {
-    assert_silent("stall-waits", &[("nested-waits", none), ("one-ms", none), ("plain", none)]);
+    assert_silent("stall-waits", &[("nested-waits", none), ("one-ms", none), ("one-sleeps", none), ("plain", none)]);
 }
 
 #[test]

@@ -24,6 +24,8 @@ const IO_URING: i32 = -2;
 /// `struct place` and `struct calls`.
 type Key = [u32; 3];
 type Words = [u64; 5];
+/// `struct pending`.
+type Pending = [u32; 4];
 
 /// Where a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +67,7 @@ pub type WaitKey = (Pid, Pid, WaitPlace);
 /// Counts the waits of programs until it is dropped.
 pub struct WaitSampler {
     waits: HashMap<MapData, Key, Words>,
+    pending: HashMap<MapData, u32, Pending>,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
@@ -121,6 +124,8 @@ impl WaitSampler {
         }
         let waits = loaded.take_map("waits").ok_or_else(|| missing("waits"))?;
         let waits = HashMap::try_from(waits).map_err(opening)?;
+        let pending = loaded.take_map("pending").ok_or_else(|| missing("pending"))?;
+        let pending = HashMap::try_from(pending).map_err(opening)?;
         for (name, tracepoint) in PROGRAMS {
             let program: Option<Result<&mut RawTracePoint, _>> = loaded.program_mut(name).map(TryInto::try_into);
             let Some(program) = program else { return Err(missing(name)) };
@@ -130,7 +135,7 @@ impl WaitSampler {
             });
             attached.map_err(|error| SamplerError::new(ATTACHING, &error))?;
         }
-        Ok(Self { waits, _programs: loaded })
+        Ok(Self { waits, pending, _programs: loaded })
     }
 
     /// The calls since the beginning. A call counts when it begins; what it returned counts when it ends.
@@ -143,14 +148,26 @@ impl WaitSampler {
             let ([tgid, tid, place], words) =
                 entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
             let (Some(pid), Some(tid)) = (Pid::from_kernel(tgid), Pid::from_kernel(tid)) else { continue };
-            let place = match place as i32 {
-                POLL => WaitPlace::Poll,
-                IO_URING => WaitPlace::IoUring,
-                epoll => WaitPlace::Epoll(epoll),
-            };
+            let place = place_of(place);
             let [calls, zero, zero_empty, with_events, max_events] = words;
             read.insert((pid, tid, place), WaitCounts { calls, zero, zero_empty, with_events, max_events });
         }
         Ok(read)
+    }
+
+    /// The places at which threads are in a call with a timeout above 0 that began after the beginning.
+    #[must_use]
+    pub fn asleep(&self) -> BTreeSet<(Pid, WaitPlace)> {
+        // Entries change while they are read: a call that ends meanwhile is not an error.
+        let entries = self.pending.iter().filter_map(Result::ok).filter(|(_, [.., is_zero])| *is_zero == 0);
+        entries.filter_map(|(_, [tgid, _, place, _])| Some((Pid::from_kernel(tgid)?, place_of(place)))).collect()
+    }
+}
+
+fn place_of(place: u32) -> WaitPlace {
+    match place as i32 {
+        POLL => WaitPlace::Poll,
+        IO_URING => WaitPlace::IoUring,
+        epoll => WaitPlace::Epoll(epoll),
     }
 }

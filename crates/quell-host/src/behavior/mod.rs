@@ -90,6 +90,8 @@ pub struct EpollWaits {
     pub zero_empty: u64,
     /// Calls with a timeout above 0. If calls were not counted: samples in which a thread slept in one.
     pub sleeping: u64,
+    /// Whether a thread slept in a call in at least a tenth of the samples.
+    pub is_slept_in: bool,
     /// Threads that called.
     pub threads: u32,
     /// Of those, threads that also slept in `poll`, `select` or `io_uring_enter`.

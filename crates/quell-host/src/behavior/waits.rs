@@ -10,9 +10,13 @@ use tracing::info;
 
 use super::{EpollKey, EpollWaits, OBSERVED};
 
+/// A program that sleeps in its epoll does so in at least one of so many samples. Go's threads, for example, make many
+/// calls with timeout 0 while one of them sleeps.
+const SLEEPS_IN_ONE_OF: u32 = 10;
+
 #[derive(Debug)]
 pub(super) enum Waiting {
-    Counted(WaitSampler),
+    Counted { sampler: WaitSampler, samples: u32, asleep: BTreeMap<EpollKey, u32> },
     Read(BTreeMap<EpollKey, EpollWaits>, Duration),
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
 }
@@ -28,22 +32,38 @@ impl Waiting {
                 info!(%error, "calls of epoll_wait cannot be counted; samples which calls threads sleep in");
                 sampled(error.to_string())
             },
-            Self::Counted,
+            |sampler| Self::Counted { sampler, samples: 0, asleep: BTreeMap::new() },
         )
     }
 
     pub(super) fn sample(&mut self, programs: &BTreeSet<Pid>, elapsed: Duration) {
         match self {
-            Self::Counted(sampler) if elapsed >= OBSERVED => *self = Self::read(sampler, elapsed),
+            Self::Counted { sampler, samples, asleep } => {
+                *samples += 1;
+                for (pid, place) in sampler.asleep() {
+                    if let WaitPlace::Epoll(fd) = place {
+                        *asleep.entry((pid, fd)).or_default() += 1;
+                    }
+                }
+                if elapsed >= OBSERVED {
+                    *self = Self::read(sampler, *samples, asleep, elapsed);
+                }
+            }
             Self::Sampled { asleep, .. } => sample_sleepers(programs, asleep),
             _ => {}
         }
     }
 
     /// Reads the counts, so that the programs in the kernel can be detached.
-    fn read(sampler: &WaitSampler, elapsed: Duration) -> Self {
+    fn read(sampler: &WaitSampler, samples: u32, asleep: &BTreeMap<EpollKey, u32>, elapsed: Duration) -> Self {
         match sampler.read() {
-            Ok(counts) => Self::Read(by_epoll(&counts), elapsed),
+            Ok(counts) => {
+                let mut waits = by_epoll(&counts);
+                for (epoll, times) in asleep {
+                    waits.entry(*epoll).or_default().is_slept_in = times * SLEEPS_IN_ONE_OF >= samples;
+                }
+                Self::Read(waits, elapsed)
+            }
             Err(error) => Self::Sampled { why: error.to_string(), asleep: BTreeMap::new() },
         }
     }
@@ -53,7 +73,7 @@ impl Waiting {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),
             Self::Sampled { why, asleep } => (asleep, elapsed, Some(why)),
-            Self::Counted(sampler) => Self::read(&sampler, elapsed).end(elapsed),
+            Self::Counted { sampler, samples, asleep } => Self::read(&sampler, samples, &asleep, elapsed).end(elapsed),
         }
     }
 }

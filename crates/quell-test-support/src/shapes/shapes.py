@@ -134,6 +134,17 @@ elif SHAPE in ("nested", "nested-waits", "nested-in-poll"):
         for fd, _ in inner.poll(None if SHAPE == "nested-waits" else 0):
             answer(fd)
             inner.modify(fd, IN | ONESHOT)
+elif SHAPE == "one-sleeps":
+    # Like Go: one thread spins, another one sleeps in the same epoll.
+
+    def sleep():
+        while True:
+            epoll.poll(0.1)
+
+    threading.Thread(target=sleep).start()
+    while True:
+        for fd, _ in epoll.poll(0):
+            answer(fd)
 elif SHAPE == "in-turn":
     lock = threading.Lock()
 
