@@ -21,12 +21,11 @@ use quell_test_support::{Lacks, skip};
 const READY: &str = "ready-object-holds-suspension";
 const ZERO: &str = "waits-with-timeout-zero";
 
+/// Makes the connections of a program.
+type Connections = fn() -> Vec<TcpStream>;
+
 /// Findings of one of the two rules that `suspend20` would cause.
-fn predicted(
-    lab: &mut TestLab,
-    shape: &'static str,
-    connections: fn() -> Vec<TcpStream>,
-) -> Option<(Vec<Finding>, Behavior)> {
+fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -> Option<(Vec<Finding>, Behavior)> {
     let program = Shape::start(lab, shape, connections)?;
     Some(observed(program.child.pid()))
 }
@@ -44,7 +43,7 @@ fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
 }
 
 /// Expects that each of these shapes is refused by this rule, with these words.
-fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, fn() -> Vec<TcpStream>, &str)]) {
+fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &str)]) {
     for &(shape, connections, words) in shapes {
         let Some(mut lab) = TestLab::raise(test, 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
@@ -54,12 +53,11 @@ fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, fn() -> Vec<Tcp
         let [finding] = &findings[..] else { panic!("{shape}: {findings:#?} {behavior:#?}") };
         assert!(finding.id == id && finding.predicts_stall(), "{shape}: {finding:#?}");
         assert!(finding.seen.contains(words), "{shape}: {}", finding.seen);
-        println!("{shape}: {}; {:?}", finding.seen, finding.fix);
     }
 }
 
 /// Expects that neither rule has a finding.
-fn assert_silent(test: &str, shapes: &[(&'static str, fn() -> Vec<TcpStream>)]) {
+fn assert_silent(test: &str, shapes: &[(&'static str, Connections)]) {
     for &(shape, connections) in shapes {
         let Some(mut lab) = TestLab::raise(test, 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };

@@ -170,7 +170,7 @@ impl ReadyObjects {
 
     /// Drops candidates that are not ready now. `confirms` begins to query the sockets themselves.
     pub(super) fn sample(&mut self, number: u32, confirms: bool) {
-        if number % SAMPLES_PER_REGISTRATION == 0 {
+        if number.is_multiple_of(SAMPLES_PER_REGISTRATION) {
             self.drop_unregistered();
         }
         if confirms && !self.polling_disturbs && !self.is_confirming {

@@ -16,7 +16,7 @@ const SLEEPS_IN_ONE_OF: u32 = 10;
 
 #[derive(Debug)]
 pub(super) enum Waiting {
-    Counted { sampler: WaitSampler, samples: u32, asleep: BTreeMap<EpollKey, u32> },
+    Counted { sampler: Box<WaitSampler>, samples: u32, asleep: BTreeMap<EpollKey, u32> },
     Read(BTreeMap<EpollKey, EpollWaits>, Duration),
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
 }
@@ -32,7 +32,7 @@ impl Waiting {
                 info!(%error, "calls of epoll_wait cannot be counted; samples which calls threads sleep in");
                 sampled(error.to_string())
             },
-            |sampler| Self::Counted { sampler, samples: 0, asleep: BTreeMap::new() },
+            |sampler| Self::Counted { sampler: Box::new(sampler), samples: 0, asleep: BTreeMap::new() },
         )
     }
 
