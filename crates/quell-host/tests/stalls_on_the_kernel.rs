@@ -36,7 +36,7 @@ fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
     let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
     let plan = plan(&snapshot, None, &pids, &request);
     assert!(plan.queues().next().is_some(), "{plan:?}");
-    let behavior = behavior::observe(&snapshot, &pids);
+    let behavior = behavior::observe(&snapshot, &pids, true);
     let mut findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
     findings.retain(|finding| [READY, ZERO].contains(&finding.id));
     (findings, behavior)
@@ -127,13 +127,10 @@ fn without_counts_the_sleeping_threads_are_sampled() {
         let Some(program) = Shape::start(&mut lab, shape, none) else { return };
         let snapshot = observe().unwrap();
         let pids = [program.child.pid()].into();
-        let mut observation = behavior::Observation::begin(&snapshot, &pids, false);
-        while !observation.is_complete() {
-            observation.sample();
-        }
+        let behavior = behavior::observe(&snapshot, &pids, false);
         let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
         let plan = plan(&snapshot, None, &pids, &request);
-        let findings = consequences_observed(&snapshot, None, &plan, Some(&observation.end()));
+        let findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
         let found = findings.iter().find(|finding| finding.id == ZERO);
         assert_eq!(found.map(|finding| finding.severity), expected, "{shape}: {findings:#?}");
     }

@@ -34,12 +34,24 @@ impl Shape {
         shape: &'static str,
         connect: impl FnOnce() -> Vec<TcpStream> + Send,
     ) -> Option<Self> {
+        Self::start_by(lab, |program| program, shape, connect)
+    }
+
+    /// Starts a server as [`Self::start`] does. `launch` makes the process from the words of its command.
+    pub fn start_by(
+        lab: &mut TestLab,
+        launch: impl FnOnce(Vec<String>) -> Vec<String>,
+        shape: &'static str,
+        connect: impl FnOnce() -> Vec<TcpStream> + Send,
+    ) -> Option<Self> {
         if Command::new("python3").arg("-V").output().is_err() {
             skip(Lacks::Tool("python3"), "python3 is not installed");
             return None;
         }
-        let arguments = ["-c".to_owned(), PROGRAM.to_owned(), shape.to_owned(), SERVER.to_string(), PORT.to_string()];
-        let child = lab.start(Spawn::new("python3").args(arguments).stderr(Output::Tail(2_000)));
+        let address = SERVER.to_string();
+        let program = ["python3", "-c", PROGRAM, shape, &address, &PORT.to_string()].map(str::to_owned);
+        let words = launch(program.into());
+        let child = lab.start(Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(4_000)));
         let connections = lab.client.run(connect).unwrap();
         let socket = lab.client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
         socket.connect((SERVER, PORT)).unwrap();

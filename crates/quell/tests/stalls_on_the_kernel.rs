@@ -10,6 +10,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_test_support::lab::TestLab;
 use quell_test_support::shapes::Shape;
+use quell_test_support::wait_until;
 
 const UNCHANGED: &str = "Nothing was changed; --accept-stalls";
 
@@ -114,4 +115,19 @@ fn a_follower_warns_of_a_socket_that_is_registered_later() {
     PidFd::open(pid).unwrap().signal(Signal::TERM).unwrap();
     follower.wait().unwrap();
     assert!(warned, "the follower ended without a warning");
+}
+
+#[test]
+fn run_warns_of_an_object_that_stays_ready() {
+    let Some(mut lab) = TestLab::raise("cli-run", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journals = format!("QUELL_JOURNAL_DIR={}", dir.path().join("journal").display());
+    let run = ["env", &journals, env!("CARGO_BIN_EXE_quell"), "run", "suspend20", "--"].map(str::to_owned);
+    let launch = |program: Vec<String>| run.into_iter().chain(program).collect();
+    let Some(quell) = Shape::start_by(&mut lab, launch, "writable", Vec::new) else { return };
+    wait_until(|| {
+        let said = String::from_utf8(quell.child.stderr_tail().unwrap()).unwrap();
+        if said.contains("is registered for EPOLLOUT and can be written") { Ok(()) } else { Err(said) }
+    });
+    quell.child.pidfd().signal(Signal::TERM).unwrap();
 }

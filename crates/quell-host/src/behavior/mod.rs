@@ -105,10 +105,11 @@ pub fn suspending_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     query.epolls.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
 }
 
-/// Observes the epolls of these programs for [`OBSERVED`].
+/// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the
+/// host, only if `counts` is set.
 #[must_use]
-pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> Behavior {
-    let mut observation = Observation::begin(snapshot, programs, true);
+pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Behavior {
+    let mut observation = Observation::begin(snapshot, programs, counts);
     while !observation.is_complete() {
         thread::sleep(SAMPLED_EVERY);
         observation.sample();
@@ -118,7 +119,7 @@ pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> Behavior {
 
 /// An observation that goes on.
 #[derive(Debug)]
-pub struct Observation {
+struct Observation {
     programs: BTreeSet<Pid>,
     began: Instant,
     samples: u32,
@@ -127,10 +128,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Begins an observation with its first sample. Calls are counted in the kernel, at every system call of the host,
-    /// only if `counts` is set.
-    #[must_use]
-    pub fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
+    fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
         let mut observation = Self {
             programs: programs.clone(),
             began: Instant::now(),
@@ -142,16 +140,13 @@ impl Observation {
         observation
     }
 
-    /// Takes one sample.
-    pub fn sample(&mut self) {
+    fn sample(&mut self) {
         self.samples += 1;
         self.ready.sample(self.samples, self.is_half_over());
         self.waiting.sample(&self.programs, self.began.elapsed());
     }
 
-    /// Whether it lasted long enough.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.began.elapsed() >= OBSERVED && self.samples >= SAMPLES_MIN
     }
 
@@ -159,9 +154,7 @@ impl Observation {
         self.began.elapsed() >= OBSERVED / 2 && self.samples >= SAMPLES_MIN / 2
     }
 
-    /// Ends the observation.
-    #[must_use]
-    pub fn end(self) -> Behavior {
+    fn end(self) -> Behavior {
         let observed = self.began.elapsed();
         let (waits, waits_observed, not_counted) = self.waiting.end(observed);
         let Self { programs, samples, ready, .. } = self;

@@ -108,7 +108,7 @@ fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
     let programs = behavior::suspending_programs(&before);
-    let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs));
+    let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(args.seconds).saturating_sub(began.elapsed()));
     let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");

@@ -1,10 +1,11 @@
 //! Refuses modes under which programs would stall, and warns of programs that come to this while a mode is set.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use quell_host::attach::Attachment;
-use quell_host::behavior::{Observation, suspending_programs};
+use quell_host::behavior::{Behavior, observe, suspending_programs};
 use quell_host::findings::{Finding, Fix, Node, examine_observed};
 use quell_host::snapshot::Snapshot;
 
@@ -31,49 +32,44 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
     ))
 }
 
-/// Observes the programs of an attachment while it lives. Each pass over them takes one sample.
+/// Observes the programs of an attachment while it lives, in a thread of its own, so that passes go on.
 #[derive(Default)]
 pub(super) struct StallForecast {
-    observation: Option<Observation>,
+    observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
     has_new_epolls: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
 }
 
 impl StallForecast {
-    /// Takes a sample. `is_new` says that this pass set the mode on new objects: the waits of their programs are counted,
-    /// too. Returns a line for each new finding that predicts a stall.
+    /// Begins and ends observations. `is_new` says that this pass set the mode on new objects: the waits of their programs
+    /// are counted, too. Returns a line for each new finding that predicts a stall.
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
         self.has_new_epolls |= is_new;
-        match self.observation.take() {
-            // The snapshot is older than the changes of this pass.
-            None if !is_new && (self.has_new_epolls || self.due.is_none_or(|due| Instant::now() >= due)) => {
-                self.observation = self.begin(attachment, snapshot);
-                Vec::new()
-            }
-            None => Vec::new(),
-            Some(mut observation) => {
-                observation.sample();
-                if observation.is_complete() {
-                    return self.judge(snapshot, observation);
+        match self.observation.take_if(|observation| observation.is_finished()) {
+            Some(observation) => observation.join().map_or_else(|_| Vec::new(), |seen| self.judge(snapshot, &seen)),
+            None => {
+                let is_due = self.has_new_epolls || self.due.is_none_or(|due| Instant::now() >= due);
+                // The snapshot is older than the changes of this pass.
+                if self.observation.is_none() && !is_new && is_due {
+                    self.observation = self.begin(attachment, snapshot);
                 }
-                self.observation = Some(observation);
                 Vec::new()
             }
         }
     }
 
-    fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<Observation> {
+    fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<JoinHandle<Behavior>> {
         self.due = Some(Instant::now() + OBSERVED_AGAIN);
         let counts = std::mem::take(&mut self.has_new_epolls);
         let pids = attachment.targets().pids();
         let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
-        (!programs.is_empty()).then(|| Observation::begin(snapshot, &programs, counts))
+        let snapshot = (!programs.is_empty()).then(|| snapshot.clone())?;
+        Some(thread::spawn(move || observe(&snapshot, &programs, counts)))
     }
 
-    fn judge(&mut self, snapshot: &Snapshot, observation: Observation) -> Vec<String> {
-        let behavior = observation.end();
-        let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
+    fn judge(&mut self, snapshot: &Snapshot, behavior: &Behavior) -> Vec<String> {
+        let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(behavior)).findings;
         findings
             .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));
         finding_lines(&findings)

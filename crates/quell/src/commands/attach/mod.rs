@@ -204,7 +204,8 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
     let first = observe()?;
     let planned = plan(&first, None, &targets.pids(), request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
-    let behavior = (suspends && planned.queues().next().is_some()).then(|| behavior::observe(&first, &targets.pids()));
+    let behavior =
+        (suspends && planned.queues().next().is_some()).then(|| behavior::observe(&first, &targets.pids(), true));
     if !suspends || planned.affected_processes.is_empty() {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, plan: planned, findings });

@@ -212,7 +212,7 @@ pub(in crate::commands) fn preview(
 pub(in crate::commands) fn findings_of_suspension(preview: &Preview, targets: &Targets) -> Vec<Finding> {
     let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
     let Some(suspending) = preview.plans().iter().find(suspends) else { return Vec::new() };
-    let behavior = behavior::observe(&preview.snapshot, &targets.pids());
+    let behavior = behavior::observe(&preview.snapshot, &targets.pids(), true);
     consequences_observed(&preview.snapshot, None, suspending, Some(&behavior))
 }
 
