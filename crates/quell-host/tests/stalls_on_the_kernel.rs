@@ -172,7 +172,7 @@ fn haproxy_with_busy_polling_is_refused() {
     }
 }
 
-/// The kernel shows `net.core.busy_poll` only in the initial namespace. Where it is unknown, no socket is queried.
+/// The kernel shows `net.core.busy_poll` only in the initial namespace. While it is set, no socket is queried.
 #[test]
 fn system_wide_busy_polling_is_known_in_every_network_namespace() {
     let Some(lab) = TestLab::raise("stall-sysctl", 1) else { return };

@@ -163,7 +163,8 @@ impl ReadyObjects {
             }
         }
         let processes = programs.iter().filter_map(|&pid| Some((pid, PidFd::open(pid).ok()?))).collect();
-        let polling_disturbs = snapshot.sysctls.busy_poll_us.known() != Some(&0);
+        // Containers cannot read it. A poll of the queue would only deliver its packets earlier.
+        let polling_disturbs = snapshot.sysctls.busy_poll_us.known().is_some_and(|&us| us > 0);
         let diags = diags(snapshot, &candidates);
         Self { candidates, processes, diags, polling_disturbs, is_confirming: false }
     }

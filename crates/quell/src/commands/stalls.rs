@@ -60,11 +60,12 @@ impl StallForecast {
     }
 
     fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<JoinHandle<Behavior>> {
-        self.due = Some(Instant::now() + OBSERVED_AGAIN);
-        let counts = std::mem::take(&mut self.has_new_epolls);
         let pids = attachment.targets().pids();
         let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
         let snapshot = (!programs.is_empty()).then(|| snapshot.clone())?;
+        // The preload library of `quell run` sets epolls, too, which no pass reports.
+        let counts = std::mem::take(&mut self.has_new_epolls) || self.due.is_none();
+        self.due = Some(Instant::now() + OBSERVED_AGAIN);
         Some(thread::spawn(move || observe(&snapshot, &programs, counts)))
     }
 
