@@ -10,6 +10,7 @@
 
 pub mod apply;
 pub mod attach;
+pub mod behavior;
 mod devices;
 pub mod drift;
 mod driver_inference;

@@ -17,9 +17,7 @@ use quell_host::attach::keeper::{self, Detached};
 use quell_host::attach::watch::AttachmentWatch;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
-    ready_files,
 };
-use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::{Journal, Keeper};
 use quell_host::recovery::{Found, recover};
 use quell_host::snapshot::{Reading, Snapshot, SnapshotScope, take};
@@ -321,34 +319,6 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
     let seen = sampler.read().unwrap()[&lab.napis[0]].since(before.get(&lab.napis[0]));
     assert_eq!(seen.polls.program + seen.polls.program_last, 0, "{seen:?}");
     attachment.end().unwrap();
-}
-
-#[test]
-fn an_unread_file_is_serious_and_an_edge_triggered_one_is_not_a_finding() {
-    let Some(lab) = TestLab::raise("ready", 1) else { return };
-    let program = UdpProgram::start(&lab, Trigger::Level);
-    let found = || {
-        let snapshot = observe().unwrap();
-        let pid = Pid::of_this_process();
-        let found = consequences(&snapshot, None, &plan(&snapshot, None, &[pid].into(), &request("suspend200")));
-        let files = ready_files::suspects(&snapshot, &found);
-        (found, files)
-    };
-    let always_ready = WakeEvent::new().unwrap();
-    always_ready.raise().unwrap();
-    program.epoll.add(&always_ready, 9, Trigger::ReadEdge).unwrap();
-    assert_eq!(found().1, [], "the file is reported once");
-    program.epoll.rearm(&always_ready, 9, Trigger::Level).unwrap();
-    let (mut findings, files) = found();
-    assert_eq!(files.len(), 1, "{findings:?}");
-    let stayed_ready = ready_files::stay_ready(files, Duration::from_millis(50));
-    ready_files::judge(&mut findings, &stayed_ready);
-    let severity = |findings: &[Finding]| {
-        findings.iter().find(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).map(|finding| finding.severity)
-    };
-    assert_eq!(severity(&findings), Some(Severity::Serious));
-    ready_files::judge(&mut findings, &[]);
-    assert_eq!(severity(&findings), Some(Severity::Warning), "the program has read the file");
 }
 
 /// A program whose main thread exits while another one runs on.

@@ -198,7 +198,7 @@ fn consequences_of_a_plan_equal_later_findings() {
     assert!(ids(&mixed, "suspend20").contains(&"epoll-mixes-napis"));
     let mut ready = untouched();
     set(&mut ready, "/processes/0/files/epolls/1/targets/0/file/other/ready", json!(true));
-    assert!(ids(&ready, "suspend20").contains(&"ready-file-holds-suspension"));
+    assert!(ids(&ready, "suspend20").contains(&"ready-object-holds-suspension"));
     assert!(ids(&ready, "base").is_empty());
 }
 

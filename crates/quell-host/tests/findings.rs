@@ -8,7 +8,8 @@ mod snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use quell_host::findings::{Fix, Severity, examine, examine_sampled, rules};
+use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
+use quell_host::findings::{Fix, Severity, examine, examine_observed, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
 use serde_json::{Value, json};
@@ -197,7 +198,64 @@ fn softirqs_that_spend_their_time_on_packets_are_no_finding() {
 fn every_rule_has_an_edit_that_causes_it() {
     let tried: BTreeSet<&str> = snapshots::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
-    assert!(untried.is_empty(), "{untried:?}");
+    // Only an observation shows it.
+    assert_eq!(untried, [ZERO]);
+}
+
+const READY: &str = "ready-object-holds-suspension";
+const ZERO: &str = "waits-with-timeout-zero";
+
+/// Severities that an observation of the healthy program gives the rules about stalls. Its epoll 5 has sockets on a
+/// suspending queue. With `nested`, epoll 3 watches it. No thread sleeps in it when the snapshot is taken.
+fn severities(nested: bool, ready: Option<ReadyGroup>, waits: Option<EpollWaits>) -> Vec<(&'static str, Severity)> {
+    let mut now = healthy();
+    set(&mut now, "/processes/0/threads/1/epoll-wait", json!(null));
+    if nested {
+        let inner = json!({"fd": 5, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}});
+        set(&mut now, "/processes/0/files/epolls/0/targets/-", inner);
+    }
+    let now = snapshot(&now);
+    let pid = now.processes[0].pid;
+    let mut behavior = Behavior { programs: [pid].into(), ..Behavior::default() };
+    behavior.ready.extend(ready.map(|group| ((pid, 5), vec![group])));
+    behavior.waits.extend(waits.map(|waits| ((pid, 5), waits)));
+    behavior.waits.insert((pid, 8), EpollWaits { sleeping: 50, ..EpollWaits::default() });
+    let found = examine_observed(&now, None, &BTreeMap::new(), Some(&behavior)).findings;
+    let of_stalls = found.iter().filter(|finding| [READY, ZERO].contains(&finding.id));
+    of_stalls.map(|finding| (finding.id, finding.severity)).collect()
+}
+
+#[test]
+fn an_observation_decides_whether_an_object_holds_the_suspension() {
+    let slept_in = Some(EpollWaits { sleeping: 50, threads: 1, ..EpollWaits::default() });
+    let ready = |unconfirmed| Some(ReadyGroup { cause: ReadyCause::Writable, fd: 121, count: 2, unconfirmed });
+    assert_eq!(severities(false, ready(None), slept_in), [(READY, Severity::Serious)]);
+    assert_eq!(severities(false, ready(Some("not asked")), slept_in), [(READY, Severity::Warning)]);
+    assert_eq!(severities(false, None, slept_in), []);
+}
+
+#[test]
+fn an_observation_decides_whether_waits_end_the_suspension() {
+    let waits = |zero, zero_empty, sleeping| Some(EpollWaits { zero, zero_empty, sleeping, ..EpollWaits::default() });
+    let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
+    for (nested, waits, expected) in [
+        (true, waits(500, 0, 0), Some(Severity::Serious)),
+        (true, waits(500, 0, 400), None),
+        (true, waits(2, 0, 0), Some(Severity::Warning)),
+        (false, waits(500, 490, 0), Some(Severity::Serious)),
+        (false, waits(500, 490, 5), Some(Severity::Serious)),
+        (false, waits(500, 490, 6), None),
+        // A saturated program that would sleep if it had no events.
+        (false, waits(500, 10, 0), Some(Severity::Warning)),
+        (false, elsewhere, Some(Severity::Serious)),
+        (false, Some(EpollWaits { zero: 500, zero_empty: 490, is_slept_in: true, ..EpollWaits::default() }), None),
+        (false, waits(3, 3, 0), Some(Severity::Warning)),
+        (false, None, Some(Severity::Warning)),
+        (false, waits(0, 0, 1), None),
+    ] {
+        let expected: Vec<_> = expected.map(|severity| (ZERO, severity)).into_iter().collect();
+        assert_eq!(severities(nested, None, waits), expected, "{nested} {waits:?}");
+    }
 }
 
 #[test]

@@ -180,8 +180,8 @@ fn a_file_that_stays_ready_is_found() {
     examined.lab.set_napi(&SUSPEND);
     examined.set_epolls(PREFER);
     let before = examined.look();
-    assert_found(&examine(&before, None), "ready-file-holds-suspension", Severity::Warning);
-    assert_found(&examine(&examined.look(), Some(&before)), "ready-file-holds-suspension", Severity::Serious);
+    assert_found(&examine(&before, None), "ready-object-holds-suspension", Severity::Warning);
+    assert_found(&examine(&examined.look(), Some(&before)), "ready-object-holds-suspension", Severity::Serious);
 }
 
 #[test]

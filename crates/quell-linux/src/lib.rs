@@ -49,6 +49,7 @@ pub mod tcp;
 pub mod udp;
 mod unpreempted;
 pub mod visible;
+pub mod wait_calls;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use interface::{Ifindex, InterfaceName, InvalidIfindex, InvalidInterfaceName, InvalidMacAddress, MacAddress};

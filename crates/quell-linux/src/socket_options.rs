@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -234,6 +235,26 @@ fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionEr
         Some(libc::ENOPROTOOPT) => SocketOptionError::Unsupported { action, option },
         Some(libc::EPERM) => SocketOptionError::Denied { action, option, source },
         _ => SocketOptionError::Refused { action, option, source },
+    }
+}
+
+/// Time since a TCP connection received its last data (`tcpi_last_data_recv` of `TCP_INFO`).
+///
+/// # Errors
+/// The error returned by `getsockopt(2)`: `ENOPROTOOPT` for other sockets.
+pub fn time_since_data(connection: impl AsFd) -> io::Result<Duration> {
+    /// `struct tcp_info` up to `tcpi_last_data_recv`, as 32-bit words (`include/uapi/linux/tcp.h`).
+    const WORDS: usize = 14;
+    let mut words = [0_u32; WORDS];
+    let mut length = size_of_val(&words) as libc::socklen_t;
+    let fd = connection.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `length` bytes to the array, and the new length to `length`.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, words.as_mut_ptr().cast(), &raw mut length) };
+    match result {
+        0 if length as usize == size_of_val(&words) => Ok(Duration::from_millis(words[WORDS - 1].into())),
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

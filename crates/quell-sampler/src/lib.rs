@@ -1,8 +1,9 @@
 //! Samples the polls of NAPI instances in the kernel: who polls, how many packets, how long the packets can have waited
-//! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; everything else is
-//! pure. [`group_programs`] lists the programs of reuseport groups. The crate only observes.
+//! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; [`WaitSampler`] those
+//! of `bpf/waits.bpf.c`, which count the waits of programs. [`group_programs`] lists the programs of reuseport groups.
+//! Everything else is pure. The crate only observes.
 //!
-//! The programs are C with CO-RE, the language of this field. Their object is committed, so that a build needs no clang
+//! The programs are C with CO-RE, the language of this field. Their objects are committed, so that a build needs no clang
 //! (`make bpf` rebuilds it, `make lint` compares). `aya` loads it: unlike `libbpf-rs` it needs no C library (libelf,
 //! zlib), which matters for a static binary.
 
@@ -12,8 +13,10 @@ mod counters;
 mod reuseport;
 mod sampler;
 mod wait;
+mod waits;
 
 pub use counters::{PollCounters, PollsByPoller, QueueSample};
 pub use reuseport::{GroupProgram, GroupPrograms, group_programs};
 pub use sampler::{Sampler, SamplerError, Unsampled};
 pub use wait::{STALLED_NS, WaitBounds};
+pub use waits::{WaitCounts, WaitKey, WaitPlace, WaitSampler};

@@ -260,7 +260,7 @@ impl Sampler {
     }
 }
 
-fn missing(name: &'static str) -> SamplerError {
+pub(crate) fn missing(name: &'static str) -> SamplerError {
     SamplerError::Refused { action: "reading the compiled object", said: format!("it has no {name}") }
 }
 

@@ -8,6 +8,8 @@
 
 #[cfg(feature = "lab")]
 pub mod lab;
+#[cfg(feature = "lab")]
+pub mod shapes;
 mod skip;
 pub mod small_disk;
 mod turn;

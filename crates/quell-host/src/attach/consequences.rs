@@ -7,12 +7,24 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
 use super::plan::{AttachPlan, QueueStep};
+use crate::behavior::Behavior;
 use crate::findings::{Finding, Node, added};
 use crate::snapshot::{Reading, Snapshot};
 
 /// Findings that the plan would add, most severe first.
 #[must_use]
 pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &AttachPlan) -> Vec<Finding> {
+    consequences_observed(snapshot, before, plan, None)
+}
+
+/// The same for programs that were observed, which shows whether they would stall.
+#[must_use]
+pub fn consequences_observed(
+    snapshot: &Snapshot,
+    before: Option<&Snapshot>,
+    plan: &AttachPlan,
+    behavior: Option<&Behavior>,
+) -> Vec<Finding> {
     let napis: BTreeSet<NapiId> = plan.queues().map(|step| step.napi).collect();
     let epolls: BTreeMap<(Pid, i32), EpollParams> = plan.epolls().map(|step| ((step.pid, step.fd), step.new)).collect();
     let is_of_plan = |node: &Node| match node {
@@ -20,7 +32,7 @@ pub fn consequences(snapshot: &Snapshot, before: Option<&Snapshot>, plan: &Attac
         Node::Epoll { pid, fd } => epolls.contains_key(&(*pid, *fd)),
         _ => false,
     };
-    let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before);
+    let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before, behavior);
     findings.retain(|finding| finding.nodes.iter().any(is_of_plan));
     findings
 }

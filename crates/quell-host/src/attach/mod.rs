@@ -9,7 +9,6 @@
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.
-//! - [`ready_files`] finds files that would stall the program.
 //! - [`effect`] judges whether the mode is in effect.
 //! - [`stall`] frees queues that nobody polls any more, [`stall_log`] records them. Owners of modes use both: [`keeper`],
 //!   [`watch`] for followed and launched programs, and [`stall_guard`] during experiments.
@@ -28,7 +27,6 @@ mod pass;
 pub mod placement;
 pub mod plan;
 mod pollers;
-pub mod ready_files;
 pub mod stall;
 pub mod stall_guard;
 pub mod stall_log;

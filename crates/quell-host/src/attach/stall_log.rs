@@ -1,7 +1,7 @@
 //! Keeps the record of the stalls that an owner has found: counts them, looks for the cause, and writes the record beside
 //! the journal, where other commands find it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use quell_linux::Pid;
 use quell_linux::clock::boottime_ns;
 use tracing::{info, warn};
 
-use super::ready_files;
 use super::stall::StallLook;
-use crate::findings::{Finding, examine, rule};
+use crate::behavior;
+use crate::findings::{Finding, examine_observed};
 use crate::journal::{History, StallRecord};
 use crate::snapshot::{SnapshotScope, take};
 
@@ -19,8 +19,6 @@ use crate::snapshot::{SnapshotScope, take};
 const CAUSE_EVERY: Duration = Duration::from_secs(60);
 /// Shortest time between two writes of the record.
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
-/// Time for which files are sampled that may stay ready.
-const SAMPLED: Duration = Duration::from_millis(200);
 
 /// Record of the stalls under one journal.
 #[derive(Debug)]
@@ -85,10 +83,8 @@ impl StallLog {
 pub(super) fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;
-    let mut findings = examine(&snapshot, None).findings;
-    findings.retain(|finding| rule(finding.id).is_some_and(|rule| rule.stalls));
-    let stayed_ready = ready_files::stay_ready(ready_files::suspects(&snapshot, &findings), SAMPLED);
-    ready_files::judge(&mut findings, &stayed_ready);
+    let behavior = behavior::observe(&snapshot, programs, true);
+    let findings = examine_observed(&snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
     let Finding { id, title, seen, .. } = findings.into_iter().find(Finding::predicts_stall)?;
     Some(format!("{id}: {title}: {seen}"))
 }

@@ -17,6 +17,7 @@ mod polling;
 mod queues;
 mod sharing;
 pub(crate) mod sorting;
+mod stalls;
 mod suspension;
 pub(crate) mod text;
 
@@ -27,6 +28,7 @@ use quell_sampler::QueueSample;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::behavior::Behavior;
 use crate::snapshot::Snapshot;
 
 use crate::snapshot::query::SnapshotQuery;
@@ -34,7 +36,6 @@ pub use fix::Fix;
 pub use markdown::markdown;
 pub use node::Node;
 pub use sorting::{are_attached, are_steered};
-pub use suspension::READY_FILE_HOLDS_SUSPENSION;
 
 /// `schema` field of reports in JSON.
 pub const SCHEMA: &str = "quell-findings/1";
@@ -146,7 +147,8 @@ impl FindingsReport {
 
 /// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
-    let groups: [&[&Rule]; 11] = [
+    let groups: [&[&Rule]; 12] = [
+        stalls::RULES,
         suspension::RULES,
         queues::RULES,
         polling::RULES,
@@ -181,7 +183,18 @@ pub fn examine_sampled(
     before: Option<&Snapshot>,
     polls: &BTreeMap<NapiId, QueueSample>,
 ) -> FindingsReport {
-    let query = SnapshotQuery::new(now, before).with_polls(polls);
+    examine_observed(now, before, polls, None)
+}
+
+/// The same with what programs did during an observation.
+#[must_use]
+pub fn examine_observed(
+    now: &Snapshot,
+    before: Option<&Snapshot>,
+    polls: &BTreeMap<NapiId, QueueSample>,
+    behavior: Option<&Behavior>,
+) -> FindingsReport {
+    let query = SnapshotQuery::new(now, before).with_polls(polls).with_behavior(behavior);
     let (mut findings, mut not_applied) = (Vec::new(), Vec::new());
     for rule in rules() {
         if rule.needs_two && query.interval_ns().is_none() {
@@ -206,10 +219,16 @@ pub(crate) fn stalls(query: &SnapshotQuery<'_>) -> Vec<Finding> {
 
 /// Findings that a change of the host adds. `after` is `now` with the change; `before` is an earlier snapshot. Counters of
 /// the time between `before` and `now` do not show how the changed settings work.
-pub(crate) fn added(now: &Snapshot, after: &Snapshot, before: Option<&Snapshot>) -> Vec<Finding> {
-    let there = examine(now, before).findings;
+pub(crate) fn added(
+    now: &Snapshot,
+    after: &Snapshot,
+    before: Option<&Snapshot>,
+    behavior: Option<&Behavior>,
+) -> Vec<Finding> {
+    let examine = |snapshot| examine_observed(snapshot, before, &BTreeMap::new(), behavior);
+    let there = examine(now).findings;
     let there: BTreeSet<_> = there.iter().map(|known| (known.id, &known.nodes, known.severity)).collect();
-    let mut then = examine(after, before).findings;
+    let mut then = examine(after).findings;
     then.retain(|finding| {
         finding.severity > Severity::CannotTell
             && rule(finding.id).is_some_and(|rule| !rule.judges_settings)

@@ -9,8 +9,8 @@ use quell_sampler::STALLED_NS;
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
-use crate::attach::no_poll::{NoPollCause, cause};
 use crate::attach::effect::suspect;
+use crate::attach::no_poll::{NoPollCause, cause};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Process, SnapshotNapi};
 

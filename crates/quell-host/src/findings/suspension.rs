@@ -6,105 +6,19 @@ use quell_linux::Pid;
 
 use super::fix::Fix;
 use super::text::{counted, time_text};
-use super::{Node, Observation, Rule, Severity};
+use super::{Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::attach::no_poll::cause;
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind, WatchedTarget};
+use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind};
 
 pub(super) const RULES: &[&Rule] = &[
-    &READY_FILE,
     &SUSPENSION_WITHOUT_DEFERRAL,
     &SUSPEND_TIMEOUT_TOO_SHORT,
     &NOBODY_PREFERS,
     &NESTED_EPOLL,
     &SUSPENSION_WITHOUT_EFFECT,
 ];
-
-/// ID of the rule about files that stay ready.
-pub const READY_FILE_HOLDS_SUSPENSION: &str = "ready-file-holds-suspension";
-
-static READY_FILE: Rule = Rule {
-    id: READY_FILE_HOLDS_SUSPENSION,
-    severity: Severity::Serious,
-    title: "a non-network file stays ready in an epoll that suspends interrupts",
-    why: "Every epoll_wait that reports the file re-arms the suspension without polling the device. Network events \
-          are delayed forever; irq-suspend-timeout does not help.",
-    source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms",
-    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an \
-                  eventfd, pipe, timerfd or unix socket that was ready when the snapshot was taken and that each \
-                  epoll_wait returns (neither EPOLLET nor EPOLLONESHOT). Serious if it was ready in both of two \
-                  snapshots; a warning with a single snapshot, because the program may be about to read it. Fix: read \
-                  the file, or watch it in a separate epoll.",
-    needs_two: false,
-    judges_settings: false,
-    stalls: true,
-    examine: ready_file,
-};
-
-fn ready_file(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls.iter().filter(|epoll| epoll.prefers() && on_suspending_queue(query, epoll));
-    let ready = suspending.flat_map(|epoll| {
-        let others = epoll.others.iter().filter(|(target, _, _)| is_reported_by_each_wait(target));
-        let ready = others.filter(|(_, _, ready)| ready.known() == Some(&true));
-        ready.map(move |(target, kind, _)| (epoll, target.fd, *kind))
-    });
-    ready.map(|(epoll, fd, kind)| of_ready_file(query, epoll, fd, kind)).collect()
-}
-
-/// Whether each `epoll_wait` returns the file. A file that is returned only once, when it becomes ready, does not
-/// prevent the next call from polling the queue.
-fn is_reported_by_each_wait(target: &WatchedTarget) -> bool {
-    const EPOLLONESHOT: u32 = 1 << 30;
-    const EPOLLET: u32 = 1 << 31;
-    target.events & (EPOLLONESHOT | EPOLLET) == 0
-}
-
-fn of_ready_file(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32, kind: &WatchedKind) -> Observation {
-    let then = was_ready_before(query, epoll, fd);
-    let (severity, when) = match then {
-        Some(true) => (Severity::Serious, "in both snapshots"),
-        Some(false) => (Severity::Note, "in the second snapshot only"),
-        None => (Severity::Warning, "when the snapshot was taken"),
-    };
-    let mut nodes = epoll.nodes();
-    nodes.push(Node::File { pid: epoll.process.pid, fd });
-    let advice = "let the program read it until EAGAIN, or watch it in another epoll";
-    Observation {
-        severity,
-        nodes,
-        seen: format!("file {fd}, {}, was ready {when}", kind_in_words(kind)),
-        fix: vec![Fix::advice(advice)],
-    }
-}
-
-/// Whether the same file was ready in the earlier snapshot; absent if unknown.
-fn was_ready_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -> Option<bool> {
-    let before = query.before()?.processes.iter().find(|process| process.pid == epoll.process.pid)?;
-    let before = before.files.known()?.epolls.iter().find(|other| other.fd == epoll.epoll.fd)?;
-    let target = before.targets.known()?.iter().find(|target| target.fd == fd)?;
-    match &target.file {
-        crate::snapshot::WatchedFile::Other { ready, .. } => ready.known().copied(),
-        crate::snapshot::WatchedFile::Socket { .. } => None,
-    }
-}
-
-fn kind_in_words(kind: &WatchedKind) -> &str {
-    match kind {
-        WatchedKind::EventFd => "an eventfd",
-        WatchedKind::TimerFd => "a timerfd",
-        WatchedKind::SignalFd => "a signalfd",
-        WatchedKind::Pipe => "a pipe",
-        WatchedKind::Epoll => "another epoll",
-        WatchedKind::OtherSocket => "a socket without a queue",
-        WatchedKind::Named(name) => name,
-        WatchedKind::Unnamed => "a file without a descriptor",
-    }
-}
-
-fn on_suspending_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> bool {
-    epoll.by_napi.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()))
-}
 
 static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
     id: "suspension-without-deferral",

@@ -19,7 +19,7 @@ pub fn consequences_of_profile(input: &PlanInput, plan: &ProfilePlan) -> Vec<Fin
         _ => None,
     };
     let napis: BTreeSet<NapiId> = plan.steps.iter().filter_map(|step| napi(&step.change)).collect();
-    let mut findings = added(&input.snapshot, &after, None);
+    let mut findings = added(&input.snapshot, &after, None, None);
     findings.retain(|finding| {
         let is_of_plan = |node: &Node| matches!(node, Node::Napi { id, .. } if napis.contains(id));
         finding.nodes.iter().any(is_of_plan) && finding.is_about_queues()

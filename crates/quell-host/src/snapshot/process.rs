@@ -131,7 +131,7 @@ pub enum WatchedFile {
 }
 
 /// Types of watched files without a NAPI instance.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum WatchedKind {

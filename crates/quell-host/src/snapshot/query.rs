@@ -8,6 +8,8 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_sampler::QueueSample;
 
+use crate::behavior::Behavior;
+
 use super::{
     Cpu, Device, EpollWait, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot, SnapshotEpoll,
     SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
@@ -24,6 +26,7 @@ pub(crate) struct SnapshotQuery<'a> {
     /// Epolls with at least one known watched file.
     pub(crate) epolls: Vec<EpollContext<'a>>,
     polls: Option<&'a BTreeMap<NapiId, QueueSample>>,
+    behavior: Option<&'a Behavior>,
 }
 
 /// An epoll and its related objects.
@@ -73,12 +76,27 @@ impl<'a> SnapshotQuery<'a> {
         let before = before.filter(|_| interval_ns.is_some());
         let (index, index_before) = (now.index(), before.map(Snapshot::index));
         let epolls = now.processes.iter().flat_map(|process| epolls_of(process, before, &index)).collect();
-        Self { now, before, interval_ns, index, index_before, epolls, polls: None }
+        Self { now, before, interval_ns, index, index_before, epolls, polls: None, behavior: None }
     }
 
     /// Adds the polls of NAPI instances that were sampled between the two snapshots.
     pub(crate) fn with_polls(self, polls: &'a BTreeMap<NapiId, QueueSample>) -> Self {
         Self { polls: Some(polls), ..self }
+    }
+
+    /// Adds what programs did during an observation.
+    pub(crate) fn with_behavior(self, behavior: Option<&'a Behavior>) -> Self {
+        Self { behavior, ..self }
+    }
+
+    /// The observation of this epoll's program, if there was one.
+    pub(crate) fn behavior(&self, epoll: &EpollContext<'_>) -> Option<&'a Behavior> {
+        self.behavior.filter(|behavior| behavior.programs.contains(&epoll.process.pid))
+    }
+
+    /// Whether an epoll suspends the interrupt of a queue.
+    pub(crate) fn suspends(&self, epoll: &EpollContext<'_>) -> bool {
+        epoll.prefers() && epoll.by_napi.keys().any(|&id| self.napi(id).is_some_and(|(_, napi)| napi.suspends()))
     }
 
     /// Polls of an instance between the two snapshots. `None` if it was not sampled.

@@ -77,10 +77,14 @@ pub(crate) fn edits() -> Vec<Edit> {
 fn of_suspension() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Serious, Warning};
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let (registered, state) = ("/processes/0/files/epolls/1/targets/1/events", "/sockets/1/state");
     let inner = json!([{"fd": 7, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
     vec![
-        both("ready-file-holds-suspension", Serious, vec![(ready, json!(true))]),
-        edit("ready-file-holds-suspension", Note, vec![(ready, json!(true))]),
+        both("ready-object-holds-suspension", Serious, vec![(ready, json!(true))]),
+        edit("ready-object-holds-suspension", Note, vec![(ready, json!(true))]),
+        // EPOLLIN and EPOLLOUT; EPOLLIN of a connection whose peer has closed.
+        both("ready-object-holds-suspension", Warning, vec![(registered, json!(5))]),
+        both("ready-object-holds-suspension", Warning, vec![(registered, json!(1)), (state, json!("close-wait"))]),
         edit("suspension-without-deferral", Serious, vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))]),
         edit("suspend-timeout-too-short", Warning, vec![("/devices/0/napis/0/irq-suspend-timeout-ns", json!(20_000))]),
         edit("no-epoll-prefers", Warning, vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))]),

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::adapt;
+use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::{NapiId, kernel, visible};
@@ -55,8 +56,8 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(id) = &args.explain {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
-    let Examined { before, now, polls } = examined(args)?;
-    let mut report = findings::examine_sampled(&now, before.as_ref(), &polls);
+    let Examined { before, now, polls, behavior } = examined(args)?;
+    let mut report = findings::examine_observed(&now, before.as_ref(), &polls, behavior.as_ref());
     if args.read.is_empty() {
         adapt(&mut report.findings, &journal());
     }
@@ -88,14 +89,16 @@ struct Examined {
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
     polls: BTreeMap<NapiId, QueueSample>,
+    /// What the programs whose epolls suspend interrupts did between the two snapshots. Absent if there are none.
+    behavior: Option<Behavior>,
 }
 
 fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
     let polls = BTreeMap::new();
     match &args.read[..] {
         [] => take(args),
-        [now] => Ok(Examined { before: None, now: read(now)?, polls }),
-        [before, now, ..] => Ok(Examined { before: Some(read(before)?), now: read(now)?, polls }),
+        [now] => Ok(Examined { before: None, now: read(now)?, polls, behavior: None }),
+        [before, now, ..] => Ok(Examined { before: Some(read(before)?), now: read(now)?, polls, behavior: None }),
     }
 }
 
@@ -104,16 +107,19 @@ fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let look = || snapshot::take(&scope).map(|(snapshot, _)| snapshot).map_err(|error| not_taken(&error));
     let before = look()?;
     if args.seconds == 0 {
-        return Ok(Examined { before: None, now: before, polls: BTreeMap::new() });
+        return Ok(Examined { before: None, now: before, polls: BTreeMap::new(), behavior: None });
     }
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
-    thread::sleep(Duration::from_secs(args.seconds));
+    let began = Instant::now();
+    let programs = behavior::suspending_programs(&before);
+    let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
+    thread::sleep(Duration::from_secs(args.seconds).saturating_sub(began.elapsed()));
     let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {
         info!(error = %error, "polls cannot be sampled; rules compare counters instead");
         BTreeMap::new()
     });
-    Ok(Examined { before: Some(before), now: look()?, polls })
+    Ok(Examined { before: Some(before), now: look()?, polls, behavior })
 }
 
 /// Polls of NAPI instances from a beginning on.

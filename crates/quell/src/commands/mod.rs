@@ -15,6 +15,7 @@ pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod sim;
 mod snapshot_scope;
+mod stalls;
 pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod tune;

@@ -6,13 +6,15 @@ use std::path::Path;
 use quell_linux::capability::{self, Capability};
 use quell_linux::kernel::Kernel as RunningKernel;
 use quell_linux::netdev::Netdev;
+use quell_linux::netns::Namespace;
 use quell_linux::proc::{Interrupts, ProcRoot};
 use quell_linux::settings_files::{self, IrqBans};
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 
 use super::super::{
     ConfiguredFile, Irq, Privileges, Reading, Service, SnapshotKernel, SnapshotScope, Sysctls, UnknownReason,
 };
+use super::namespaces::Space;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
@@ -38,7 +40,20 @@ pub(super) fn privileges(proc: &ProcRoot) -> Privileges {
     Privileges { capabilities, in_initial_user_namespace: capability::in_initial_user_namespace(proc).outcome() }
 }
 
-pub(super) fn sysctls(proc: &ProcRoot) -> Sysctls {
+/// Host-wide settings. The kernel shows them only in the initial network namespace.
+pub(super) fn sysctls(proc: &ProcRoot, spaces: &[Space]) -> Sysctls {
+    let is_shown = |sysctls: &Sysctls| sysctls.busy_poll_us.known().is_some();
+    let here = sysctls_here(proc);
+    if is_shown(&here) {
+        return here;
+    }
+    let init = Pid::new(1).and_then(|init| Namespace::open_pid(proc.path(), init).ok());
+    let namespaces = init.iter().chain(spaces.iter().map(|space| &space.namespace));
+    let there = namespaces.filter_map(|namespace| namespace.run(|| sysctls_here(proc)).ok());
+    there.into_iter().find(is_shown).unwrap_or(here)
+}
+
+fn sysctls_here(proc: &ProcRoot) -> Sysctls {
     let net_core = |name| proc.net_core(name).outcome();
     Sysctls {
         busy_poll_us: proc.busy_poll_us().outcome(),

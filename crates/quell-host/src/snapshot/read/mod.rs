@@ -129,7 +129,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
         scope: scope.clone(),
         kernel: host::kernel(),
         privileges: host::privileges(&proc),
-        sysctls: host::sysctls(&proc),
+        sysctls: host::sysctls(&proc, &spaces),
         services: Reading::Known(host::services(&proc, &candidates)),
         configured_files: host::configured_files(scope),
         namespaces,

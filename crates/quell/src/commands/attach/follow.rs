@@ -18,6 +18,7 @@ use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
 
 use super::watch::{QueueEvents, QueueWatch};
+use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::attach::placement;
@@ -71,7 +72,7 @@ fn keep_up(
     placement: &mut Placement,
     interruption: &Interruption,
 ) -> Result<Over, AttachError> {
-    let mut watch = QueueWatch::default();
+    let (mut watch, mut forecast) = (QueueWatch::default(), StallForecast::default());
     let mut next_pass = Instant::now() + PERIOD;
     loop {
         // The CPU time includes finding the running processes.
@@ -107,6 +108,8 @@ fn keep_up(
         }
         report_pass(&pass, attachment);
         placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
+        let forecast = pass.snapshot.iter().flat_map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+        forecast.for_each(|line| output::say(&line));
         let pass_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
         next_pass = Instant::now() + pause_after(pass_used);
     }

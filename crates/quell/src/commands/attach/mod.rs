@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
-use quell_host::attach::consequences::consequences;
+use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::keeper::can_watch;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -24,8 +24,8 @@ use quell_host::attach::plan::QueueStep;
 use quell_host::attach::stall::SuspendedQueue;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
-    ready_files,
 };
+use quell_host::behavior;
 use quell_host::findings::{self, Finding};
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
@@ -39,13 +39,11 @@ use tracing::{debug, info};
 use args::ProgramsArgs;
 
 use super::placement_args::PlacementArgs;
+use super::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::{self as render, finding_lines};
-
-/// Time between the two snapshots that show how long other users of the queues can wait.
-const LOAD_WATCHED: Duration = Duration::from_millis(500);
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
@@ -165,14 +163,16 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the mode cannot be applied; changes are undone.
-pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result<(), Failure> {
+pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_stalls: bool) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let Observation { snapshot, plan, findings } =
         look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
-    refuse_stalls(&report)?;
+    if !accept_stalls {
+        stalls::refuse(&report.findings, "keeps the mode")?;
+    }
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(Wanted::default());
     let placed = (&Groups::default(), &mut placement, None);
@@ -218,26 +218,25 @@ struct Observation {
     findings: Vec<Finding>,
 }
 
-/// Plans the attachment. If other processes share the queues, or a watched file is ready, takes a second snapshot after
-/// [`LOAD_WATCHED`]. It shows how long those processes can wait, and whether the file stays ready.
+/// Plans the attachment. Observes the programs if the mode suspends. If other processes share the queues, takes a second
+/// snapshot, which shows how long they can wait.
 fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeError> {
-    let looked = |snapshot: Snapshot, before: Option<&Snapshot>| {
-        let plan = plan(&snapshot, before, &targets.pids(), request);
-        let findings = consequences(&snapshot, before, &plan);
-        Observation { snapshot, plan, findings }
-    };
-    let first = looked(observe()?, None);
-    let began = Instant::now();
-    let suspects = ready_files::suspects(&first.snapshot, &first.findings);
-    let stayed_ready = ready_files::stay_ready(suspects, LOAD_WATCHED);
-    let others_wait = !first.plan.affected_processes.is_empty() && request.mode.napi().irq_suspend_timeout_ns > 0;
-    if stayed_ready.is_empty() && !others_wait {
-        return Ok(first);
+    let first = observe()?;
+    let planned = plan(&first, None, &targets.pids(), request);
+    let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
+    let behavior =
+        (suspends && planned.queues().next().is_some()).then(|| behavior::observe(&first, &targets.pids(), true));
+    if !suspends || planned.affected_processes.is_empty() {
+        let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
+        return Ok(Observation { snapshot: first, plan: planned, findings });
     }
-    thread::sleep(LOAD_WATCHED.saturating_sub(began.elapsed()));
-    let mut second = looked(observe()?, Some(&first.snapshot));
-    ready_files::judge(&mut second.findings, &stayed_ready);
-    Ok(second)
+    if behavior.is_none() {
+        thread::sleep(behavior::OBSERVED);
+    }
+    let snapshot = observe()?;
+    let plan = plan(&snapshot, Some(&first), &targets.pids(), request);
+    let findings = consequences_observed(&snapshot, Some(&first), &plan, behavior.as_ref());
+    Ok(Observation { snapshot, plan, findings })
 }
 
 /// Selects the reuseport filters to attach. With `follow`, having none is not an error, because groups can appear
@@ -280,17 +279,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
     }
-    if args.accept_stalls { Ok(()) } else { refuse_stalls(report) }
-}
-
-/// Refuses a plan under which a ready file stalls the queues.
-fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
-    let Some(finding) = report.findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
-    let Finding { id, title, seen, why, .. } = finding;
-    Err(Failure::new(
-        Exit::VerifyFailed,
-        format!("{id}: {title}: {seen}. {why} Nothing was changed; --accept-stalls attaches anyway"),
-    ))
+    if args.accept_stalls { Ok(()) } else { stalls::refuse(&report.findings, "attaches") }
 }
 
 fn attach(

@@ -88,6 +88,9 @@ pub(crate) struct BenchArgs {
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// Set modes with suspension even if they stall the programs: network events can be delayed forever.
+    #[arg(long)]
+    pub(crate) accept_stalls: bool,
     /// Compare three modes under two loads, in less than a minute.
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
@@ -200,6 +203,7 @@ impl BenchArgs {
             (self.latency.is_some(), "--latency"),
             (self.beside_latency.is_some(), "--beside-latency"),
             (self.yes, "--yes"),
+            (self.accept_stalls, "--accept-stalls"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
@@ -244,7 +248,7 @@ impl BenchArgs {
 }
 
 /// Options of subjects other than the lab of a published experiment.
-const OF_SUBJECTS: [&str; 14] = [
+const OF_SUBJECTS: [&str; 15] = [
     "pid",
     "unit",
     "cgroup",
@@ -254,6 +258,7 @@ const OF_SUBJECTS: [&str; 14] = [
     "latency",
     "beside_latency",
     "yes",
+    "accept_stalls",
     "modes",
     "beside",
     "server",
@@ -283,7 +288,7 @@ const OF_LAB: [&str; 13] = [
 ];
 
 /// Options of a measurement. They conflict with options such as `--show`, which measure nothing.
-const OF_MEASURING: [&str; 28] = [
+const OF_MEASURING: [&str; 29] = [
     "beside",
     "beside_latency",
     "command",
@@ -294,6 +299,7 @@ const OF_MEASURING: [&str; 28] = [
     "clients",
     "latency",
     "yes",
+    "accept_stalls",
     "host",
     "kernel",
     "nic",

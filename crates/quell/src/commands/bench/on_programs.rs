@@ -11,8 +11,9 @@ use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
-use quell_host::attach::consequences::consequences;
-use quell_host::attach::{AttachPlan, TargetError, Targets, ready_files};
+use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::{AttachPlan, TargetError, Targets};
+use quell_host::behavior;
 use quell_host::findings::Finding;
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
@@ -24,6 +25,7 @@ use quell_mode::DeliveryMode;
 use super::args::BenchArgs;
 use super::helper_command::{Ended, HelperCommand, clients_ended, load_ended};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
+use crate::commands::stalls;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
@@ -40,7 +42,7 @@ pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 const CLIENTS_END_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
-/// Interval between two snapshots while no packets have arrived, and between two checks whether a file stays ready.
+/// Interval between two snapshots while no packets have arrived.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Runs the experiment.
@@ -170,7 +172,9 @@ fn measure(
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, Failure> {
     let preview = preview(&targets, &request.modes, has_load, stopped)?;
-    refuse_stalls(&preview)?;
+    if !args.accept_stalls {
+        stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
+    }
     output::say(&plan(&preview, &request));
     ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
     let progress = Progress::new();
@@ -204,30 +208,12 @@ pub(in crate::commands) fn preview(
     }
 }
 
-/// Refuses modes that would stall the programs.
-fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
-    match stall(preview) {
-        Some(finding) => Err(Failure::new(
-            Exit::NotSupported,
-            format!(
-                "suspension would stall these programs, so nothing was changed: {} (`quell doctor --explain {}`); compare \
-                 modes without suspension: --modes base,defer200",
-                finding.seen, finding.id
-            ),
-        )),
-        None => Ok(()),
-    }
-}
-
-/// The finding that suspension would stall the programs. A file that stays ready keeps a queue suspended, as under
-/// `quell attach`.
-pub(in crate::commands) fn stall(preview: &Preview) -> Option<Finding> {
+/// Findings that the first suspending mode would cause, from an observation of the programs. Empty if no mode suspends.
+pub(in crate::commands) fn findings_of_suspension(preview: &Preview, targets: &Targets) -> Vec<Finding> {
     let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
-    let suspending = preview.plans().iter().find(suspends)?;
-    let mut findings = consequences(&preview.snapshot, None, suspending);
-    let suspects = ready_files::suspects(&preview.snapshot, &findings);
-    ready_files::judge(&mut findings, &ready_files::stay_ready(suspects, LOOK_AGAIN));
-    findings.into_iter().find(Finding::predicts_stall)
+    let Some(suspending) = preview.plans().iter().find(suspends) else { return Vec::new() };
+    let behavior = behavior::observe(&preview.snapshot, &targets.pids(), true);
+    consequences_observed(&preview.snapshot, None, suspending, Some(&behavior))
 }
 
 /// Describes the planned changes and the affected programs.

@@ -19,6 +19,7 @@ use super::verify::Verifier;
 use crate::commands::attach::keeper;
 use crate::commands::attach::watch::{QueueEvents, QueueWatch};
 use crate::commands::snapshot_scope::not_taken;
+use crate::commands::stalls::StallForecast;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
@@ -31,6 +32,7 @@ pub(super) struct Queues {
     attachment: Option<Attachment>,
     placement: Placement,
     watch: QueueWatch,
+    forecast: StallForecast,
     details: bool,
 }
 
@@ -131,6 +133,10 @@ impl Queues {
                 if let Some(snapshot) = &pass.snapshot {
                     verifier.look(snapshot, &attachment.targets().pids());
                 }
+                let forecast = &mut self.forecast;
+                let warnings =
+                    pass.snapshot.as_ref().map(|seen| forecast.look(attachment, seen, !pass.made.is_empty()));
+                self.print_all(warnings.into_iter().flatten());
                 self.print_all(render::pass(&pass, self.details));
                 self.print_all(placed.iter().flat_map(placement_lines::pass));
                 placed.is_some_and(|placed| placed.is_changing)

@@ -63,6 +63,9 @@ pub(crate) struct TuneArgs {
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// Set modes with suspension even if they stall the programs: network events can be delayed forever.
+    #[arg(long)]
+    pub(crate) accept_stalls: bool,
     /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.
     #[arg(long, conflicts_with_all = ["experiment", "advise", "dry_run"])]
     pub(crate) keep: bool,

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, left_alone, search: result };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
-        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode),
+        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, args.accept_stalls),
         (Some(_), None) if args.keep => {
             output::say("no mode was left attached, because none was found");
             Ok(())

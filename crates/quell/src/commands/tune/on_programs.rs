@@ -9,6 +9,7 @@ use quell_bench::experiment::program::{Programs, Traffic};
 use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side};
 use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::findings::Finding;
 use quell_host::journal::Journal;
 use quell_host::switching::{SwitchPlan, Switching};
 use quell_linux::{CpuList, kernel, visible};
@@ -18,7 +19,7 @@ use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneS
 use super::args::TuneArgs;
 use super::{Searched, check, guarded, metrics, refused, show_progress};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
-use crate::commands::bench::on_programs::{LoadSource, affected, preview, stall, under_load};
+use crate::commands::bench::on_programs::{LoadSource, affected, findings_of_suspension, preview, under_load};
 use crate::commands::bench::{self, seed_from_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -72,7 +73,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     let journal = journal();
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
-        let (preview, _) = with_present(&mut plan, preview, &targets)?;
+        let (preview, _) = with_present(&mut plan, preview, &targets, args.accept_stalls)?;
         check(&plan)?;
         let facts = ProgramsFacts::of(&preview, &targets, load.as_deref(), &judges, None);
         output::data(&plan_text(&plan, &preview, &SubjectFacts::Programs(facts)))?;
@@ -86,7 +87,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     let of_search = targets.clone();
     let (mut searched, why) = under_load(&journal, source, |clients, has_load, stopped| {
         let preview = preview(&of_search, &TuneSpace::default().all(), has_load, stopped)?;
-        let (preview, modes) = with_present(&mut plan, preview, &of_search)?;
+        let (preview, modes) = with_present(&mut plan, preview, &of_search, args.accept_stalls)?;
         check(&plan)?;
         let facts = ProgramsFacts::of(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
         let subject = SubjectFacts::Programs(facts);
@@ -147,6 +148,7 @@ fn with_present(
     plan: &mut TunePlan,
     found: Preview,
     targets: &Targets,
+    accept_stalls: bool,
 ) -> Result<(Preview, Vec<DeliveryMode>), Failure> {
     let mut modes = TuneSpace::default().all();
     let (preview, present) = match found.plan.present() {
@@ -169,7 +171,9 @@ fn with_present(
              `quell apply`; nothing was changed",
         ));
     };
-    let mut refused = refused_here(&preview, &modes);
+    let findings = if accept_stalls { Vec::new() } else { findings_of_suspension(&preview, targets) };
+    let stall = findings.iter().find(|finding| finding.predicts_stall());
+    let mut refused = refused_here(&preview, &modes, stall);
     if hides_napi_threads(plan, &preview, targets) {
         let kinds = ["threaded", "threadedbusy"].into_iter().filter(|kind| refused.iter().all(|one| one.kind != *kind));
         let reason = "its NAPI thread can run on CPUs that these programs do not use, whose time is not measured";
@@ -219,14 +223,16 @@ fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> 
 }
 
 /// Kinds of mode of which no value can be set, or that would stall the programs.
-fn refused_here(preview: &Preview, modes: &[DeliveryMode]) -> Vec<RefusedMode> {
+fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
     let why = |mode: &DeliveryMode| {
         let at = modes.iter().position(|other| other == mode)?;
         preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.why))
     };
     let mut refused = refused(modes, &why);
-    if let Some(finding) = stall(preview) {
-        let reason = format!("would stall these programs: {} (`quell doctor --explain {}`)", finding.seen, finding.id);
+    if let Some(Finding { id, seen, .. }) = stall {
+        let reason = format!(
+            "would stall these programs: {seen} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
+        );
         refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
     }
     refused

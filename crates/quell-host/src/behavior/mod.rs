@@ -1,0 +1,166 @@
+//! Observes programs for half a second: which objects of their epolls stay ready, and with which timeouts they wait. Both
+//! decide whether suspension stalls a program, and no snapshot shows them. It never waits on the programs' epolls and
+//! reads no data.
+//!
+//! Limits: an object that was unregistered between two samples, or that is registered with an epoll in a process that is
+//! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and an unread error
+//! queue of a TCP socket.
+
+mod ready;
+mod waits;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use tracing::debug;
+
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Snapshot, WatchedKind};
+use ready::ReadyObjects;
+pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
+use waits::Waiting;
+
+/// Duration of an observation.
+pub const OBSERVED: Duration = Duration::from_millis(500);
+/// Interval between two samples.
+const SAMPLED_EVERY: Duration = Duration::from_millis(10);
+/// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
+const SAMPLES_MIN: u32 = 20;
+
+/// An epoll: its process, and its descriptor there.
+pub type EpollKey = (Pid, i32);
+
+/// What programs did during an observation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Behavior {
+    /// Observed processes.
+    pub programs: BTreeSet<Pid>,
+    /// Duration of the observation.
+    pub observed: Duration,
+    /// Number of samples.
+    pub samples: u32,
+    /// Objects that were ready in every sample, by epoll.
+    pub ready: BTreeMap<EpollKey, Vec<ReadyGroup>>,
+    /// Waits by epoll.
+    pub waits: BTreeMap<EpollKey, EpollWaits>,
+    /// Duration for which waits were observed.
+    pub waits_observed: Duration,
+    /// Why calls were not counted, so that [`waits`](Self::waits) are of samples; absent if they were.
+    pub not_counted: Option<String>,
+}
+
+/// Objects of an epoll that stayed ready for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadyGroup {
+    /// Why they are ready.
+    pub cause: ReadyCause,
+    /// Descriptor of the first one.
+    pub fd: i32,
+    /// Number of objects.
+    pub count: usize,
+    /// Why `poll(2)` did not confirm it; absent if it did.
+    pub unconfirmed: Option<&'static str>,
+}
+
+/// Why an object is ready for the events that it is registered for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReadyCause {
+    /// A socket registered for `EPOLLOUT` that can be written.
+    Writable,
+    /// A TCP connection that the peer has closed, or its half of it.
+    HalfClosed,
+    /// A TCP connection that both sides have closed.
+    Closed,
+    /// A listener with connections that are not accepted.
+    Listener,
+    /// A socket with data or errors that are not read.
+    Unread,
+    /// A file that is no network socket.
+    File(WatchedKind),
+}
+
+/// How threads waited on an epoll.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EpollWaits {
+    /// Calls with timeout 0.
+    pub zero: u64,
+    /// Calls with timeout 0 that returned nothing.
+    pub zero_empty: u64,
+    /// Calls with a timeout above 0. If calls were not counted: samples in which a thread slept in one.
+    pub sleeping: u64,
+    /// Whether a thread slept in a call in at least a tenth of the samples.
+    pub is_slept_in: bool,
+    /// Threads that called.
+    pub threads: u32,
+    /// Of those, threads that also slept in `poll`, `select` or `io_uring_enter`.
+    pub sleeping_elsewhere: u32,
+}
+
+/// Programs whose epolls suspend interrupts.
+#[must_use]
+pub fn suspending_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
+    let query = SnapshotQuery::new(snapshot, None);
+    query.epolls.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
+}
+
+/// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the
+/// host, only if `counts` is set.
+#[must_use]
+pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Behavior {
+    let mut observation = Observation::begin(snapshot, programs, counts);
+    while !observation.is_complete() {
+        thread::sleep(SAMPLED_EVERY);
+        observation.sample();
+    }
+    observation.end()
+}
+
+/// An observation that goes on.
+#[derive(Debug)]
+struct Observation {
+    programs: BTreeSet<Pid>,
+    began: Instant,
+    samples: u32,
+    ready: ReadyObjects,
+    waiting: Waiting,
+}
+
+impl Observation {
+    fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
+        let mut observation = Self {
+            programs: programs.clone(),
+            began: Instant::now(),
+            samples: 0,
+            ready: ReadyObjects::of(snapshot, programs),
+            waiting: Waiting::begin(programs, counts),
+        };
+        observation.sample();
+        observation
+    }
+
+    fn sample(&mut self) {
+        self.samples += 1;
+        self.ready.sample(self.samples, self.is_half_over());
+        self.waiting.sample(&self.programs, self.began.elapsed());
+    }
+
+    fn is_complete(&self) -> bool {
+        self.began.elapsed() >= OBSERVED && self.samples >= SAMPLES_MIN
+    }
+
+    fn is_half_over(&self) -> bool {
+        self.began.elapsed() >= OBSERVED / 2 && self.samples >= SAMPLES_MIN / 2
+    }
+
+    fn end(self) -> Behavior {
+        let observed = self.began.elapsed();
+        let (waits, waits_observed, not_counted) = self.waiting.end(observed);
+        let Self { programs, samples, ready, .. } = self;
+        let ready = ready.end();
+        let behavior = Behavior { programs, observed, samples, ready, waits, waits_observed, not_counted };
+        debug!(?behavior, "observed programs");
+        behavior
+    }
+}

@@ -1,0 +1,272 @@
+//! Rules about programs that stall their own queue under suspension: an object that stays ready, and waits with timeout
+//! 0. Commands refuse modes that would cause these findings.
+
+use super::fix::Fix;
+use super::text::{counted, time_text};
+use super::{Node, Observation, Rule, Severity};
+use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{WatchedFile, WatchedKind};
+
+pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &ZERO_TIMEOUT];
+
+static READY_OBJECT: Rule = Rule {
+    id: "ready-object-holds-suspension",
+    severity: Severity::Serious,
+    title: "an object stays ready in an epoll that suspends interrupts",
+    why: "Every epoll_wait that reports the object re-arms the suspension without polling the device. Packets wait \
+          forever; irq-suspend-timeout does not help.",
+    source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms, 0 to \
+             18 requests/s instead of 200 with a UDP socket registered for EPOLLOUT",
+    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
+                  that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
+                  EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
+                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd or unix \
+                  socket that nobody reads. States and queues of sockets come from sock_diag; poll(2) confirms a few of \
+                  them, but not while net.core.busy_poll is set: then it is a warning. Without samples, two snapshots \
+                  show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the interval between samples, and an \
+                  unread error queue of a TCP socket. Fix: by object.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: ready_object,
+};
+
+fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let suspending = query.epolls.iter().filter(|epoll| query.suspends(epoll));
+    let of = |epoll: &EpollContext<'_>| match query.behavior(epoll) {
+        Some(behavior) => {
+            let groups = behavior.ready.get(&(epoll.process.pid, epoll.epoll.fd)).into_iter().flatten();
+            groups.map(|group| of_ready_group(epoll, behavior, group)).collect()
+        }
+        None => of_snapshots(query, epoll),
+    };
+    suspending.flat_map(of).collect()
+}
+
+fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGroup) -> Observation {
+    let mut seen = match group.count {
+        0 | 1 => of_cause(&group.cause, group.fd),
+        count => format!("{}, and {} more like it", of_cause(&group.cause, group.fd), count - 1),
+    };
+    match group.unconfirmed {
+        None => {
+            let time_ns = u64::try_from(behavior.observed.as_nanos()).unwrap_or(u64::MAX);
+            seen.push_str(&format!("; ready in each of {} samples in {}", behavior.samples, time_text(time_ns)));
+        }
+        Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
+    }
+    let severity = if group.unconfirmed.is_none() { Severity::Serious } else { Severity::Warning };
+    observation(epoll, severity, group.fd, seen, &group.cause)
+}
+
+/// Objects that were ready when the snapshots were taken. A program may be about to read them, so that one snapshot
+/// shows only files, which a warning names.
+fn of_snapshots(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Vec<Observation> {
+    let mut observations = Vec::new();
+    for target in epoll.epoll.targets.known_elements().filter(|target| is_reported_by_each_wait(target.events)) {
+        let then = target_before(query, epoll, target.fd);
+        match &target.file {
+            WatchedFile::Other { ready, kind } if ready.known() == Some(&true) => {
+                let (severity, when) = match then {
+                    Some(Before { was_ready: Some(true), .. }) => (Severity::Serious, "in both snapshots"),
+                    Some(Before { was_ready: Some(false), .. }) => (Severity::Note, "in the second snapshot only"),
+                    _ => (Severity::Warning, "when the snapshot was taken"),
+                };
+                let cause = ReadyCause::File(kind.clone());
+                let seen = format!("{}; ready {when}", of_cause(&cause, target.fd));
+                observations.push(observation(epoll, severity, target.fd, seen, &cause));
+            }
+            WatchedFile::Socket { inode } => {
+                let cause = query.socket(*inode).and_then(|socket| cause_in_snapshot(target, socket));
+                let was_there = |cause: &ReadyCause| then.is_some_and(|then| then.cause.as_ref() == Some(cause));
+                let Some(cause) = cause.filter(was_there) else {
+                    continue;
+                };
+                let seen = format!("{}; in both snapshots", of_cause(&cause, target.fd));
+                observations.push(observation(epoll, Severity::Warning, target.fd, seen, &cause));
+            }
+            WatchedFile::Other { .. } => {}
+        }
+    }
+    observations
+}
+
+/// A watched object in the earlier snapshot.
+struct Before {
+    was_ready: Option<bool>,
+    cause: Option<ReadyCause>,
+}
+
+fn target_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -> Option<Before> {
+    let before = query.before()?;
+    let process = before.processes.iter().find(|process| process.pid == epoll.process.pid)?;
+    let earlier = process.files.known()?.epolls.iter().find(|other| other.fd == epoll.epoll.fd)?;
+    let target = earlier.targets.known()?.iter().find(|target| target.fd == fd)?;
+    Some(match &target.file {
+        WatchedFile::Other { ready, .. } => Before { was_ready: ready.known().copied(), cause: None },
+        WatchedFile::Socket { inode } => {
+            let socket = before.sockets.iter().find(|socket| socket.inode == *inode);
+            Before { was_ready: None, cause: socket.and_then(|socket| cause_in_snapshot(target, socket)) }
+        }
+    })
+}
+
+fn observation(epoll: &EpollContext<'_>, severity: Severity, fd: i32, seen: String, cause: &ReadyCause) -> Observation {
+    let mut nodes = epoll.nodes();
+    nodes.push(Node::File { pid: epoll.process.pid, fd });
+    Observation { severity, nodes, seen, fix: vec![Fix::advice(advice(cause))] }
+}
+
+fn of_cause(cause: &ReadyCause, fd: i32) -> String {
+    match cause {
+        ReadyCause::Writable => format!("socket {fd} is registered for EPOLLOUT and can be written"),
+        ReadyCause::HalfClosed => format!("the peer of socket {fd} has closed, and the socket is still registered"),
+        ReadyCause::Closed => format!("socket {fd} is closed by both sides, and still registered"),
+        ReadyCause::Listener => format!("listener {fd} has connections that the program does not accept"),
+        ReadyCause::Unread => format!("socket {fd} has data or errors that the program does not read"),
+        ReadyCause::File(kind) => format!("file {fd}, {}", kind_in_words(kind)),
+    }
+}
+
+fn advice(cause: &ReadyCause) -> &'static str {
+    match cause {
+        ReadyCause::Writable => {
+            "let the program register EPOLLOUT only while a write is incomplete, or with EPOLLET; or use a mode without \
+             suspension, such as defer20"
+        }
+        ReadyCause::HalfClosed | ReadyCause::Closed => {
+            "let the program close or unregister connections that the peer has closed, or use a mode without \
+             suspension, such as defer20"
+        }
+        ReadyCause::Listener => {
+            "let the program accept until EAGAIN; if accept fails with EMFILE, raise its limit of open files; or use a \
+             mode without suspension, such as defer20"
+        }
+        ReadyCause::Unread => {
+            "let the program read the socket and its error queue until EAGAIN, or use a mode without suspension, such as \
+             defer20"
+        }
+        ReadyCause::File(_) => "let the program read it until EAGAIN, or watch it in another epoll",
+    }
+}
+
+fn kind_in_words(kind: &WatchedKind) -> &str {
+    match kind {
+        WatchedKind::EventFd => "an eventfd",
+        WatchedKind::TimerFd => "a timerfd",
+        WatchedKind::SignalFd => "a signalfd",
+        WatchedKind::Pipe => "a pipe",
+        WatchedKind::Epoll => "another epoll",
+        WatchedKind::OtherSocket => "a socket without a queue",
+        WatchedKind::Named(name) => name,
+        WatchedKind::Unnamed => "a file without a descriptor",
+    }
+}
+
+static ZERO_TIMEOUT: Rule = Rule {
+    id: "waits-with-timeout-zero",
+    severity: Severity::Serious,
+    title: "no thread sleeps in an epoll that suspends interrupts",
+    why: "epoll_wait with timeout 0 suspends the queue when it returns events, but never polls the device and never ends \
+          the suspension. Packets wait up to irq-suspend-timeout.",
+    source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 requests/s \
+             to 863 with threads that call in turn, under suspend20",
+    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
+                  20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, no thread slept in it in a tenth of the samples, and one of \
+                  these is true: another epoll \
+                  watches it; its threads sleep in poll, select or io_uring_enter; most of the calls returned nothing. \
+                  Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
+                  sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
+                  calls threads sleep. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
+                  or use a mode without suspension.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: zero_timeout,
+};
+
+/// Fewest calls with timeout 0 for a judgement, and fewest if another epoll watches this one.
+const CALLS_MIN: u64 = 20;
+const CALLS_OF_INNER_MIN: u64 = 4;
+/// One sleeping call in so many is as good as none.
+const FEW: u64 = 100;
+
+const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns timeout 0 into a short wait, or use a mode \
+                            without suspension, such as defer20";
+
+fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let suspending = query.epolls.iter().filter(|epoll| query.suspends(epoll));
+    let of = |epoll: &EpollContext<'_>| {
+        let (severity, seen) = of_waits(query, epoll, query.behavior(epoll)?)?;
+        Some(Observation { severity, nodes: epoll.nodes(), seen, fix: vec![Fix::advice(RUN_OR_DEFER)] })
+    };
+    suspending.filter_map(of).collect()
+}
+
+/// Judges the waits on an epoll; `None` if threads sleep in it.
+fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> Option<(Severity, String)> {
+    let key = (epoll.process.pid, epoll.epoll.fd);
+    let waits = behavior.waits.get(&key).copied().unwrap_or_default();
+    let sleeps_there = waits.is_slept_in || (behavior.not_counted.is_some() && waits.sleeping > 0);
+    if !epoll.waiters.is_empty() || sleeps_there {
+        return None;
+    }
+    let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
+    let outer = outer_of(query, epoll);
+    if let Some(why) = &behavior.not_counted {
+        let seen = format!("in none of {} samples in {time} did a thread sleep in it", behavior.samples);
+        let sleeps_in = |outer: &&EpollContext<'_>| behavior.waits.contains_key(&(outer.process.pid, outer.epoll.fd));
+        return Some(match outer.filter(sleeps_in) {
+            Some(outer) => (Severity::Serious, format!("{seen}, but in epoll {}, which watches it", outer.epoll.fd)),
+            None => (Severity::Warning, format!("{seen}; whether it is waited on is unknown: {why}")),
+        });
+    }
+    if waits.zero < if outer.is_some() { CALLS_OF_INNER_MIN } else { CALLS_MIN } {
+        let few = (waits.sleeping == 0)
+            .then(|| format!("{} in {time}: too few to tell whether a thread sleeps in it", counted_calls(waits.zero)));
+        return few.map(|seen| (Severity::Warning, seen));
+    }
+    if waits.sleeping.saturating_mul(FEW) > waits.zero {
+        return None;
+    }
+    let calls = match waits.sleeping {
+        0 => format!("all {} in {time} had timeout 0", counted_calls(waits.zero)),
+        sleeping => format!("{} of {} in {time} had timeout 0", waits.zero, counted_calls(waits.zero + sleeping)),
+    };
+    Some(cause_of_zero(&waits, outer, &calls))
+}
+
+fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &str) -> (Severity, String) {
+    if let Some(outer) = outer {
+        return (
+            Severity::Serious,
+            format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd),
+        );
+    }
+    if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
+        let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");
+        return (Severity::Serious, seen);
+    }
+    if waits.zero_empty * 2 >= waits.zero {
+        let empty = format!("{} returned nothing", waits.zero_empty);
+        return match waits.threads {
+            0 | 1 => (Severity::Serious, format!("{calls}, and {empty}: the thread spins")),
+            threads => (Severity::Serious, format!("{calls}, and {empty}: {threads} threads call in turn")),
+        };
+    }
+    (Severity::Warning, format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
+}
+
+fn counted_calls(calls: u64) -> String {
+    counted(usize::try_from(calls).unwrap_or(usize::MAX), "call")
+}
+
+/// An epoll of the same process that watches this one.
+fn outer_of<'a, 'q>(query: &'q SnapshotQuery<'a>, inner: &EpollContext<'_>) -> Option<&'q EpollContext<'a>> {
+    let watches = |outer: &EpollContext<'_>| {
+        let epolls = outer.others.iter().filter(|(_, kind, _)| **kind == WatchedKind::Epoll);
+        epolls.into_iter().any(|(target, _, _)| target.fd == inner.epoll.fd)
+    };
+    query.epolls.iter().find(|outer| outer.process.pid == inner.process.pid && watches(outer))
+}

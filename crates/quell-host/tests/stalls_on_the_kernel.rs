@@ -1,0 +1,181 @@
+//! Predicts which programs suspension would stall, from an observation of them before anything is set. Each shape has a
+//! neighbour that is harmless. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+
+use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::{AttachRequest, EpollsSetBy, observe, plan};
+use quell_host::behavior::{self, Behavior};
+use quell_host::findings::{Finding, Severity};
+use quell_linux::Pid;
+use quell_linux::pidfd::Signal;
+use quell_linux::process::{Output, Spawn};
+use quell_test_support::lab::TestLab;
+use quell_test_support::shapes::{Shape, busy, connect, half_closed, used};
+use quell_test_support::{Lacks, skip};
+
+const READY: &str = "ready-object-holds-suspension";
+const ZERO: &str = "waits-with-timeout-zero";
+
+/// Makes the connections of a program.
+type Connections = fn() -> Vec<TcpStream>;
+
+/// Findings of one of the two rules that `suspend20` would cause.
+fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -> Option<(Vec<Finding>, Behavior)> {
+    let program = Shape::start(lab, shape, connections)?;
+    Some(observed(program.child.pid()))
+}
+
+fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
+    let snapshot = observe().unwrap();
+    let pids = [pid].into();
+    let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let plan = plan(&snapshot, None, &pids, &request);
+    assert!(plan.queues().next().is_some(), "{plan:?}");
+    let behavior = behavior::observe(&snapshot, &pids, true);
+    let mut findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
+    findings.retain(|finding| [READY, ZERO].contains(&finding.id));
+    (findings, behavior)
+}
+
+/// Expects that each of these shapes is refused by this rule, with these words.
+fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &str)]) {
+    for &(shape, connections, words) in shapes {
+        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
+        if id == ZERO && behavior.not_counted.is_some() {
+            return skip(Lacks::KernelFeature, "calls cannot be counted");
+        }
+        let [finding] = &findings[..] else { panic!("{shape}: {findings:#?} {behavior:#?}") };
+        assert!(finding.id == id && finding.predicts_stall(), "{shape}: {finding:#?}");
+        assert!(finding.seen.contains(words), "{shape}: {}", finding.seen);
+    }
+}
+
+/// Expects that neither rule has a finding.
+fn assert_silent(test: &str, shapes: &[(&'static str, Connections)]) {
+    for &(shape, connections) in shapes {
+        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
+        assert_eq!(findings, [], "{shape}: {behavior:#?}");
+    }
+}
+
+fn none() -> Vec<TcpStream> {
+    Vec::new()
+}
+
+#[test]
+fn a_socket_that_stays_ready_is_refused() {
+    assert_refused(
+        "stall-ready",
+        READY,
+        &[
+            ("writable", none, "is registered for EPOLLOUT and can be written"),
+            ("connections-for-out", || (0..3).map(|_| used()).collect(), "and 2 more like it"),
+            ("half-closed", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("half-closed-rdhup", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("listener", || vec![connect()], "has connections that the program does not accept"),
+            ("error-queue", none, "has data or errors that the program does not read"),
+            ("eventfd", none, "ready in each of"),
+        ],
+    );
+}
+
+#[test]
+fn a_socket_that_is_reported_once_or_is_read_is_not_a_finding() {
+    assert_silent(
+        "stall-not-ready",
+        &[
+            ("writable-edge", none),
+            ("writable-oneshot", none),
+            ("half-closed-edge", || vec![half_closed()]),
+            ("eventfd-edge", none),
+            ("plain", || busy(16)),
+            ("plain", || vec![used()]),
+        ],
+    );
+}
+
+#[test]
+fn waits_with_timeout_zero_are_refused() {
+    assert_refused(
+        "stall-zero",
+        ZERO,
+        &[
+            ("nested", none, "the program sleeps in epoll"),
+            ("nested-in-poll", none, "sleep in poll, select or io_uring_enter instead"),
+            ("in-turn", none, "2 threads call in turn"),
+            ("spin", none, "the thread spins"),
+        ],
+    );
+}
+
+#[test]
+fn waits_that_sleep_are_not_a_finding() {
+    assert_silent("stall-waits", &[("nested-waits", none), ("one-ms", none), ("one-sleeps", none), ("plain", none)]);
+}
+
+#[test]
+fn without_counts_the_sleeping_threads_are_sampled() {
+    for (shape, expected) in [("nested", Some(Severity::Serious)), ("spin", Some(Severity::Warning)), ("plain", None)] {
+        let Some(mut lab) = TestLab::raise("stall-sampled", 1) else { return };
+        let Some(program) = Shape::start(&mut lab, shape, none) else { return };
+        let snapshot = observe().unwrap();
+        let pids = [program.child.pid()].into();
+        let behavior = behavior::observe(&snapshot, &pids, false);
+        let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+        let plan = plan(&snapshot, None, &pids, &request);
+        let findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
+        let found = findings.iter().find(|finding| finding.id == ZERO);
+        assert_eq!(found.map(|finding| finding.severity), expected, "{shape}: {findings:#?}");
+    }
+}
+
+/// `busy-polling` makes HAProxy call epoll_wait with timeout 0 until it has events.
+#[test]
+fn haproxy_with_busy_polling_is_refused() {
+    for (global, id) in [("busy-polling", Some(ZERO)), ("", None)] {
+        let Some(mut lab) = TestLab::raise("stall-haproxy", 1) else { return };
+        if Command::new("haproxy").arg("-v").output().is_err() {
+            return skip(Lacks::Server("haproxy"), "haproxy is not installed");
+        }
+        let mut config = tempfile::NamedTempFile::new().unwrap();
+        let listens = "bind 192.0.2.1:7100\n  http-request return status 200\n";
+        write!(
+            config,
+            "global\n  nbthread 1\n  {global}\ndefaults\n  mode http\n  timeout client 1h\n  timeout server 1h\n  \
+             timeout connect 1h\nfrontend test\n  {listens}"
+        )
+        .unwrap();
+        let arguments = ["-db", "-f", config.path().to_str().unwrap()].map(str::to_owned);
+        let child = lab.start(Spawn::new("haproxy").args(arguments).stderr(Output::Tail(2_000)));
+        let mut connection = lab.client.run(connect).unwrap();
+        let mut ask = move || -> std::io::Result<()> {
+            connection.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")?;
+            connection.read(&mut [0; 1_024]).map(drop)
+        };
+        ask().unwrap();
+        let client = std::thread::spawn(move || while ask().is_ok() {});
+        let (findings, behavior) = observed(child.pid());
+        if behavior.not_counted.is_some() {
+            return skip(Lacks::KernelFeature, "calls cannot be counted");
+        }
+        assert_eq!(findings.first().map(|finding| finding.id), id, "{global}: {findings:#?} {behavior:#?}");
+        assert!(findings.iter().all(Finding::predicts_stall), "{findings:#?}");
+        child.pidfd().signal(Signal::KILL).unwrap();
+        drop(client.join());
+    }
+}
+
+/// The kernel shows `net.core.busy_poll` only in the initial namespace. While it is set, no socket is queried.
+#[test]
+fn system_wide_busy_polling_is_known_in_every_network_namespace() {
+    let Some(lab) = TestLab::raise("stall-sysctl", 1) else { return };
+    let here = observe().unwrap().sysctls.busy_poll_us;
+    assert_eq!(lab.server.run(|| observe().unwrap().sysctls.busy_poll_us).unwrap(), here);
+}

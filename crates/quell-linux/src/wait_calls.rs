@@ -1,0 +1,77 @@
+//! The system calls in which programs wait for files: their numbers, and where BPF programs at `raw_syscalls` tracepoints
+//! find the arguments.
+
+/// Numbers of the calls on this architecture; `None` for a call that it lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitCalls {
+    /// `epoll_wait`.
+    pub epoll_wait: Option<i64>,
+    /// `epoll_pwait`.
+    pub epoll_pwait: i64,
+    /// `epoll_pwait2`.
+    pub epoll_pwait2: i64,
+    /// `poll`.
+    pub poll: Option<i64>,
+    /// `ppoll`.
+    pub ppoll: i64,
+    /// `select`.
+    pub select: Option<i64>,
+    /// `pselect6`.
+    pub pselect6: i64,
+    /// `io_uring_enter`.
+    pub io_uring_enter: i64,
+    /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
+    pub arguments: [u64; 5],
+}
+
+impl WaitCalls {
+    /// The calls of 64-bit programs. `None` on architectures whose registers Quell does not know.
+    pub const HERE: Option<Self> = here();
+}
+
+#[cfg(target_arch = "x86_64")]
+const fn here() -> Option<WaitCalls> {
+    use std::mem::offset_of;
+
+    use libc::user_regs_struct as regs;
+
+    Some(WaitCalls {
+        epoll_wait: Some(libc::SYS_epoll_wait),
+        epoll_pwait: libc::SYS_epoll_pwait,
+        epoll_pwait2: libc::SYS_epoll_pwait2,
+        poll: Some(libc::SYS_poll),
+        ppoll: libc::SYS_ppoll,
+        select: Some(libc::SYS_select),
+        pselect6: libc::SYS_pselect6,
+        io_uring_enter: libc::SYS_io_uring_enter,
+        // `user_regs_struct` begins like `pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
+        arguments: [
+            offset_of!(regs, rdi) as u64,
+            offset_of!(regs, rsi) as u64,
+            offset_of!(regs, rdx) as u64,
+            offset_of!(regs, r10) as u64,
+            offset_of!(regs, r8) as u64,
+        ],
+    })
+}
+
+#[cfg(target_arch = "aarch64")]
+const fn here() -> Option<WaitCalls> {
+    Some(WaitCalls {
+        epoll_wait: None,
+        epoll_pwait: libc::SYS_epoll_pwait,
+        epoll_pwait2: libc::SYS_epoll_pwait2,
+        poll: None,
+        ppoll: libc::SYS_ppoll,
+        select: None,
+        pselect6: libc::SYS_pselect6,
+        io_uring_enter: libc::SYS_io_uring_enter,
+        // `pt_regs` begins with x0 to x30 (`arch/arm64/include/asm/ptrace.h`).
+        arguments: [0, 8, 16, 24, 32],
+    })
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const fn here() -> Option<WaitCalls> {
+    None
+}

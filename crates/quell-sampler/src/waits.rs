@@ -1,0 +1,173 @@
+//! Counts the calls in which programs wait for files. The BPF programs run at every system call of the host, so they are
+//! attached only for the time of an observation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::Path;
+
+use aya::maps::{HashMap, MapData, MapError};
+use aya::programs::RawTracePoint;
+use aya::{Btf, Ebpf, EbpfLoader, Endianness};
+use quell_linux::Pid;
+use quell_linux::kernel::threads_are_in_sight;
+use quell_linux::proc::ProcRoot;
+use quell_linux::wait_calls::WaitCalls;
+
+use crate::sampler::{SamplerError, missing};
+
+/// Compiled from `bpf/waits.bpf.c` by `make bpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/waits.bpf.o");
+const PROGRAMS: [(&str, &str); 2] = [("quell_enter", "sys_enter"), ("quell_exit", "sys_exit")];
+/// Places of waits that are no epoll (`bpf/waits.bpf.c`).
+const POLL: i32 = -1;
+const IO_URING: i32 = -2;
+/// `struct place` and `struct calls`.
+type Key = [u32; 3];
+type Words = [u64; 5];
+/// `struct pending`.
+type Pending = [u32; 4];
+
+/// Where a thread waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WaitPlace {
+    /// In `epoll_wait` on the epoll with this descriptor in the process.
+    Epoll(i32),
+    /// In `poll` or `select`.
+    Poll,
+    /// In `io_uring_enter`.
+    IoUring,
+}
+
+/// Calls of one thread that wait at one place, during an observation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WaitCounts {
+    /// All calls.
+    pub calls: u64,
+    /// Calls with timeout 0.
+    pub zero: u64,
+    /// Calls with timeout 0 that returned nothing.
+    pub zero_empty: u64,
+    /// Calls that returned events.
+    pub with_events: u64,
+    /// Largest number of events that a call asked for.
+    pub max_events: u64,
+}
+
+impl WaitCounts {
+    /// Calls with a timeout above 0.
+    #[must_use]
+    pub fn sleeping(&self) -> u64 {
+        self.calls.saturating_sub(self.zero)
+    }
+}
+
+/// A process, one of its threads, and where the thread waits.
+pub type WaitKey = (Pid, Pid, WaitPlace);
+
+/// Counts the waits of programs until it is dropped.
+pub struct WaitSampler {
+    waits: HashMap<MapData, Key, Words>,
+    pending: HashMap<MapData, u32, Pending>,
+    /// Keeps the programs attached.
+    _programs: Ebpf,
+}
+
+impl fmt::Debug for WaitSampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitSampler").finish_non_exhaustive()
+    }
+}
+
+impl WaitSampler {
+    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF is
+    /// read below `sys`, normally `/sys`.
+    ///
+    /// # Errors
+    /// [`SamplerError`], also in a PID namespace whose PIDs are not those of the kernel.
+    pub fn attach(sys: &Path, programs: &BTreeSet<Pid>) -> Result<Self, SamplerError> {
+        const ATTACHING: &str = "counting waits";
+        let refused = |said: &str| SamplerError::Refused { action: ATTACHING, said: said.to_owned() };
+        let calls = WaitCalls::HERE.ok_or_else(|| refused("the registers of this architecture are not known"))?;
+        if !threads_are_in_sight(&ProcRoot::default()) {
+            return Err(refused("this PID namespace is not the initial one"));
+        }
+        let number = |call: Option<i64>| call.unwrap_or(-1);
+        let numbers = [
+            ("EPOLL_WAIT", number(calls.epoll_wait)),
+            ("EPOLL_PWAIT", calls.epoll_pwait),
+            ("EPOLL_PWAIT2", calls.epoll_pwait2),
+            ("POLL_CALL", number(calls.poll)),
+            ("PPOLL", calls.ppoll),
+            ("SELECT", number(calls.select)),
+            ("PSELECT6", calls.pselect6),
+            ("IO_URING_ENTER", calls.io_uring_enter),
+        ];
+        let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
+            .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
+        let mut loader = EbpfLoader::new();
+        loader.btf(Some(&btf));
+        numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));
+        let [first, second, third, fourth, fifth] = &calls.arguments;
+        loader
+            .override_global("ARGUMENT_0", first, true)
+            .override_global("ARGUMENT_1", second, true)
+            .override_global("ARGUMENT_2", third, true)
+            .override_global("ARGUMENT_3", fourth, true)
+            .override_global("ARGUMENT_4", fifth, true);
+        let mut loaded = loader.load(OBJECT).map_err(|error| SamplerError::new("loading the maps", &error))?;
+        let map = loaded.take_map("programs").ok_or_else(|| missing("programs"))?;
+        let opening = |error: MapError| SamplerError::new("opening the maps", &error);
+        let mut selected: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(opening)?;
+        for pid in programs {
+            let inserted = selected.insert(pid.get().unsigned_abs(), 1, 0);
+            inserted.map_err(|error| SamplerError::new("selecting a process", &error))?;
+        }
+        let waits = loaded.take_map("waits").ok_or_else(|| missing("waits"))?;
+        let waits = HashMap::try_from(waits).map_err(opening)?;
+        let pending = loaded.take_map("pending").ok_or_else(|| missing("pending"))?;
+        let pending = HashMap::try_from(pending).map_err(opening)?;
+        for (name, tracepoint) in PROGRAMS {
+            let program: Option<Result<&mut RawTracePoint, _>> = loaded.program_mut(name).map(TryInto::try_into);
+            let Some(program) = program else { return Err(missing(name)) };
+            let attached = program.and_then(|program| {
+                program.load()?;
+                program.attach(tracepoint)
+            });
+            attached.map_err(|error| SamplerError::new(ATTACHING, &error))?;
+        }
+        Ok(Self { waits, pending, _programs: loaded })
+    }
+
+    /// The calls since the beginning. A call counts when it begins; what it returned counts when it ends.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn read(&self) -> Result<BTreeMap<WaitKey, WaitCounts>, SamplerError> {
+        let mut read = BTreeMap::new();
+        for entry in self.waits.iter() {
+            let ([tgid, tid, place], words) =
+                entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
+            let (Some(pid), Some(tid)) = (Pid::from_kernel(tgid), Pid::from_kernel(tid)) else { continue };
+            let place = place_of(place);
+            let [calls, zero, zero_empty, with_events, max_events] = words;
+            read.insert((pid, tid, place), WaitCounts { calls, zero, zero_empty, with_events, max_events });
+        }
+        Ok(read)
+    }
+
+    /// The places at which threads are in a call with a timeout above 0 that began after the beginning.
+    #[must_use]
+    pub fn asleep(&self) -> BTreeSet<(Pid, WaitPlace)> {
+        // Entries change while they are read: a call that ends meanwhile is not an error.
+        let entries = self.pending.iter().filter_map(Result::ok).filter(|(_, [.., is_zero])| *is_zero == 0);
+        entries.filter_map(|(_, [tgid, _, place, _])| Some((Pid::from_kernel(tgid)?, place_of(place)))).collect()
+    }
+}
+
+fn place_of(place: u32) -> WaitPlace {
+    match place as i32 {
+        POLL => WaitPlace::Poll,
+        IO_URING => WaitPlace::IoUring,
+        epoll => WaitPlace::Epoll(epoll),
+    }
+}

@@ -1,0 +1,161 @@
+"""Servers that wait for their sockets in different ways: python3 shapes.py SHAPE ADDRESS PORT
+
+Each answers datagrams at PORT, and connections at the TCP port of the same number."""
+import os, select, signal, socket, sys, threading, time
+
+SHAPE, ADDRESS, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
+IN, OUT, ET, ONESHOT, RDHUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLET, select.EPOLLONESHOT, select.EPOLLRDHUP
+CLIENT = ADDRESS.rsplit(".", 1)[0] + ".2"
+kept = []
+
+
+def bound(kind):
+    bound = socket.socket(socket.AF_INET, kind)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((ADDRESS, PORT))
+    bound.setblocking(False)
+    kept.append(bound)
+    return bound
+
+
+listener = bound(socket.SOCK_STREAM)
+listener.listen(16)
+udp = bound(socket.SOCK_DGRAM)
+connections = {}
+
+
+def answer(fd):
+    if fd == udp.fileno():
+        try:
+            while True:
+                data, peer = udp.recvfrom(2048)
+                udp.sendto(data, peer)
+        except BlockingIOError:
+            pass
+    elif fd in connections:
+        try:
+            data = connections[fd].recv(2048)
+        except BlockingIOError:
+            return
+        if data:
+            connections[fd].sendall(data)
+        else:
+            connections.pop(fd).close()
+
+
+def accept(epoll, events):
+    try:
+        while True:
+            connection = listener.accept()[0]
+            connection.setblocking(False)
+            connections[connection.fileno()] = connection
+            epoll.register(connection, events)
+    except BlockingIOError:
+        pass
+
+
+def connected():
+    """A connected datagram socket, in which nothing arrives."""
+    kept.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    kept[-1].connect((CLIENT, 9))
+    return kept[-1]
+
+
+def end_of(epoll, events):
+    """Waits for a connection whose peer closes, reads it to its end, and leaves it registered."""
+    listener.setblocking(True)
+    connection = listener.accept()[0]
+    while connection.recv(64):
+        pass
+    kept.append(connection)
+    epoll.register(connection, events)
+
+
+def serve(epoll, timeout, events=IN):
+    """`timeout` as in poll of Python: seconds; None: no limit."""
+    while True:
+        for fd, _ in epoll.poll(timeout):
+            accept(epoll, events) if fd == listener.fileno() else answer(fd)
+        # A ready object must not make the server spin.
+        if SHAPE in SLOWED:
+            time.sleep(0.001)
+
+
+SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd")
+epoll = select.epoll()
+epoll.register(udp, IN)
+
+if SHAPE in ("plain", "one-ms", "spin", "connections-for-out"):
+    epoll.register(listener, IN)
+    events = IN | OUT if SHAPE == "connections-for-out" else IN
+    serve(epoll, {"one-ms": 0.001, "spin": 0}.get(SHAPE), events)
+elif SHAPE == "later":
+    signal.signal(signal.SIGUSR1, lambda *_: epoll.register(connected(), IN | OUT))
+    serve(epoll, None)
+elif SHAPE in ("writable", "writable-edge", "writable-oneshot"):
+    flags = {"writable-edge": ET, "writable-oneshot": ONESHOT}.get(SHAPE, 0)
+    epoll.register(connected(), IN | OUT | flags)
+    serve(epoll, None)
+elif SHAPE in ("half-closed", "half-closed-rdhup", "half-closed-edge"):
+    end_of(epoll, {"half-closed": IN, "half-closed-rdhup": RDHUP, "half-closed-edge": IN | RDHUP | ET}[SHAPE])
+    serve(epoll, None)
+elif SHAPE == "listener":
+    # As if accept failed with EMFILE.
+    epoll.register(listener, IN)
+    while True:
+        for fd, _ in epoll.poll():
+            answer(fd)
+        time.sleep(0.001)
+elif SHAPE == "error-queue":
+    IP_RECVERR = 11
+    refused = connected()
+    refused.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+    refused.send(b"?")
+    epoll.register(refused, IN)
+    serve(epoll, None)
+elif SHAPE in ("eventfd", "eventfd-edge"):
+    event = os.eventfd(1) if hasattr(os, "eventfd") else os.pipe()[1]
+    epoll.register(event, (IN if hasattr(os, "eventfd") else OUT) | (ET if SHAPE != "eventfd" else 0))
+    serve(epoll, None)
+elif SHAPE in ("nested", "nested-waits", "nested-in-poll"):
+    inner = select.epoll()
+    inner.register(udp, IN | ONESHOT)
+    epoll.unregister(udp)
+    epoll.register(inner, IN)
+    poll = select.poll()
+    poll.register(inner, select.POLLIN)
+    if SHAPE == "nested-in-poll":
+        epoll.close()
+    while True:
+        if SHAPE == "nested":
+            epoll.poll()
+        elif SHAPE == "nested-in-poll":
+            poll.poll()
+        for fd, _ in inner.poll(None if SHAPE == "nested-waits" else 0):
+            answer(fd)
+            inner.modify(fd, IN | ONESHOT)
+elif SHAPE == "one-sleeps":
+    # Like Go: one thread spins, another one sleeps in the same epoll.
+
+    def sleep():
+        while True:
+            epoll.poll(0.1)
+
+    threading.Thread(target=sleep).start()
+    while True:
+        for fd, _ in epoll.poll(0):
+            answer(fd)
+elif SHAPE == "in-turn":
+    lock = threading.Lock()
+
+    def turn():
+        while True:
+            with lock:
+                for fd, _ in epoll.poll(0):
+                    answer(fd)
+            time.sleep(0)
+
+    threading.Thread(target=turn).start()
+    turn()
+else:
+    sys.exit("no shape " + SHAPE)

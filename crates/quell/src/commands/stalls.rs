@@ -1,0 +1,78 @@
+//! Refuses modes under which programs would stall, and warns of programs that come to this while a mode is set.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use quell_host::attach::Attachment;
+use quell_host::behavior::{Behavior, observe, suspending_programs};
+use quell_host::findings::{Finding, Fix, Node, examine_observed};
+use quell_host::snapshot::Snapshot;
+
+use crate::exit::{Exit, Failure};
+use crate::render::attach::finding_lines;
+
+/// Time between two observations of followed programs.
+const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
+
+/// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
+pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failure> {
+    let Some(finding) = findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
+    let Finding { id, title, seen, why, .. } = finding;
+    let advice = finding.fix.iter().find_map(|fix| match fix {
+        Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
+        Fix::Command(_) => None,
+    });
+    Err(Failure::new(
+        Exit::VerifyFailed,
+        format!(
+            "{id}: {title}: {seen}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
+            advice.unwrap_or_default()
+        ),
+    ))
+}
+
+/// Observes the programs of an attachment while it lives, in a thread of its own, so that passes go on.
+#[derive(Default)]
+pub(super) struct StallForecast {
+    observation: Option<JoinHandle<Behavior>>,
+    due: Option<Instant>,
+    has_new_epolls: bool,
+    reported: BTreeSet<(&'static str, Vec<Node>)>,
+}
+
+impl StallForecast {
+    /// Begins and ends observations. `is_new` says that this pass set the mode on new objects: the waits of their programs
+    /// are counted, too. Returns a line for each new finding that predicts a stall.
+    pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
+        self.has_new_epolls |= is_new;
+        match self.observation.take_if(|observation| observation.is_finished()) {
+            Some(observation) => observation.join().map_or_else(|_| Vec::new(), |seen| self.judge(snapshot, &seen)),
+            None => {
+                let is_due = self.has_new_epolls || self.due.is_none_or(|due| Instant::now() >= due);
+                // The snapshot is older than the changes of this pass.
+                if self.observation.is_none() && !is_new && is_due {
+                    self.observation = self.begin(attachment, snapshot);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<JoinHandle<Behavior>> {
+        let pids = attachment.targets().pids();
+        let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
+        let snapshot = (!programs.is_empty()).then(|| snapshot.clone())?;
+        // The preload library of `quell run` sets epolls, too, which no pass reports.
+        let counts = std::mem::take(&mut self.has_new_epolls) || self.due.is_none();
+        self.due = Some(Instant::now() + OBSERVED_AGAIN);
+        Some(thread::spawn(move || observe(&snapshot, &programs, counts)))
+    }
+
+    fn judge(&mut self, snapshot: &Snapshot, behavior: &Behavior) -> Vec<String> {
+        let mut findings = examine_observed(snapshot, None, &BTreeMap::new(), Some(behavior)).findings;
+        findings
+            .retain(|finding| finding.predicts_stall() && self.reported.insert((finding.id, finding.nodes.clone())));
+        finding_lines(&findings)
+    }
+}
