@@ -16,7 +16,7 @@ use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::program::{Observer, observation};
 use super::{ComparisonError, Timing, server_side};
 use crate::counters::{Instruments, Watched};
-use crate::lab::veth::{CLIENT_DEVICE, VethLab};
+use crate::lab::veth::VethLab;
 use crate::run::{UntilStopped, schedule};
 
 /// Time limit for the command to open a listening socket.
@@ -154,7 +154,6 @@ impl<'a> LabClient<'a> {
             client_napi: self.lab.client.napi_threads.clone(),
             server_cpus: cpus.server_cpus().into_iter().collect(),
             client_cpus: cpus.client_cpus().into_iter().collect(),
-            client_devices: vec![CLIENT_DEVICE.to_owned()],
             ..server
         };
         let proc = ProcRoot::default();

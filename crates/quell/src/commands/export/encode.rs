@@ -212,13 +212,18 @@ fn gauge(name: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) ->
     Metric { name, help, unit: None, samples: Samples::Gauge(samples) }
 }
 
-fn devices(totals: &Totals) -> [Metric; 2] {
+fn devices(totals: &Totals) -> [Metric; 3] {
     let metric = |name, help, of: fn(&DeviceTotals) -> Option<u64>| {
         let samples = totals.devices.iter().filter_map(|(key, device)| Some((device_labels(key), of(device)?)));
         Metric { name, help, unit: None, samples: Samples::Counter(samples.collect()) }
     };
     [
-        metric("device_rx_dropped", "Packets that the device dropped on receive", |device| device.rx_dropped),
+        metric("device_rx_dropped", "Packets dropped on receive, with those that no protocol wanted", |device| {
+            device.rx_dropped
+        }),
+        metric("device_rx_queue_dropped", "Packets lost because a receive queue was full", |device| {
+            device.rx_queue_dropped
+        }),
         metric("device_tx_dropped", "Packets that the device dropped on transmit", |device| device.tx_dropped),
     ]
 }
