@@ -79,7 +79,10 @@ mod tests {
         assert_eq!(unit(misleading).as_deref(), Some("d.service"));
         assert_eq!(unit("10::/a.service\n"), None, "the hierarchy is 10");
         assert_eq!(unit("0:name=systemd:/a.service\n").as_deref(), Some("a.service"));
-        assert_eq!(unit("0::/k.slice:cri-containerd:0af.service\n").as_deref(), Some("k.slice:cri-containerd:0af.service"));
+        assert_eq!(
+            unit("0::/k.slice:cri-containerd:0af.service\n").as_deref(),
+            Some("k.slice:cri-containerd:0af.service")
+        );
     }
 
     #[test]
