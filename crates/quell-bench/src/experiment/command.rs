@@ -225,7 +225,12 @@ impl<'a> StartedCommand<'a> {
         let observed =
             observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
         match observed {
-            Some(_) => Ok((self.printed.clone(), self.spent_ms())),
+            Some(_) => {
+                let spent_ms = self.spent_ms();
+                self.judges.end_after(timing.budget_ms, timing.slice_ms);
+                self.slice_began = Instant::now();
+                Ok((self.printed.clone(), spent_ms))
+            }
             None => Err(ComparisonError::Interrupted),
         }
     }
@@ -302,7 +307,6 @@ impl ExperimentSubject for StartedCommand<'_> {
     type Error = CommandSubjectError;
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<CommandSubjectError>> {
-        self.slice_began = Instant::now();
         if let Some(why) = self.without_effect.get(&mode.to_string()) {
             return Err(SetFailure::NotSettable(CommandSubjectError::NoEffect(why.clone())));
         }
@@ -347,6 +351,8 @@ impl ExperimentSubject for StartedCommand<'_> {
             self.without_effect.insert(running.mode.to_string(), why);
         }
         let spent_ms = self.spent_ms();
+        // The analysis after this slice takes time of the next one.
+        self.slice_began = Instant::now();
         let Some((observed, printed)) = observed else { return Ok(None) };
         self.printed = printed;
         Ok(Some(SliceObservation { spent_ms, ..observed }))

@@ -101,7 +101,10 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         }
         let traffic = match clients {
             Some(clients) => Traffic::Clients(Box::new(clients)),
-            None => Traffic::Live(judges.clone()),
+            None => {
+                judges.end_after(plan.budget_ms, plan.slice_ms);
+                Traffic::Live(judges.clone())
+            }
         };
         let (result, left_alone) = search(plan, &preview, &modes, of_search, traffic, &journal, stopped)?;
         Ok(Searched { subject, result, not_a_measurement: None, left_alone })
