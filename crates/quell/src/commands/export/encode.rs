@@ -1,6 +1,7 @@
 //! The exposition: OpenMetrics, and the older text format for `promtool check metrics` and node_exporter. At most 15
 //! series a queue.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
@@ -12,6 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
+use quell_linux::visible;
 use quell_observer::{ObservedProgram, SkippedPart};
 use quell_sampler::Unsampled;
 
@@ -318,6 +320,9 @@ fn encode_all<N: Copy, M: EncodeMetric>(
     metric: impl Fn(N) -> M,
 ) -> Result<(), Error> {
     for (labels, value) in samples {
+        // Others choose the names of programs, units and devices. Terminals and dashboards show these values.
+        let labels: Vec<(&str, Cow<'_, str>)> =
+            labels.iter().map(|(name, value)| (*name, visible::name(value))).collect();
         metric(*value).encode(family.encode_family(&labels.as_slice())?)?;
     }
     Ok(())
@@ -336,7 +341,7 @@ mod tests {
     fn program() -> ObservedProgram {
         ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
-            name: "evil\"} 1\nquell_x 2".to_owned(),
+            name: "evil\"} 1\nquell_x 2\u{1b}[2J\u{202e}".to_owned(),
             unit: Some("memcached.service".to_owned()),
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
@@ -421,7 +426,8 @@ mod tests {
     fn names_of_others_cannot_add_samples() {
         for text in [exposition(Some(1)).open_metrics, exposition(Some(1)).text] {
             assert!(text.lines().all(|line| !line.starts_with("quell_x")), "{text}");
-            assert!(text.contains(r#"comm="evil\"} 1\nquell_x 2""#), "{text}");
+            assert!(text.contains(r#"comm="evil\"} 1\\nquell_x 2\\u{1b}[2J\\u{202e}""#), "{text}");
+            assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         }
     }
 
