@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plan::{EpollsSetBy, QueueStep};
+use crate::findings::text::counted;
 
 /// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
@@ -210,15 +211,16 @@ pub(crate) fn suspension_of(seen: &EffectOnQueue) -> ModeVerdict {
         return too_few;
     }
     match seen.by_programs() {
-        0 => seen.without_program(format!("none of {} polls was by a program", seen.polls)),
+        0 => seen.without_program(format!("none of {} was by a program", counted(seen.polls as usize, "poll"))),
         _ => suspension(seen),
     }
 }
 
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
-    (packets < PACKETS_TO_JUDGE)
-        .then(|| ModeVerdict::CannotTell(format!("only {packets} packets in {}", milliseconds(for_ns))))
+    (packets < PACKETS_TO_JUDGE).then(|| {
+        ModeVerdict::CannotTell(format!("only {} in {}", counted(packets as usize, "packet"), milliseconds(for_ns)))
+    })
 }
 
 /// Judges whether `mode` is in effect on a queue with these observations.
@@ -300,7 +302,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
     match seen.by_programs() {
-        0 => ModeVerdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
+        0 => ModeVerdict::InEffect(format!("none of {} was by a program", counted(seen.polls as usize, "poll"))),
         some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
 }

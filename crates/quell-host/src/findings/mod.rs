@@ -17,7 +17,7 @@ mod polling;
 mod queues;
 mod sharing;
 mod suspension;
-mod text;
+pub(crate) mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -11,6 +11,6 @@ pub(super) fn time_text(ns: u64) -> String {
 }
 
 /// `one connection`, `7 connections`.
-pub(super) fn counted(count: usize, one: &str) -> String {
+pub(crate) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }

@@ -141,7 +141,7 @@ fn search(
 }
 
 fn nothing_was_changed(error: impl Display) -> Failure {
-    Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"))
+    Failure::new(Exit::KernelRefused, error).unchanged()
 }
 
 /// Completes the plan: which mode the programs have now, and which kinds of mode are not possible for them. Returns a
