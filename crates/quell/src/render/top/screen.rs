@@ -474,7 +474,7 @@ fn stalls_and_drops(state: &TopState, queue: &ObservedQueue) -> String {
     };
     let (full, rx, tx) =
         (per_s(|device| device.rx_queue_dropped), per_s(|device| device.rx_dropped), per_s(|device| device.tx_dropped));
-    format!("  stalled (50 ms) {stalled}   packets dropped by the device: rx queue {full}, rx {rx}, tx {tx}")
+    format!("  stalled (50 ms) {stalled}   dropped by the device: rx queue {full}, rx {rx}, tx {tx}")
 }
 
 /// CPU time of the polls of a queue per packet, in µs. Absent if programs poll too, whose CPU time has other work.
@@ -641,7 +641,7 @@ mod tests {
             "program                     3.0K/s   75%",
             "masked 100%",
             "99th of the wait",
-            "stalled (50 ms) no   packets dropped by the device: rx queue 4.0/s, rx 12/s, tx –",
+            "stalled (50 ms) no   dropped by the device: rx queue 4/s, rx 12/s, tx –",
         ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
