@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use quell_linux::netns::Namespace;
 use quell_linux::perf_event::{HardwareCounters, HardwareReading};
-use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
-use quell_linux::{CpuList, NapiId, Pid, clock, kernel};
+use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat};
+use quell_linux::queue_drops::QueueDrops;
+use quell_linux::{CpuList, InterfaceName, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
 use serde::Deserialize;
 
@@ -43,7 +45,8 @@ pub struct TrialCounters {
     pub wait_p99_ns: Option<u64>,
     /// Number of queues that nobody polled for [`quell_sampler::STALLED_NS`] while packets waited.
     pub stalls: Option<u64>,
-    /// Number of packets that the devices of server and generator dropped, in both directions.
+    /// Number of packets from and to the server that a full queue lost, including the backlogs of the CPUs. Frames that
+    /// no protocol wanted do not count.
     pub drops: Option<u64>,
     /// Number of cycles of the server's CPUs. Absent if they have no hardware counter.
     pub cycles: Option<u64>,
@@ -119,8 +122,6 @@ pub struct Watched {
     pub client_cpus: CpuList,
     /// Devices of the server's queues, in the network namespace of its first process.
     pub server_devices: Vec<String>,
-    /// Devices of the generator's queues, in its network namespace. Empty if the generator is not on this machine.
-    pub client_devices: Vec<String>,
     /// IRQ numbers of the server's queues. Empty on a veth.
     pub irqs: Vec<u32>,
 }
@@ -156,8 +157,6 @@ impl Watched {
     /// Reads all counters.
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, instruments: &mut Instruments) -> CounterReading {
-        let server_side = self.server.first().map(|&pid| proc.process(pid));
-        let client_side = self.generator.first().map(|&tid| proc.process(tid));
         let interrupts = proc.interrupts().ok();
         CounterReading {
             at_ns: clock::monotonic_ns(),
@@ -173,13 +172,7 @@ impl Watched {
             timer_irqs: interrupts.as_ref().and_then(|interrupts| self.timer_irqs(interrupts)),
             cpus: proc.stat().ok(),
             polls: instruments.sampler.as_ref().and_then(|sampler| sampler.read().ok()),
-            drops: drops(server_side.as_ref(), &self.server_devices)
-                .zip(if self.client_devices.is_empty() {
-                    Some(0)
-                } else {
-                    drops(client_side.as_ref(), &self.client_devices)
-                })
-                .map(|(server, client)| server + client),
+            drops: self.drops(proc),
             hardware: instruments.hardware.as_mut().and_then(|hardware| hardware.read().ok()),
         }
     }
@@ -188,6 +181,22 @@ impl Watched {
     /// charges their time to no thread. The NAPI run time is then absent, not zero.
     fn has_napi_threads(&self) -> bool {
         !self.server_napi.is_empty()
+    }
+
+    /// Packets that full queues of the server's devices lost, and those of the backlogs. Returns `None` without devices.
+    fn drops(&self, proc: &ProcRoot) -> Option<u64> {
+        if self.server_devices.is_empty() {
+            return None;
+        }
+        let namespace = Namespace::open_pid(proc.path(), *self.server.first()?).ok()?;
+        // Entering the own namespace would need a capability, too.
+        let is_here = Namespace::current().is_ok_and(|current| current == namespace);
+        let opened = if is_here { QueueDrops::open() } else { QueueDrops::open_in(&namespace) };
+        let mut counters = opened.ok()?;
+        let of_device = |name: &String| counters.both_ways(&InterfaceName::new(name.clone()).ok()?).ok();
+        let of_devices: u64 = self.server_devices.iter().map(of_device).sum::<Option<u64>>()?;
+        let backlogs: u64 = proc.softnet_stat().ok()?.cpus.iter().map(|cpu| u64::from(cpu.dropped)).sum();
+        Some(of_devices + backlogs)
     }
 
     fn irqs(&self, interrupts: &Interrupts) -> Option<u64> {
@@ -269,19 +278,6 @@ fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
     pids.iter().map(|&pid| read(pid)).sum()
 }
 
-/// Sums the packets that devices in the network namespace of `process` dropped. Returns `None` without devices.
-fn drops(process: Option<&ProcDir>, devices: &[String]) -> Option<u64> {
-    if devices.is_empty() {
-        return None;
-    }
-    let counters = process?.net_dev().ok()?;
-    let of_device = |device: &String| {
-        let TrafficCounters { rx_dropped, tx_dropped, .. } = counters.get(device)?;
-        Some(rx_dropped + tx_dropped)
-    };
-    devices.iter().map(of_device).sum()
-}
-
 fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     Some(to?.saturating_sub(from?))
 }
@@ -359,7 +355,6 @@ mod tests {
             server_cpus: CpuList::default(),
             client_cpus: CpuList::default(),
             server_devices: vec!["lo".to_owned()],
-            client_devices: vec!["lo".to_owned()],
             irqs: vec![],
         };
         let proc = ProcRoot::default();
@@ -367,7 +362,7 @@ mod tests {
         let counted = watched.between(&watched.snapshot(&proc, &mut none), &watched.snapshot(&proc, &mut none));
         assert_eq!((counted.napi_run_ns, counted.polls), (None, None));
         assert!(counted.server_run_ns.is_some() && counted.server_cpus.is_some());
-        assert_eq!(counted.drops, Some(0));
+        assert!(counted.drops.is_some());
         let elsewhere = Watched { server_devices: vec!["gone0".to_owned()], ..watched };
         assert_eq!(elsewhere.snapshot(&proc, &mut none).drops, None);
     }

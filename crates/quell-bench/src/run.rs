@@ -31,7 +31,7 @@ use crate::experiment::{
 };
 use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::lab::napi::Queues;
-use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
@@ -405,7 +405,6 @@ impl<'a> LabServer<'a> {
             server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
             client_cpus: lab.plan.cpus.client_cpus().into_iter().collect(),
             server_devices: vec![SERVER_DEVICE.to_owned()],
-            client_devices: vec![CLIENT_DEVICE.to_owned()],
             irqs: Vec::new(),
         };
         let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();

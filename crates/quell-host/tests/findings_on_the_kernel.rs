@@ -12,13 +12,14 @@ use quell_host::findings::{FindingsReport, Severity, examine};
 use quell_host::snapshot::{Snapshot, SnapshotScope, take};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
+use quell_linux::event::Trigger;
 use quell_linux::link::Links;
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings, QueueKind};
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
 use quell_linux::{CpuList, InterfaceName};
-use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab};
+use quell_test_support::lab::{ARRIVES_WITHIN, PREFER, TestLab, UdpProgram};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, wait_until};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -203,6 +204,40 @@ fn a_thread_that_spins_on_epoll_wait_is_found() {
     });
     let found = reports.any(|report| severity(&report, "spins-while-idle") == Some(Severity::Warning));
     assert!(found, "{:#?}", reports.next());
+}
+
+#[test]
+fn frames_that_no_protocol_wants_are_a_note_and_those_that_a_full_ring_loses_are_serious() {
+    let Some(lab) = TestLab::raise("drops", 1) else { return };
+    let program = UdpProgram::start(&lab, Trigger::Level);
+    let before = look(&lab);
+    if lab.send_unwanted_frames(100).is_none() {
+        return;
+    }
+    let mut now = look(&lab);
+    wait_until(|| {
+        now = look(&lab);
+        match severity(&examine(&now, Some(&before)), "packets-dropped") {
+            Some(Severity::Note) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let report = examine(&now, Some(&before));
+    let found = report.findings.iter().find(|one| one.id == "packets-dropped").unwrap();
+    assert!(found.seen.contains("none by a full queue"), "{found:?}");
+    // Nobody polls the ring for a second.
+    lab.set_napi(&PartialNapiSettings {
+        defer_hard_irqs: Some(100),
+        gro_flush_timeout_ns: Some(1_000_000_000),
+        ..PartialNapiSettings::NONE
+    });
+    wait_until(|| {
+        (0..1_000).for_each(|_| program.send(1));
+        match severity(&examine(&look(&lab), Some(&now)), "packets-dropped") {
+            Some(Severity::Serious) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
 }
 
 #[test]

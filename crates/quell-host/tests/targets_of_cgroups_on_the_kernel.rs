@@ -127,6 +127,30 @@ fn a_unit_is_found_by_the_name_of_its_group_in_any_slice() {
     assert!(matches!(Cgroup::of_unit(&unit), Err(CgroupError::NoSuchUnit { .. })));
 }
 
+/// Prints the processes of a unit. Executed by a test in another mount namespace.
+#[test]
+#[ignore = "entry point of another process"]
+fn the_processes_of_a_unit_are_printed() {
+    let Ok(unit) = std::env::var("QT_UNIT") else { return };
+    let targets = Targets::find(Selection::Cgroup(Cgroup::of_unit(&unit).unwrap())).unwrap();
+    println!("found {:?}", living(&targets));
+}
+
+/// `ip netns exec` mounts another /sys.
+#[test]
+fn a_unit_is_found_without_the_cgroups_of_the_own_mount_namespace() {
+    let unit = name("hidden.service");
+    let Some(mut groups) = Groups::make(&[&unit]) else { return };
+    let pid = groups.start();
+    let script = "mount --make-rslave / && umount -l /sys && mount -t sysfs none /sys && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", "the_processes_of_a_unit_are_printed"]).env("QT_UNIT", &unit);
+    let Ok(output) = command.output() else { return skip(Lacks::Tool("unshare"), "unshare is not installed") };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains(&format!("found [{pid}]")), "{text}");
+}
+
 /// `cgroup.procs` of a threaded group cannot be read (`EOPNOTSUPP`); its processes belong to the parent group.
 #[test]
 fn a_process_with_threads_in_threaded_groups_is_found_by_the_parent_group() {

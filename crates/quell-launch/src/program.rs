@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use object::Endianness;
-use object::elf::FileHeader64;
+use object::elf::{FileHeader32, FileHeader64};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use quell_linux::executable::gains_privileges;
@@ -61,6 +61,12 @@ pub enum NotPreloaded {
     /// The program is built for another architecture, or is a 32-bit program.
     #[error("it is built for another architecture")]
     OtherMachine,
+    /// The kernel cannot execute the file: it is empty, for example.
+    #[error("it is no complete ELF file and no script")]
+    NotExecutable,
+    /// The interpreter of the script is a script, and so on, further than the kernel follows.
+    #[error("it is a script whose interpreters are scripts, {INTERPRETERS_MAX} or more (the kernel refuses: ELOOP)")]
+    NestedScripts,
     /// Executing the program changes its privileges.
     #[error(
         "it changes privileges on execution (set-user-ID, set-group-ID or file capabilities), so that its dynamic \
@@ -125,8 +131,7 @@ fn reach(path: &Path, search: &OsStr) -> Result<Reach, LaunchProgramError> {
         };
         executed = interpreter;
     }
-    // The kernel will not execute this file either.
-    Ok(Reach::FromOutside(NotPreloaded::OtherMachine))
+    Ok(Reach::FromOutside(NotPreloaded::NestedScripts))
 }
 
 /// Interpreter from the first line of a script. If that is `env`, the program that `env` executes.
@@ -147,7 +152,10 @@ fn interpreter_of_script(file: &mut File, search: &OsStr) -> io::Result<Option<P
 fn reach_of_elf(file: File) -> Reach {
     let outside = Reach::FromOutside;
     let data = &ReadCache::new(file);
-    let Ok(header) = FileHeader64::<Endianness>::parse(data) else { return outside(NotPreloaded::OtherMachine) };
+    let Ok(header) = FileHeader64::<Endianness>::parse(data) else {
+        let is_32_bit = FileHeader32::<Endianness>::parse(data).is_ok();
+        return outside(if is_32_bit { NotPreloaded::OtherMachine } else { NotPreloaded::NotExecutable });
+    };
     let Ok(endian) = header.endian() else { return outside(NotPreloaded::OtherMachine) };
     if !is_for_the_librarys_machine(header, endian) {
         return outside(NotPreloaded::OtherMachine);
@@ -249,10 +257,26 @@ mod tests {
     #[test]
     fn a_program_for_another_machine_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(NotPreloaded::OtherMachine));
         let mut other = LIBRARY.to_vec();
         other[18] ^= 0xff;
         assert_eq!(found(file(&directory, "other", &other)), Reach::FromOutside(NotPreloaded::OtherMachine));
+        let mut bits_32 = LIBRARY.to_vec();
+        bits_32[4] = object::elf::ELFCLASS32.0;
+        assert_eq!(found(file(&directory, "32", &bits_32)), Reach::FromOutside(NotPreloaded::OtherMachine));
+    }
+
+    #[test]
+    fn a_file_that_the_kernel_cannot_execute_is_not_of_another_architecture() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, content) in
+            [("empty", &b""[..]), ("text", b"ls -l\n"), ("cut", &LIBRARY[..32]), ("magic", b"\x7fELF")]
+        {
+            assert_eq!(
+                found(file(&directory, name, content)),
+                Reach::FromOutside(NotPreloaded::NotExecutable),
+                "{name}"
+            );
+        }
     }
 
     #[test]
@@ -260,7 +284,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ring");
         fs::write(&path, format!("#!{}\n", path.display())).unwrap();
-        assert_eq!(found(path), Reach::FromOutside(NotPreloaded::OtherMachine));
+        assert_eq!(found(path), Reach::FromOutside(NotPreloaded::NestedScripts));
     }
 
     #[test]

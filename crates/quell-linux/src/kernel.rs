@@ -42,6 +42,12 @@ pub fn threads_are_in_sight(proc: &ProcRoot) -> bool {
     proc.process(second).stat().is_ok_and(|stat| stat.comm == b"kthreadd")
 }
 
+/// Name of this host in its UTS namespace (`uname(2)`).
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,6 +35,7 @@ mod pid;
 pub mod pidfd;
 pub mod proc;
 pub mod process;
+pub mod queue_drops;
 pub mod reuseport;
 pub mod sched;
 pub mod service_manager;

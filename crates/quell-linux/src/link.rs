@@ -119,6 +119,19 @@ pub struct VethPair {
     pub right: Ifindex,
 }
 
+/// Counters of lost packets of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DeviceDrops {
+    pub(crate) index: Ifindex,
+    /// Peer, if the interface is a veth.
+    pub(crate) veth_peer: Option<Peer>,
+    /// Packets that found no free buffer: the largest of `rx_missed_errors`, `rx_over_errors` and `rx_fifo_errors`, of
+    /// which many drivers report several for the same packets.
+    pub(crate) rx_overruns: u64,
+    /// Packets that were dropped on transmit. For veth, those that did not fit the ring of the peer.
+    pub(crate) tx_dropped: u64,
+}
+
 /// Handle to the interfaces of one network namespace.
 #[derive(Debug)]
 pub struct Links {
@@ -171,6 +184,18 @@ impl Links {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.get("read the state of", &RequestTarget::Index(index), &request, decode_link)
+    }
+
+    /// Reads the counters of lost packets. `namespace_id` is that of a [`Peer`], if the interface is in another namespace.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Absent` if it does not exist, `Denied` without `CAP_NET_ADMIN` in the other namespace.
+    pub(crate) fn drops(&mut self, index: Ifindex, namespace_id: Option<i32>) -> Result<DeviceDrops, NetlinkError> {
+        let mut request = rt_link::Request::new().op_getlink_do(&header(index));
+        if let Some(id) = namespace_id {
+            request.encode().push_target_netnsid(id);
+        }
+        self.socket.get("read the drops of", &RequestTarget::Index(index), &request, |reply| decode_drops(index, reply))
     }
 
     /// Creates a veth pair, with each end directly in its own namespace. Both ends are down.
@@ -297,6 +322,18 @@ pub(crate) fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
     })
 }
 
+fn decode_drops(index: Ifindex, reply: &[u8]) -> Result<DeviceDrops, Malformed> {
+    let (_, attributes) = rt_link::OpGetlinkDo::decode_reply(reply);
+    let stats = attributes.get_stats64().map_err(|_| Malformed("an interface without counters"))?;
+    let kind = attributes.get_linkinfo().ok().and_then(|info| info.get_kind().ok());
+    Ok(DeviceDrops {
+        index,
+        veth_peer: decode_peer(&attributes).filter(|_| kind.is_some_and(|kind| kind == c"veth")),
+        rx_overruns: stats.rx_missed_errors.max(stats.rx_over_errors).max(stats.rx_fifo_errors),
+        tx_dropped: stats.tx_dropped,
+    })
+}
+
 fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Option<Peer> {
     let index = Ifindex::new(attributes.get_link().ok()?)?;
     Some(Peer { index, namespace_id: attributes.get_link_netnsid().ok() })
@@ -312,6 +349,7 @@ mod tests {
         #[test]
         fn arbitrary_replies_never_panic(bytes in any_reply(16)) {
             let _ = decode_link(&bytes);
+            let _ = decode_drops(Ifindex::new(1).unwrap(), &bytes);
         }
     }
 }

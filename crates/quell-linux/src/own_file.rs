@@ -1,11 +1,13 @@
 //! Files and directories that no other user can replace while they are in use. They protect default paths in
 //! directories that may belong to other users, for example `/tmp`, or the home directory of the user who called `sudo`.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use crate::visible;
@@ -95,6 +97,71 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, "the existing file is not private to this user"))
 }
 
+/// Replaces the content of a file that [`open`] accepts. Only this user may write to it, regardless of the umask.
+///
+/// # Errors
+/// As [`open`], and those of `write(2)`.
+pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = open(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    file.set_len(0)?;
+    file.write_all(content)
+}
+
+/// Opens a file that the user named for writing, without truncating it. Links of this user and of root are followed, also
+/// `/dev/stdout`. Another user who controls a directory on the path cannot redirect the output to a file of this user: their
+/// links are refused, and in their directories files with several names.
+///
+/// # Errors
+/// The error returned by `open(2)`; `PermissionDenied` for a link or file that another user could have prepared.
+pub fn open_named(path: &Path) -> io::Result<File> {
+    let path = std::path::absolute(path)?;
+    for place in path.ancestors() {
+        match fs::symlink_metadata(place) {
+            Ok(metadata) if metadata.is_symlink() && ![0, geteuid().as_raw()].contains(&metadata.uid()) => {
+                let text = format!("the symbolic link {} belongs to another user", visible::path(place));
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+            _ => {}
+        }
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o644);
+    let Some(resolved) = resolved(&path) else {
+        // A link of this user or root to a pipe, or to a file that does not exist.
+        return options.open(&path);
+    };
+    let is_trusted = resolved.parent().is_none_or(|parent| check_directory(parent).is_ok());
+    if is_trusted {
+        return options.open(&resolved);
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let mode = Mode::from_raw_mode(0o644);
+    // The other user may replace a directory by a link at any time.
+    let file = match openat2(CWD, &resolved, flags, mode, ResolveFlags::NO_SYMLINKS) {
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(&resolved, flags, mode)?,
+        opened => opened?,
+    };
+    let file = File::from(file);
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.nlink() == 1 {
+        return Ok(file);
+    }
+    let text = "others control its directory, and it is no regular file or has several names";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// The path without links; the file itself need not exist.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    match fs::canonicalize(path) {
+        Ok(resolved) => Some(resolved),
+        Err(_) if fs::symlink_metadata(path).is_err() => {
+            Some(fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+        }
+        Err(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use quell_test_support::{Lacks, skip};
@@ -175,5 +242,43 @@ mod tests {
         open(&theirs).unwrap();
         chown(&theirs, Some(12345), None).unwrap();
         assert_eq!(open(&theirs).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_named_file_is_followed_by_links_of_this_user_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, link, dangling) =
+            (dir.path().join("target"), dir.path().join("link"), dir.path().join("dangling"));
+        fs::write(&target, "").unwrap();
+        symlink(&target, &link).unwrap();
+        symlink(dir.path().join("new"), &dangling).unwrap();
+        for path in [&target, &link, &dangling, &dir.path().join("another"), Path::new("/dev/null")] {
+            open_named(path).unwrap();
+        }
+        assert!(dir.path().join("new").exists() && dir.path().join("another").exists());
+        if !is_root() {
+            return;
+        }
+        let home = dir.path().join("home");
+        fs::create_dir(&home).unwrap();
+        let theirs = home.join("result");
+        symlink(&target, &theirs).unwrap();
+        std::os::unix::fs::lchown(&theirs, Some(12345), None).unwrap();
+        chown(&home, Some(12345), None).unwrap();
+        assert_eq!(open_named(&theirs).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        // A directory of the path, and a second name of a file of this user.
+        let through = home.join("through");
+        symlink(dir.path(), &through).unwrap();
+        std::os::unix::fs::lchown(&through, Some(12345), None).unwrap();
+        assert_eq!(open_named(&through.join("target")).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let hard = home.join("hard");
+        fs::hard_link(&target, &hard).unwrap();
+        assert_eq!(open_named(&hard).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        // Their own file, as after `sudo` in a home directory.
+        let own = home.join("own");
+        fs::write(&own, "").unwrap();
+        chown(&own, Some(12345), None).unwrap();
+        open_named(&own).unwrap();
+        open_named(&home.join("new")).unwrap();
     }
 }

@@ -40,7 +40,8 @@ pub struct ObservedIdleState {
     pub entered: u64,
 }
 
-/// A network device. `rx-dropped` and `tx-dropped` are those of `/proc/net/dev`.
+/// A network device. `rx-dropped` and `tx-dropped` are those of `/proc/net/dev`: `rx-dropped` includes frames that no
+/// protocol wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedDevice {
@@ -51,6 +52,9 @@ pub struct ObservedDevice {
     /// Received packets that were dropped during the interval: `rx_dropped` and `rx_missed_errors`. Null if it cannot be
     /// read.
     pub rx_dropped: Option<u64>,
+    /// Packets for the device that were lost because a receive queue was full; on veth, the `tx_dropped` of the peer. Null
+    /// if it cannot be read.
+    pub rx_queue_dropped: Option<u64>,
     /// Packets that were dropped on transmit, likewise.
     pub tx_dropped: Option<u64>,
 }

@@ -177,6 +177,24 @@ impl TestLab {
         self.transaction.spawn(&["program".to_owned()], program.netns(&self.server)).unwrap()
     }
 
+    /// Sends frames with an ethertype that no protocol receives from the client's device. Returns `None`, and records the
+    /// test as skipped, without python3.
+    pub fn send_unwanted_frames(&self, count: u32) -> Option<()> {
+        let script = "import socket, sys\n\
+                      s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\n\
+                      s.bind(('client0', 0x88b5))\n\
+                      frame = b'\\xff' * 6 + b'\\x02' + b'\\0' * 5 + b'\\x88\\xb5' + b'x' * 46\n\
+                      for _ in range(int(sys.argv[1])): s.send(frame)";
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", script, &count.to_string()]);
+        let Ok(status) = self.client.run(|| python.status()).unwrap() else {
+            skip(Lacks::Tool("python3"), "python3 is not installed");
+            return None;
+        };
+        assert!(status.success(), "{status}");
+        Some(())
+    }
+
     /// Current state of the first instance.
     pub fn napi(&self) -> Napi {
         Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()

@@ -16,7 +16,7 @@ use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
 use crate::store::{Origin, Store, StoreError, StoredKernel, make_directory, modules_dir};
-use quell_linux::visible;
+use quell_linux::{own_file, visible};
 
 /// Suites whose kernels the lab supports, newest first: Debian 13's backports, Debian 13, Debian 12.
 pub const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
@@ -174,7 +174,7 @@ impl Archives {
         }
         let files = [("status", String::new()), ("sources.list", sources(mirror)), ("apt.conf", self.configuration())];
         for (name, content) in files {
-            fs::write(place(name), content).map_err(prepare(&place(name)))?;
+            own_file::write(&place(name), content.as_bytes()).map_err(prepare(&place(name)))?;
         }
         Ok(())
     }

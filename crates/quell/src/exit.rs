@@ -70,6 +70,15 @@ impl Failure {
         }
     }
 
+    /// Adds that nothing was changed, unless the text says so already.
+    pub(crate) fn unchanged(self) -> Self {
+        const UNCHANGED: &str = "nothing was changed";
+        match self.text.contains(UNCHANGED) {
+            true => self,
+            false => Self { text: format!("{}; {UNCHANGED}", self.text), ..self },
+        }
+    }
+
     /// A usage error.
     pub(crate) fn usage(text: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, text)
@@ -94,5 +103,22 @@ fn is_distrusted_by_root(error: &io::Error) -> bool {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_nothing_was_changed_is_said_once() {
+        let said = |text: &str| Failure::usage(text).unchanged().text;
+        assert_eq!(said("no such unit"), "no such unit; nothing was changed");
+        assert_eq!(
+            said("not recorded, so nothing was changed; this needs root"),
+            "not recorded, so nothing was changed; this needs root"
+        );
+        let twice = Failure::usage("no such unit").unchanged().unchanged();
+        assert_eq!(twice.text.matches("nothing was changed").count(), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Input and output files named on the command line. Output files are checked before the work starts.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -47,9 +47,10 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// A file named by the user; symbolic links are followed. `what` describes its content in errors.
+    /// A file named by the user; symbolic links are followed, except those of other users. `what` describes its content in
+    /// errors.
     pub(crate) fn named(path: PathBuf, what: &'static str) -> Self {
-        Self { path, what, open: |path| OpenOptions::new().write(true).create(true).truncate(false).open(path) }
+        Self { path, what, open: own_file::open_named }
     }
 
     /// A file with a predictable name, possibly in a directory that others can write. Does not follow symbolic links,

@@ -69,7 +69,7 @@ fn answer(address: SocketAddr, request: &[u8]) -> String {
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
-    answer(address, format!("GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n").as_bytes())
+    answer(address, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())
 }
 
 /// Value of a sample in the text format.
@@ -145,7 +145,7 @@ impl Prometheus {
     fn results(&self, query: &str, at: Option<f64>) -> Result<Vec<Value>, String> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let at = at.map(|at| format!("&time={at:.3}")).unwrap_or_default();
-        let request = format!("GET /api/v1/query?query={encoded}{at} HTTP/1.0\r\nHost: lab\r\n\r\n");
+        let request = format!("GET /api/v1/query?query={encoded}{at} HTTP/1.0\r\nHost: localhost\r\n\r\n");
         let mut connection = TcpStream::connect(self.address).map_err(|error| error.to_string())?;
         connection.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
         let mut text = String::new();
@@ -416,7 +416,7 @@ fn the_first_scrape_is_complete_or_an_error() {
     let (_exporter, address) = started(&[]);
     let first = answer(
         address,
-        b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n",
     );
     let is_complete = first.starts_with("HTTP/1.1 200") && first.ends_with("# EOF\n");
     assert!(is_complete || first.starts_with("HTTP/1.1 503"), "{first}");
@@ -427,13 +427,14 @@ fn only_two_paths_and_two_methods_are_served() {
     let (_exporter, address) = started(&[]);
     let status = |request: &str| answer(address, request.as_bytes()).lines().next().unwrap_or_default().to_owned();
     assert_eq!(status("GET / HTTP/1.0\r\n\r\n"), "HTTP/1.0 200 OK");
-    wait_until(|| match status("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").as_str() {
+    wait_until(|| match status("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").as_str() {
         "HTTP/1.1 200 OK" => Ok(()),
         other => Err(other.to_owned()),
     });
-    assert_eq!(status("HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 200 OK");
-    assert_eq!(status("GET /../etc/passwd HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 404 Not Found");
-    assert_eq!(status("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+    assert_eq!(status("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 200 OK");
+    assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: rebound.example\r\n\r\n"), "HTTP/1.1 421 Misdirected Request");
+    assert_eq!(status("GET /../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 404 Not Found");
+    assert_eq!(status("POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
     assert_eq!(status("\u{1}\u{2} garbage\r\n\r\n"), "HTTP/1.1 400 Bad Request");
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
     assert!(
@@ -456,7 +457,8 @@ fn clients_that_misbehave_do_not_stop_the_others() {
     let connections: Vec<TcpStream> = (0..1_000)
         .map_while(|number| {
             let mut connection = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-            let bytes: &[u8] = [&b"GET /met"[..], &b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"[..], b""][number % 3];
+            let bytes: &[u8] =
+                [&b"GET /met"[..], &b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], b""][number % 3];
             connection.write_all(bytes).ok()?;
             Some(connection)
         })

@@ -70,7 +70,12 @@ fn a_missing_privilege_is_reported_as_not_possible() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pid = std::process::id().to_string();
     let file = profile("[sysctl]\n\"net.core.busy_poll\" = 7\n");
-    for arguments in [&["attach", "suspend200", &pid, "--yes"][..], &["apply", file.to_str().unwrap()]] {
+    for arguments in [
+        &["attach", "suspend200", &pid, "--yes"][..],
+        &["apply", file.to_str().unwrap()],
+        &["lab", "up"],
+        &["export", "--listen", "127.0.0.1:1"],
+    ] {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
         let directory = tempfile::tempdir().unwrap();

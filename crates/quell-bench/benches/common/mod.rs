@@ -6,7 +6,7 @@ use quell_bench::bench_load;
 use quell_bench::counters::{CounterReading, Instruments, TrialCounters, Watched};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::experiment::Preview;
-use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use quell_bench::server::{PORT, Server, ServerCommand};
 use quell_host::attach::{Selection, Targets};
 use quell_host::journal::Journal;
@@ -62,7 +62,6 @@ impl MemcachedLab {
             server_cpus: [CPUS[0]].into_iter().collect(),
             client_cpus: [CPUS[1]].into_iter().collect(),
             server_devices: vec![SERVER_DEVICE.to_owned()],
-            client_devices: vec![CLIENT_DEVICE.to_owned()],
             irqs: Vec::new(),
         };
         let mut window = Window { watched, proc: ProcRoot::default(), from: None, to: None };

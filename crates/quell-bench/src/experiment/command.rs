@@ -16,7 +16,7 @@ use super::judge::{JudgeError, Judges, PrintedFigures};
 use super::program::{Observer, observation};
 use super::{ComparisonError, Timing, server_side};
 use crate::counters::{Instruments, Watched};
-use crate::lab::veth::{CLIENT_DEVICE, VethLab};
+use crate::lab::veth::VethLab;
 use crate::run::{UntilStopped, schedule};
 
 /// Time limit for the command to open a listening socket.
@@ -154,7 +154,6 @@ impl<'a> LabClient<'a> {
             client_napi: self.lab.client.napi_threads.clone(),
             server_cpus: cpus.server_cpus().into_iter().collect(),
             client_cpus: cpus.client_cpus().into_iter().collect(),
-            client_devices: vec![CLIENT_DEVICE.to_owned()],
             ..server
         };
         let proc = ProcRoot::default();
@@ -226,7 +225,12 @@ impl<'a> StartedCommand<'a> {
         let observed =
             observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
         match observed {
-            Some(_) => Ok((self.printed.clone(), self.spent_ms())),
+            Some(_) => {
+                let spent_ms = self.spent_ms();
+                self.judges.end_after(timing.budget_ms, timing.slice_ms);
+                self.slice_began = Instant::now();
+                Ok((self.printed.clone(), spent_ms))
+            }
             None => Err(ComparisonError::Interrupted),
         }
     }
@@ -303,7 +307,6 @@ impl ExperimentSubject for StartedCommand<'_> {
     type Error = CommandSubjectError;
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<CommandSubjectError>> {
-        self.slice_began = Instant::now();
         if let Some(why) = self.without_effect.get(&mode.to_string()) {
             return Err(SetFailure::NotSettable(CommandSubjectError::NoEffect(why.clone())));
         }
@@ -348,6 +351,8 @@ impl ExperimentSubject for StartedCommand<'_> {
             self.without_effect.insert(running.mode.to_string(), why);
         }
         let spent_ms = self.spent_ms();
+        // The analysis after this slice takes time of the next one.
+        self.slice_began = Instant::now();
         let Some((observed, printed)) = observed else { return Ok(None) };
         self.printed = printed;
         Ok(Some(SliceObservation { spent_ms, ..observed }))

@@ -10,6 +10,10 @@ use quell_linux::visible;
 const OUTPUT_MAX: usize = 64 * 1024;
 /// Default time limit of one run of a judge.
 const RUN_MAX: Duration = Duration::from_secs(60);
+/// Maximum number of figures. Each is a comparison, whose analysis takes time beside the slices.
+const FIGURES_MAX: usize = 200;
+/// Time after the end of the budget for a judge that is still running, besides the length of two slices.
+const EXCESS: Duration = Duration::from_secs(1);
 /// Interval at which a running judge is polled, and at which the experiment can be stopped.
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum length of the output excerpt in an error, in characters.
@@ -36,11 +40,13 @@ pub struct Judges {
     pub counts_all_requests: bool,
     /// Time limit of one run.
     pub run_max: Duration,
+    /// Time at which a judge is killed because the budget is spent; absent before the first slice.
+    pub end: Option<Instant>,
 }
 
 impl Default for Judges {
     fn default() -> Self {
-        Self { latency: None, beside: None, counts_all_requests: true, run_max: RUN_MAX }
+        Self { latency: None, beside: None, counts_all_requests: true, run_max: RUN_MAX, end: None }
     }
 }
 
@@ -85,9 +91,15 @@ pub enum JudgeError {
         /// Time limit.
         limit: Duration,
     },
+    /// The judge was still running after the end of the budget.
+    #[error("`{command}` was still running when the budget was spent; limit its duration, as in `wrk -d 1 …`")]
+    BudgetSpent {
+        /// Command line.
+        command: String,
+    },
     /// The output of the judge contains no figures.
     #[error(
-        "`{command}` printed no figures: {why}. Figures are lines `NAME VALUE` or JSON objects with numbers, one per line, \
+        "`{command}` printed no usable figures: {why}. Figures are lines `NAME VALUE` or JSON objects with numbers, one per line, \
          and are not negative. Output: {printed}"
     )]
     NoFigures {
@@ -126,7 +138,7 @@ impl Judge {
     /// See [`JudgeError`].
     pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
         let mut running = vec![RunningJudge::start(self, slice_ms)?];
-        Ok(wait_for_all(&mut running, RUN_MAX, stopped)?.and_then(|mut figures| figures.pop()))
+        Ok(wait_for_all(&mut running, RUN_MAX, None, stopped)?.and_then(|mut figures| figures.pop()))
     }
 
     fn command(&self) -> String {
@@ -147,11 +159,17 @@ impl Judges {
             judges.into_iter().filter_map(|(judge, prefix)| Some((judge.as_ref()?, prefix))).collect();
         let running = judges.iter().map(|(judge, _)| RunningJudge::start(judge, slice_ms));
         let mut running = running.collect::<Result<Vec<_>, _>>()?;
-        let Some(printed) = wait_for_all(&mut running, self.run_max, stopped)? else { return Ok(None) };
+        let Some(printed) = wait_for_all(&mut running, self.run_max, self.end, stopped)? else { return Ok(None) };
         let named = printed.into_iter().zip(&judges).flat_map(|(figures, (_, prefix))| {
             figures.into_iter().map(move |(name, value)| (format!("{prefix}{name}"), value))
         });
         Ok(Some(named.collect()))
+    }
+
+    /// Limits the runs to a budget that begins now, with two slices and a second more.
+    pub fn end_after(&mut self, budget_ms: u64, slice_ms: u32) {
+        let excess = EXCESS + Duration::from_millis(slice_ms.into()) * 2;
+        self.end = Instant::now().checked_add(Duration::from_millis(budget_ms).saturating_add(excess));
     }
 
     /// Returns whether there are no judges.
@@ -199,6 +217,7 @@ impl<'a> RunningJudge<'a> {
 fn wait_for_all(
     running: &mut [RunningJudge<'_>],
     limit: Duration,
+    end: Option<Instant>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<PrintedFigures>>, JudgeError> {
     let deadline = Instant::now() + limit;
@@ -210,6 +229,9 @@ fn wait_for_all(
             }
             if stopped() {
                 return Ok(None);
+            }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Err(JudgeError::BudgetSpent { command: one.judge.command() });
             }
             if Instant::now() >= deadline {
                 return Err(JudgeError::TooLong { command: one.judge.command(), limit });
@@ -237,6 +259,9 @@ fn parse(text: &str) -> Result<PrintedFigures, String> {
     match figures.iter().find(|(_, value)| !value.is_finite() || **value < 0.0) {
         Some((name, value)) => Err(format!("{:?} is {value}", visible::name(name))),
         None if figures.is_empty() => Err("no line contains a name and a number".to_owned()),
+        None if figures.len() > FIGURES_MAX => {
+            Err(format!("{} lines contain a name and a number, at most {FIGURES_MAX} can be compared", figures.len()))
+        }
         None => Ok(figures),
     }
 }
@@ -307,6 +332,23 @@ mod tests {
         let judges = Judges { latency: meet("a", "b"), beside: meet("b", "a"), ..Judges::default() };
         let figures = judges.run(200, &|| false).unwrap().unwrap();
         assert_eq!(figures, PrintedFigures::from([("p99".into(), 7.0), ("beside p99".into(), 7.0)]));
+    }
+
+    #[test]
+    fn a_judge_that_hangs_is_killed_when_the_budget_is_spent() {
+        let latency = Some(Judge::new("sleep 1000").unwrap());
+        let mut judges = Judges { latency, ..Judges::default() };
+        judges.end_after(1, 1);
+        let error = judges.run(200, &|| false).unwrap_err();
+        assert!(matches!(error, JudgeError::BudgetSpent { .. }), "{error}");
+    }
+
+    #[test]
+    fn more_figures_than_can_be_compared_are_refused_before_the_experiment() {
+        let lines = |count: usize| (0..count).map(|n| format!("figure{n} {n}\n")).collect::<String>();
+        assert_eq!(parse(&lines(FIGURES_MAX)).unwrap().len(), FIGURES_MAX);
+        let refused = parse(&lines(3_000)).unwrap_err();
+        assert!(refused.starts_with("3000 lines") && refused.contains("at most 200"), "{refused}");
     }
 
     #[test]

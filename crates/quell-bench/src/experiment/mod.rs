@@ -401,7 +401,10 @@ pub fn run_programs(
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
     let traffic = match request.clients.take() {
         Some(clients) => Traffic::Clients(Box::new(clients)),
-        None => Traffic::Live(request.judges.clone()),
+        None => {
+            request.judges.end_after(request.timing.budget_ms, request.timing.slice_ms);
+            Traffic::Live(request.judges.clone())
+        }
     };
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
     let finished = drive(&mut subject, design, watch, stopped)?;

@@ -274,7 +274,6 @@ impl ExperimentSubject for Programs<'_> {
     type Error = SubjectError;
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
-        self.slice_began = Instant::now();
         if let Some(reason) = self.why_impossible(mode) {
             return Err(SetFailure::NotSettable(SubjectError::Impossible(reason.to_owned())));
         }
@@ -308,6 +307,8 @@ impl ExperimentSubject for Programs<'_> {
             (slice.metrics, slice.foreign_cpu) = (again.slice.metrics, again.slice.foreign_cpu);
         }
         let spent_ms = self.slice_began.elapsed().as_secs_f64() * 1e3;
+        // The analysis after this slice, and a load that is offered, take time of the next one.
+        self.slice_began = Instant::now();
         Ok(Some(SliceObservation { spent_ms, ..slice }))
     }
 

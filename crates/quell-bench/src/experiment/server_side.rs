@@ -111,7 +111,6 @@ pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiI
         server_cpus: online(cpus),
         client_cpus: CpuList::default(),
         server_devices: devices.map(|device| device.name.clone()).collect(),
-        client_devices: Vec::new(),
         irqs: irqs.into_iter().collect(),
     }
 }

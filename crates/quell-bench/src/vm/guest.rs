@@ -220,7 +220,6 @@ impl GuestLab {
             server_cpus: [SERVER_CPU].into_iter().collect(),
             client_cpus: [CLIENT_CPU].into_iter().collect(),
             server_devices: Vec::new(),
-            client_devices: Vec::new(),
             irqs: vec![rx_irq],
         };
         let launch: Vec<Option<String>> =

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
+use crate::findings::text::counted;
 
 /// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
@@ -224,7 +225,11 @@ pub(crate) fn suspension_of(
 /// The verdict if epolls are to poll the queue, and none did, and what to do.
 fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<String>) {
     let EffectOnQueue { polls, packets, .. } = *seen;
-    let text = format!("none of {polls} polls was by the program ({})", packets_text(packets));
+    let text = format!(
+        "none of {} was by the program ({})",
+        counted(polls as usize, "poll"),
+        counted(packets as usize, "packet")
+    );
     match seen.without_program(text.clone()) {
         ModeVerdict::NotInEffect(_) => {
             let cause = cause();
@@ -236,11 +241,6 @@ fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (M
         }
         other => (other, None),
     }
-}
-
-/// `1 packet`, `7 packets`.
-fn packets_text(packets: u64) -> String {
-    if packets == 1 { "1 packet".to_owned() } else { format!("{packets} packets") }
 }
 
 /// Why a suspended queue that was sampled for `for_ns` may be stalled, if it may: nobody polled it although its programs
@@ -260,8 +260,9 @@ pub fn suspect(sample: &QueueSample, for_ns: u64, programs_cpu_ns: Option<u64>) 
 
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
-    (packets < PACKETS_TO_JUDGE)
-        .then(|| ModeVerdict::CannotTell(format!("only {} in {}", packets_text(packets), milliseconds(for_ns))))
+    (packets < PACKETS_TO_JUDGE).then(|| {
+        ModeVerdict::CannotTell(format!("only {} in {}", counted(packets as usize, "packet"), milliseconds(for_ns)))
+    })
 }
 
 /// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;
@@ -346,7 +347,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
     match seen.by_programs() {
-        0 => ModeVerdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
+        0 => ModeVerdict::InEffect(format!("none of {} was by a program", counted(seen.polls as usize, "poll"))),
         some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
 }

@@ -138,11 +138,15 @@ static DROPS: Rule = Rule {
     title: "a device drops received packets",
     why: "A dropped request is retransmitted after a timeout of at least 200 ms, a thousand times the latency that \
           delivery modes affect.",
-    source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and silently drops further ones (measured)",
-    explanation: "Compares two snapshots of the device's rx_dropped, which also counts unwanted packets. Serious if \
-                  the device has a suspended or deferred queue, because its ring fills while it is not polled. Fix: a \
-                  larger ring or a shorter suspension; on veth, whose ring size is fixed, fewer connections per \
-                  queue.",
+    source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and drops further ones as tx_dropped of the peer \
+             (measured); net/core/dev.c, __netif_receive_skb_core",
+    explanation: "Compares two snapshots. Packets that a full queue lost are rx_missed_errors, overruns in the \
+                  driver's queue statistics, and on veth the peer's tx_dropped. They are serious if the device has a \
+                  suspended or deferred queue, because its ring fills while it is not polled; otherwise a warning. \
+                  Fix: a larger ring or a shorter suspension; on veth, whose ring size is fixed, fewer connections \
+                  per queue. Other packets in rx_dropped are a note: most are frames that no protocol wanted, such \
+                  as those of an unknown ethertype, and no queue setting changes them. If the queue counters cannot \
+                  be read, the cause is unknown, and the finding is a warning.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -150,25 +154,51 @@ static DROPS: Rule = Rule {
 };
 
 fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let of = |device: &Device| {
-        let before = query.device_before(device)?.counters.known()?;
-        let dropped = device.counters.known()?.rx_dropped.checked_sub(before.rx_dropped).filter(|&count| count > 0)?;
+    query.now.devices.iter().filter_map(|device| of_drops(query, device)).collect()
+}
+
+fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
+    let before = query.device_before(device)?;
+    let interval = time_text(query.interval_ns()?);
+    let by_queue = device.rx_queue_dropped.known().zip(before.rx_queue_dropped.known());
+    let by_queue = by_queue.and_then(|(now, before)| now.checked_sub(*before));
+    let observation = |severity, seen, fix| Observation { severity, nodes: vec![device.into()], seen, fix: vec![fix] };
+    if let Some(lost) = by_queue.filter(|&lost| lost > 0) {
         let held = device.napis.known_elements().any(|napi| napi.suspends() || napi.defers());
-        let ring = device.rings.known().and_then(|rings| Some((rings.rx?, rings.rx_max?)));
-        let fix = match ring.filter(|(now, max)| now < max) {
-            Some((_, max)) => {
-                Fix::in_namespace(query, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
-            }
-            None => Fix::advice("use fewer connections per queue, more queues, or a shorter irq-suspend-timeout"),
-        };
-        Some(Observation {
-            severity: if held { Severity::Serious } else { Severity::Warning },
-            nodes: vec![device.into()],
-            seen: format!("{dropped} received packets dropped in {}", time_text(query.interval_ns()?)),
-            fix: vec![fix],
-        })
-    };
-    query.now.devices.iter().filter_map(of).collect()
+        let severity = if held { Severity::Serious } else { Severity::Warning };
+        let lost = counted(usize::try_from(lost).unwrap_or(usize::MAX), "received packet");
+        return Some(observation(
+            severity,
+            format!("a full queue lost {lost} in {interval}"),
+            larger_ring(query, device),
+        ));
+    }
+    let dropped = device.counters.known()?.rx_dropped.checked_sub(before.counters.known()?.rx_dropped)?;
+    let dropped = (dropped > 0).then(|| counted(usize::try_from(dropped).unwrap_or(usize::MAX), "received packet"))?;
+    Some(match by_queue {
+        Some(_) => observation(
+            Severity::Note,
+            format!(
+                "{dropped} dropped in {interval}, none by a full queue: no protocol wanted them, or the driver refused them"
+            ),
+            Fix::advice("see which frames arrive: tcpdump -e 'not ip and not ip6 and not arp'"),
+        ),
+        None => observation(
+            Severity::Warning,
+            format!("{dropped} dropped in {interval}; whether a queue was full is unknown"),
+            larger_ring(query, device),
+        ),
+    })
+}
+
+fn larger_ring(query: &SnapshotQuery<'_>, device: &Device) -> Fix {
+    let ring = device.rings.known().and_then(|rings| Some((rings.rx?, rings.rx_max?)));
+    match ring.filter(|(now, max)| now < max) {
+        Some((_, max)) => {
+            Fix::in_namespace(query, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
+        }
+        None => Fix::advice("use fewer connections per queue, more queues, or a shorter irq-suspend-timeout"),
+    }
 }
 
 static REPLACED: Rule = Rule {

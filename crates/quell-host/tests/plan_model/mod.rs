@@ -168,6 +168,7 @@ pub(crate) fn nic(queues: u32) -> Device {
         features: Reading::Known(features()),
         defaults: DeviceDefaults { defer_hard_irqs: unread(), gro_flush_timeout_ns: unread(), threaded: unread() },
         counters: unread(),
+        rx_queue_dropped: unread(),
         rx_queues: Reading::Known((0..queues).map(|queue| new_rx_queue(queue, &coalescing)).collect()),
         tx_queues: Reading::Known((0..queues).map(new_tx_queue).collect()),
         napis: Reading::Known((0..queues).map(new_napi).collect()),

@@ -103,7 +103,7 @@ fn of_suspension() -> Vec<Edit> {
             vec![("/processes/0/threads/1/run-ns", json!(9_100_000_000_u64))],
         ),
         edit("stalled-queue", Serious, vec![("/namespaces/0/ip-rx-packets", json!(1_000_000))]),
-        edit("packets-dropped", Serious, vec![("/devices/0/counters/rx-dropped", json!(9))]),
+        edit("packets-dropped", Serious, vec![("/devices/0/rx-queue-dropped", json!(9))]),
         Edit {
             rule: "napi-replaced",
             severity: Note,

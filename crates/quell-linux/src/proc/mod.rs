@@ -57,6 +57,7 @@ pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 pub use unit::parse_unit;
+pub(crate) use unit::unescaped as unescaped_unit;
 
 /// Why a /proc file could not be read or parsed.
 #[derive(Debug, Error)]

@@ -4,9 +4,13 @@ use std::fs;
 
 use super::{ProcDir, ProcError};
 
+/// The kernel appends it to the path of a removed cgroup (`proc_cgroup_show` in `kernel/cgroup/cgroup.c`).
+const DELETED: &str = " (deleted)";
+
 impl ProcDir {
-    /// Name of the service or scope that contains the process, for example `memcached.service`. `None` if none does. The
-    /// name is as long as the file name of a control group at most, and can contain any byte but `/`.
+    /// Name of the service or scope that contains the process, for example `memcached.service`. `None` if none does, or if
+    /// its cgroup is outside the reader's cgroup namespace. The name is as long as the file name of a control group at
+    /// most, and can contain any byte but `/`.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -16,14 +20,33 @@ impl ProcDir {
     }
 }
 
-/// Innermost service or scope in the path of the unified hierarchy (`0::`), or else of systemd's own (`name=systemd`).
+/// Innermost service or scope in the path of the unified hierarchy, or else of systemd's own. On a host whose systemd uses
+/// version 1, any mount of version 2 adds the unified hierarchy, with all processes in its root.
 #[must_use]
 pub fn parse_unit(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
-    let path_in = |hierarchy: &str| text.lines().find_map(|line| line.split_once(hierarchy).map(|(_, path)| path));
-    let path = path_in("0::").or_else(|| path_in("name=systemd:"))?;
+    let path_in = |is_it: fn(&str, &str) -> bool| {
+        let lines = text.lines().filter_map(|line| {
+            // hierarchy-ID:controller-list:path, where the path may contain colons.
+            let mut fields = line.splitn(3, ':');
+            Some((fields.next()?, fields.next()?, fields.next()?))
+        });
+        let path = lines.filter(|(id, controllers, _)| is_it(id, controllers)).map(|(_, _, path)| path).next()?;
+        unit_in(path.strip_suffix(DELETED).unwrap_or(path))
+    };
+    path_in(|id, controllers| id == "0" && controllers.is_empty())
+        .or_else(|| path_in(|_, controllers| controllers.split(',').any(|name| name == "name=systemd")))
+}
+
+fn unit_in(path: &str) -> Option<String> {
     let is_unit = |name: &&str| name.ends_with(".service") || name.ends_with(".scope");
-    path.rsplit('/').find(is_unit).map(str::to_owned)
+    path.rsplit('/').find(is_unit).map(|name| unescaped(name).to_owned())
+}
+
+/// Name of the unit whose cgroup has this name. systemd puts an underscore before names that the kernel reserves, such as
+/// `cpu.service`, and before names with an underscore (`cg_escape`). Other escapes (`\x2d`) are part of the unit's name.
+pub(crate) fn unescaped(cgroup: &str) -> &str {
+    cgroup.strip_prefix('_').unwrap_or(cgroup)
 }
 
 #[cfg(test)]
@@ -38,10 +61,46 @@ mod tests {
         assert_eq!(unit("0::/system.slice/memcached.service\n").as_deref(), Some("memcached.service"));
         let container = "0::/system.slice/docker-1f.scope/init.scope/app\n";
         assert_eq!(unit(container).as_deref(), Some("init.scope"));
-        assert_eq!(unit("4:cpu:/a.service\n1:name=systemd:/b.service\n0::/\n"), None);
-        assert_eq!(unit("4:cpu:/a.service\n1:name=systemd:/b.service\n").as_deref(), Some("b.service"));
+        let pod = "0::/kubepods.slice/kubepods-pod1_2.slice/cri-containerd-ab.scope\n";
+        assert_eq!(unit(pod).as_deref(), Some("cri-containerd-ab.scope"));
         assert_eq!(unit("0::/user.slice\n"), None);
+        assert_eq!(unit("0::/kubepods/burstable/pod1/0af\n"), None);
         assert_eq!(unit(""), None);
+    }
+
+    #[test]
+    fn colons_in_a_path_do_not_change_the_unit() {
+        let unit = |text: &str| parse_unit(text.as_bytes());
+        let hybrid = "4:cpu,cpuacct:/dnsmasq@fd00::1.service\n\
+                      1:name=systemd:/system.slice/dnsmasq@fd00::1.service\n\
+                      0::/system.slice/dnsmasq@fd00::1.service\n";
+        assert_eq!(unit(hybrid).as_deref(), Some("dnsmasq@fd00::1.service"));
+        let misleading = "4:cpu:/a0::/b.service\n3:pids:/name=systemd:/c.service\n0::/d.service\n";
+        assert_eq!(unit(misleading).as_deref(), Some("d.service"));
+        assert_eq!(unit("10::/a.service\n"), None, "the hierarchy is 10");
+        assert_eq!(unit("0:name=systemd:/a.service\n").as_deref(), Some("a.service"));
+        assert_eq!(
+            unit("0::/k.slice:cri-containerd:0af.service\n").as_deref(),
+            Some("k.slice:cri-containerd:0af.service")
+        );
+    }
+
+    #[test]
+    fn an_empty_unified_hierarchy_does_not_hide_the_unit_of_systemd() {
+        let unit = |text: &str| parse_unit(text.as_bytes());
+        assert_eq!(unit("4:cpu:/a.service\n1:name=systemd:/b.service\n0::/\n").as_deref(), Some("b.service"));
+        assert_eq!(unit("4:cpu:/a.service\n1:name=systemd:/b.service\n").as_deref(), Some("b.service"));
+        assert_eq!(unit("4:cpu:/a.service\n"), None);
+    }
+
+    #[test]
+    fn escapes_removed_groups_and_namespaces_are_understood() {
+        let unit = |text: &str| parse_unit(text.as_bytes());
+        assert_eq!(unit("0::/system.slice/a\\x2db.service\n").as_deref(), Some("a\\x2db.service"));
+        assert_eq!(unit("0::/system.slice/_cpu.service\n").as_deref(), Some("cpu.service"));
+        assert_eq!(unit("0::/system.slice/a.service (deleted)\n").as_deref(), Some("a.service"));
+        assert_eq!(unit("0::/../../system.slice/a.service\n").as_deref(), Some("a.service"));
+        assert_eq!(unit("0::/../..\n"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use quell_bench::counters::{Instruments, TrialCounters, Watched};
 use quell_bench::disturbance::{Disturbance, disturbances};
-use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
+use quell_bench::lab::veth::SERVER_DEVICE;
 use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, Pid};
@@ -175,7 +175,6 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
         // The client's CPU time is gone after its exit, so other work on its CPUs cannot be determined.
         client_cpus: CpuList::default(),
         server_devices: vec![SERVER_DEVICE.to_owned()],
-        client_devices: vec![CLIENT_DEVICE.to_owned()],
         irqs: Vec::new(),
     }
 }

@@ -37,7 +37,8 @@ pub(super) fn is_on_packet_path(device: &Device) -> bool {
     let on_queue = |queue: &RxQueue| {
         queue.napi.known().is_none_or(Option::is_some) || queue.rps_cpus.known().is_some_and(|cpus| !cpus.is_empty())
     };
-    let dropped = device.counters.known().is_some_and(|counters| counters.rx_dropped > 0);
+    let dropped = device.counters.known().is_some_and(|counters| counters.rx_dropped > 0)
+        || device.rx_queue_dropped.known().is_some_and(|&full| full > 0);
     has_napi
         || device.rx_queues.known().is_none_or(|queues| queues.iter().any(on_queue))
         || device.has_xdp.known() == Some(&true)
@@ -90,8 +91,10 @@ fn describe(device: &Device, node: &mut Node) {
         node.add(Plain, on.collect::<Vec<_>>().join(", "));
     }
     node.add_if(Set, (device.has_xdp.known() == Some(&true)).then(|| "xdp".to_owned()));
+    let full = device.rx_queue_dropped.known().copied().unwrap_or(0);
+    node.add_if(Notable, (full > 0).then(|| format!("{} received packets lost by full queues", count(full as usize))));
     let dropped = device.counters.known().map_or(0, |counters| counters.rx_dropped);
-    node.add_if(Notable, (dropped > 0).then(|| format!("{} received packets dropped", count(dropped as usize))));
+    node.add_if(Notable, (dropped > 0).then(|| format!("rx_dropped {}", count(dropped as usize))));
     for (why, what) in unknown(device) {
         node.add(Faint, format!("{} unknown: {why}", what.join(", ")));
     }

@@ -52,7 +52,7 @@ fn figures_printed_by_a_command_are_compared() {
 #[test]
 fn a_failing_or_unparsable_command_ends_the_run_before_any_change() {
     let Some(stage) = Stage::enter("bp-wrong") else { return };
-    for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no figures")] {
+    for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no usable figures")] {
         let (code, _, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes", judge]);
         assert_eq!(code, Some(1), "{stderr}");
         assert!(stderr.contains(why), "{stderr}");

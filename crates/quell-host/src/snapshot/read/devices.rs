@@ -8,6 +8,7 @@ use quell_linux::link::{Link, Links};
 use quell_linux::netdev::{self, Netdev, QueueKind, QueueStats};
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::proc::{Interrupts, NetDev, ProcRoot};
+use quell_linux::queue_drops::QueueDrops;
 use quell_linux::sysfs::{NetClass, Sysfs, SysfsError};
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
@@ -69,6 +70,7 @@ struct Handles<'a> {
     ethtool: Reading<Ethtool>,
     netdev: Reading<Netdev>,
     net_dev: Reading<NetDev>,
+    queue_drops: Reading<QueueDrops>,
     interrupts: &'a Reading<Interrupts>,
     proc: ProcRoot,
 }
@@ -79,6 +81,7 @@ impl<'a> Handles<'a> {
             ethtool: space.open(Ethtool::open, Ethtool::open_in).outcome(),
             netdev: space.open(Netdev::open, Netdev::open_in).outcome(),
             net_dev: space.net_dev(),
+            queue_drops: space.open(QueueDrops::open, QueueDrops::open_in).outcome(),
             interrupts,
             proc: ProcRoot::default(),
         }
@@ -116,6 +119,10 @@ impl<'a> Handles<'a> {
                 threaded: sysfs.read(NetClass::threaded),
             },
             counters: self.counters(&link.name),
+            rx_queue_dropped: match &mut self.queue_drops {
+                Reading::Known(drops) => drops.received(index).outcome(),
+                Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
+            },
             rx_queues: Reading::Known(Vec::new()),
             tx_queues: Reading::Known(Vec::new()),
             napis: self.napis(index),

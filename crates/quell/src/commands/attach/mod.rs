@@ -243,7 +243,7 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
 /// later.
 fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
     let Some(request) = &wanted.steer else { return Ok(Groups::default()) };
-    let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
+    let refused = |error| Failure::new(Exit::KernelRefused, error).unchanged();
     let groups = decide(snapshot, &targets.pids(), request).map_err(refused)?;
     if groups.steerings.is_empty() && !follow {
         let text = format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups));
@@ -351,11 +351,7 @@ fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
         AttachError::Target(_) | AttachError::AlreadyAttached { .. } => Exit::Usage,
-        _ => return nothing_was_changed(Failure::refused(error)),
+        _ => return Failure::refused(error).unchanged(),
     };
-    nothing_was_changed(Failure::new(exit, error))
-}
-
-fn nothing_was_changed(failure: Failure) -> Failure {
-    Failure { text: format!("{}; nothing was changed", failure.text), ..failure }
+    Failure::new(exit, error).unchanged()
 }

@@ -56,7 +56,7 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     let journal = journal();
     // Changes left by a killed run must be reverted first. Otherwise they would be recorded as the host's own settings.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
-    let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
+    let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
     refuse_every_process(&targets, "")?;
     let source = LoadSource::of(request.load.clone(), clients);
     let (mut result, why) = under_load(&journal, source, |clients, has_load, stopped| {
@@ -159,7 +159,7 @@ fn connect(
     match connected {
         Ok(Some(clients)) => Ok(clients),
         Ok(None) => Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed")),
-        Err(error) => Err(Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"))),
+        Err(error) => Err(Failure::new(Exit::KernelRefused, error).unchanged()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Location of result files: the state directory, unless the user specifies a file.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,7 +25,8 @@ pub(in crate::commands) fn destination(named: Option<&PathBuf>, command: &str) -
         return Ok(Destination::named(file.clone(), "the result"));
     }
     let dir = directory();
-    std::fs::create_dir_all(&dir).map_err(|error| {
+    // Only this user may write to it, regardless of the umask.
+    DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| {
         let text = format!(
             "cannot create the directory {} for results: {error}; specify a file for the result",
             visible::path(&dir)

@@ -1,6 +1,7 @@
 //! The exposition: OpenMetrics, and the older text format for `promtool check metrics` and node_exporter. At most 15
 //! series a queue.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Error;
 
@@ -12,6 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
+use quell_linux::visible;
 use quell_observer::{ObservedProgram, SkippedPart};
 use quell_sampler::Unsampled;
 
@@ -212,13 +214,18 @@ fn gauge(name: &'static str, help: &'static str, samples: Vec<(Labels, f64)>) ->
     Metric { name, help, unit: None, samples: Samples::Gauge(samples) }
 }
 
-fn devices(totals: &Totals) -> [Metric; 2] {
+fn devices(totals: &Totals) -> [Metric; 3] {
     let metric = |name, help, of: fn(&DeviceTotals) -> Option<u64>| {
         let samples = totals.devices.iter().filter_map(|(key, device)| Some((device_labels(key), of(device)?)));
         Metric { name, help, unit: None, samples: Samples::Counter(samples.collect()) }
     };
     [
-        metric("device_rx_dropped", "Packets that the device dropped on receive", |device| device.rx_dropped),
+        metric("device_rx_dropped", "Packets dropped on receive, with those that no protocol wanted", |device| {
+            device.rx_dropped
+        }),
+        metric("device_rx_queue_dropped", "Packets lost because a receive queue was full", |device| {
+            device.rx_queue_dropped
+        }),
         metric("device_tx_dropped", "Packets that the device dropped on transmit", |device| device.tx_dropped),
     ]
 }
@@ -313,6 +320,9 @@ fn encode_all<N: Copy, M: EncodeMetric>(
     metric: impl Fn(N) -> M,
 ) -> Result<(), Error> {
     for (labels, value) in samples {
+        // Others choose the names of programs, units and devices. Terminals and dashboards show these values.
+        let labels: Vec<(&str, Cow<'_, str>)> =
+            labels.iter().map(|(name, value)| (*name, visible::name(value))).collect();
         metric(*value).encode(family.encode_family(&labels.as_slice())?)?;
     }
     Ok(())
@@ -331,7 +341,7 @@ mod tests {
     fn program() -> ObservedProgram {
         ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
-            name: "evil\"} 1\nquell_x 2".to_owned(),
+            name: "evil\"} 1\nquell_x 2\u{1b}[2J\u{202e}".to_owned(),
             unit: Some("memcached.service".to_owned()),
             napis: vec![NapiId::from_kernel(8_193).unwrap()],
             cpus: Some(0.5),
@@ -416,7 +426,8 @@ mod tests {
     fn names_of_others_cannot_add_samples() {
         for text in [exposition(Some(1)).open_metrics, exposition(Some(1)).text] {
             assert!(text.lines().all(|line| !line.starts_with("quell_x")), "{text}");
-            assert!(text.contains(r#"comm="evil\"} 1\nquell_x 2""#), "{text}");
+            assert!(text.contains(r#"comm="evil\"} 1\\nquell_x 2\\u{1b}[2J\\u{202e}""#), "{text}");
+            assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text}");
         }
     }
 

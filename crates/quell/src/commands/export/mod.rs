@@ -21,6 +21,7 @@ use tempfile::NamedTempFile;
 
 use self::encode::{Exposition, encode};
 use self::journals::JournalReader;
+use self::server::AllowedHosts;
 use self::totals::Totals;
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
@@ -38,6 +39,10 @@ pub(crate) struct ExportArgs {
     /// Address and port to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9955", value_parser = address, conflicts_with = "textfile")]
     listen: SocketAddr,
+    /// Answer requests that name this host, besides the address of --listen, localhost and the host name; for a proxy or a
+    /// DNS name. Comma-separated.
+    #[arg(long, value_name = "HOST", value_delimiter = ',', conflicts_with = "textfile")]
+    allow_host: Vec<String>,
     /// Write `quell.prom` to this directory of node_exporter's textfile collector instead of listening.
     #[arg(long, value_name = "DIR")]
     textfile: Option<PathBuf>,
@@ -82,7 +87,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let textfile = args.textfile.as_deref().map(|directory| Textfile { directory });
     let shared: Shared = Arc::default();
     if args.textfile.is_none() {
-        let address = server::start(args.listen, Arc::clone(&shared))?;
+        let address =
+            server::start(args.listen, AllowedHosts::new(args.listen.ip(), &args.allow_host), Arc::clone(&shared))?;
         output::say(&format!("listening on http://{address}/metrics"));
     }
     // The first update follows soon, so that the first scrape has values.

@@ -4,18 +4,20 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use quell_linux::kernel::host_name;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
@@ -37,26 +39,60 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
 const TOO_EARLY: &[u8] = b"no values yet: the first update follows within a second\n";
+const OTHER_HOST: &[u8] = b"the request names another host: allow it with --allow-host\n";
 const PAGE: &str = "<!doctype html><title>quell export</title><a href=\"/metrics\">metrics</a>\n";
+
+/// Hosts that a request may name. A page of another site can resolve its own name to this address (DNS rebinding) and then
+/// read the responses; its requests name that site.
+#[derive(Debug, Clone)]
+pub(super) struct AllowedHosts {
+    listen: IpAddr,
+    names: Vec<String>,
+}
+
+impl AllowedHosts {
+    /// The address, `localhost`, the name of this host, and `more`.
+    pub(super) fn new(listen: IpAddr, more: &[String]) -> Self {
+        let own = ["localhost".to_owned(), host_name()];
+        Self { listen, names: own.into_iter().chain(more.iter().cloned()).collect() }
+    }
+
+    /// Whether the host of a `Host` header or URI is allowed. Behind a wildcard address it may be any address: only names
+    /// can be rebound.
+    fn allow(&self, host: &str) -> bool {
+        let host = host.trim_end_matches('.');
+        let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let is_ours = literal.parse::<IpAddr>().is_ok_and(|ip| self.listen.is_unspecified() || ip == self.listen);
+        is_ours || self.names.iter().any(|name| name.eq_ignore_ascii_case(host))
+    }
+
+    /// Only HTTP/1.0 lacks the header, which no browser speaks.
+    fn allow_request<B>(&self, request: &Request<B>) -> bool {
+        let named =
+            |value: &HeaderValue| Authority::try_from(value.as_bytes()).is_ok_and(|host| self.allow(host.host()));
+        request.headers().get_all(HOST).iter().all(named) && request.uri().host().is_none_or(|host| self.allow(host))
+    }
+}
 
 /// Listens, and serves in another thread from then on. Returns the address with the port that the kernel chose for 0.
 ///
 /// # Errors
 /// When the address cannot be used.
-pub(super) fn start(address: SocketAddr, shared: Shared) -> Result<SocketAddr, Failure> {
+pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
     let refused = |error: std::io::Error| {
+        let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
         let text = format!("listening on {address}: {error}; select another address with --listen");
-        Failure::new(Exit::KernelRefused, text)
+        Failure::new(if is_denied { Exit::NotSupported } else { Exit::KernelRefused }, text)
     };
     let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(refused)?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
     let bound = listener.local_addr().map_err(refused)?;
-    let serve = move || runtime.block_on(accept(listener, shared));
+    let serve = move || runtime.block_on(accept(listener, Arc::new(hosts), shared));
     thread::Builder::new().name("http".to_owned()).spawn(serve).map_err(refused)?;
     Ok(bound)
 }
 
-async fn accept(listener: TcpListener, shared: Shared) {
+async fn accept(listener: TcpListener, hosts: Arc<AllowedHosts>, shared: Shared) {
     let mut served: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -66,9 +102,9 @@ async fn accept(listener: TcpListener, shared: Shared) {
                 if served.len() == CONNECTIONS_MAX {
                     served.pop_front().inspect(JoinHandle::abort);
                 }
-                let shared = Arc::clone(&shared);
+                let (hosts, shared) = (Arc::clone(&hosts), Arc::clone(&shared));
                 served.push_back(tokio::spawn(async move {
-                    let _ = timeout(CONNECTION_TIMEOUT, serve(connection, shared)).await;
+                    let _ = timeout(CONNECTION_TIMEOUT, serve(connection, &hosts, shared)).await;
                 }));
             }
             // Too many open files, for example: the oldest connection gives one back.
@@ -80,9 +116,9 @@ async fn accept(listener: TcpListener, shared: Shared) {
     }
 }
 
-async fn serve(connection: TcpStream, shared: Shared) {
+async fn serve(connection: TcpStream, hosts: &AllowedHosts, shared: Shared) {
     let respond = service_fn(|request| {
-        let response = respond(&request, &shared);
+        let response = respond(&request, hosts, &shared);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();
@@ -91,7 +127,10 @@ async fn serve(connection: TcpStream, shared: Shared) {
     let _ = http.serve_connection(TokioIo::new(connection), respond).await;
 }
 
-fn respond<B>(request: &Request<B>, shared: &Shared) -> Response<Full<Bytes>> {
+fn respond<B>(request: &Request<B>, hosts: &AllowedHosts, shared: &Shared) -> Response<Full<Bytes>> {
+    if !hosts.allow_request(request) {
+        return plain(StatusCode::MISDIRECTED_REQUEST, TEXT, Bytes::from_static(OTHER_HOST));
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, TEXT, Bytes::from_static(b"only GET and HEAD\n"));
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -132,16 +171,45 @@ mod tests {
     use super::super::Served;
     use super::*;
 
+    fn hosts() -> AllowedHosts {
+        AllowedHosts::new("127.0.0.1".parse().unwrap(), &["metrics.example".to_owned()])
+    }
+
+    #[test]
+    fn a_request_that_names_another_host_is_refused() {
+        let allows = |listen: &str, host: &str| {
+            let hosts = AllowedHosts::new(listen.parse().unwrap(), &["metrics.example".to_owned()]);
+            hosts.allow_request(&Request::builder().uri("/metrics").header(HOST, host).body(()).unwrap())
+        };
+        let own = [host_name(), format!("{}:9955", host_name())];
+        let named =
+            ["localhost", "LocalHost.:9955", "metrics.example", "Metrics.Example:80", "127.0.0.1", "127.0.0.1:9955"];
+        assert!(named.into_iter().chain(own.iter().map(String::as_str)).all(|host| allows("127.0.0.1", host)));
+        for other in
+            ["evil.example", "evil.example:9955", "localhost.evil.example", "192.0.2.7", "[::1]", "", "a@b", "a b"]
+        {
+            assert!(!allows("127.0.0.1", other), "{other:?}");
+        }
+        assert!(allows("::1", "[::1]:9955") && !allows("::1", "[::2]:9955"));
+        assert!(allows("0.0.0.0", "192.0.2.7:9955") && allows("::", "[2001:db8::1]"));
+        assert!(!allows("0.0.0.0", "evil.example"));
+        let absolute =
+            Request::builder().uri("http://evil.example/metrics").header(HOST, "localhost").body(()).unwrap();
+        assert!(!hosts().allow_request(&absolute));
+        let refused = respond(&absolute, &hosts(), &Shared::default());
+        assert_eq!(refused.status(), StatusCode::MISDIRECTED_REQUEST);
+    }
+
     fn scrape(shared: &Shared) -> (StatusCode, Option<HeaderValue>) {
         let request = Request::builder().uri("/metrics").header(ACCEPT, OPEN_METRICS).body(()).unwrap();
-        let response = respond(&request, shared);
+        let response = respond(&request, &hosts(), shared);
         (response.status(), response.headers().get(CONTENT_TYPE).cloned())
     }
 
     /// Address of a server of an exposition with this text.
     fn serving(text: Bytes) -> (SocketAddr, Shared) {
         let shared = Arc::new(RwLock::new(Some(Served { open_metrics: text.clone(), text })));
-        (start("127.0.0.1:0".parse().unwrap(), Arc::clone(&shared)).unwrap(), shared)
+        (start("127.0.0.1:0".parse().unwrap(), hosts(), Arc::clone(&shared)).unwrap(), shared)
     }
 
     fn requesting(address: SocketAddr, path: &str) -> TcpStream {

@@ -34,6 +34,8 @@ pub(super) struct DeviceKey {
 pub(super) struct DeviceTotals {
     /// Packets dropped on receive.
     pub(super) rx_dropped: Option<u64>,
+    /// Packets that a full receive queue lost.
+    pub(super) rx_queue_dropped: Option<u64>,
     /// Packets dropped on transmit.
     pub(super) tx_dropped: Option<u64>,
 }
@@ -117,6 +119,7 @@ impl Totals {
         for (key, device) in keys.into_iter().zip(devices) {
             let totals = self.devices.entry(key).or_default();
             add(&mut totals.rx_dropped, device.rx_dropped);
+            add(&mut totals.rx_queue_dropped, device.rx_queue_dropped);
             add(&mut totals.tx_dropped, device.tx_dropped);
         }
     }
@@ -208,6 +211,7 @@ pub(super) mod tests {
             namespace: 7,
             name: "eth0".to_owned(),
             rx_dropped: packets.map(|packets| packets / 5),
+            rx_queue_dropped: None,
             tx_dropped: None,
         };
         IntervalReport {
@@ -282,7 +286,7 @@ pub(super) mod tests {
         totals.add(&report(8_193, None));
         totals.add(&report(8_193, Some(5)));
         let key = DeviceKey { namespace: None, device: "eth0".to_owned() };
-        assert_eq!(totals.devices[&key], DeviceTotals { rx_dropped: Some(3), tx_dropped: None });
+        assert_eq!(totals.devices[&key], DeviceTotals { rx_dropped: Some(3), ..DeviceTotals::default() });
     }
 
     #[test]

@@ -23,10 +23,6 @@ pub(crate) struct UpArgs {
     queues: u32,
 }
 
-fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::KernelRefused, error)
-}
-
 /// Whether the journal belongs to the persistent lab.
 pub(in crate::commands) fn is_persistent_lab(kept: &Persistent) -> bool {
     kept.history.begin.purpose == PURPOSE
@@ -41,17 +37,17 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     if list(&journal).map_err(Failure::refused)?.iter().any(is_persistent_lab) {
         return Err(Failure::usage("the lab is already up: remove it with `quell lab down`"));
     }
-    let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).map_err(refused)?.iter().collect();
+    let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).map_err(Failure::refused)?.iter().collect();
     let plan = VethPlan {
         queues: args.queues,
         // Queues may share CPUs: nothing is measured here.
-        cpus: CpuLayout::plan(&cpus, args.queues as usize, 1, true).map_err(refused)?,
+        cpus: CpuLayout::plan(&cpus, args.queues as usize, 1, true).map_err(Failure::refused)?,
         interrupt_stand_in: false,
         client_napi: NapiSettings::default(),
     };
-    let lab = VethLab::raise(&journal, NAME.to_owned(), plan).map_err(refused)?;
+    let lab = VethLab::raise(&journal, NAME.to_owned(), plan).map_err(Failure::refused)?;
     let (server, client) = (lab.server.address, lab.client.address);
-    lab.keep().map_err(refused)?;
+    lab.keep().map_err(Failure::refused)?;
     output::data(&format!(
         "{NAME}-server  {SERVER_DEVICE} {server}, {} queues\n{NAME}-client  {client}\n\
          run a server in it:  ip netns exec {NAME}-server COMMAND\n",
@@ -75,5 +71,6 @@ pub(super) fn down() -> Result<(), Failure> {
     if failed.is_empty() {
         return output::data("lab removed\n");
     }
-    Err(refused(format!("the lab could not be removed completely; its journal is kept:{}", failed.concat())))
+    let text = format!("the lab could not be removed completely; its journal is kept:{}", failed.concat());
+    Err(Failure::new(Exit::KernelRefused, text))
 }

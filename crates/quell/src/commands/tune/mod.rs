@@ -97,7 +97,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let began_unix_s = results::unix_time().as_secs();
     let found = match args.programs() {
         Some(targets) => {
-            let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
+            let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
             if args.advise {
                 let seen = seen::see(&targets)?;
                 return on_model::advise(args, Some(&seen));

@@ -78,6 +78,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(&journal, &args.command, load.as_deref())?;
+    judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(&mut runner, judges, &stopped);
     let progress = Progress::new();
     let mut watch = |event: TuneEvent<'_>| {

@@ -102,7 +102,10 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         }
         let traffic = match clients {
             Some(clients) => Traffic::Clients(Box::new(clients)),
-            None => Traffic::Live(judges.clone()),
+            None => {
+                judges.end_after(plan.budget_ms, plan.slice_ms);
+                Traffic::Live(judges.clone())
+            }
         };
         let (result, left_alone) = search(plan, &preview, &modes, of_search, traffic, &journal, stopped)?;
         Ok(Searched { subject, result, not_a_measurement: None, left_alone })
@@ -139,7 +142,7 @@ fn search(
 }
 
 fn nothing_was_changed(error: impl Display) -> Failure {
-    Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"))
+    Failure::new(Exit::KernelRefused, error).unchanged()
 }
 
 /// Completes the plan: which mode the programs have now, and which kinds of mode are not possible for them. Returns a

@@ -76,7 +76,11 @@ fn losses(report: &IntervalReport) -> Option<String> {
         Some(format!(" {name} {}/s", rate(count as f64 / seconds)))
     };
     let drops = |device: &ObservedDevice| {
-        let directions = [direction("rx", device.rx_dropped), direction("tx", device.tx_dropped)];
+        let directions = [
+            direction("rx queue", device.rx_queue_dropped),
+            direction("rx", device.rx_dropped),
+            direction("tx", device.tx_dropped),
+        ];
         let shown: String = directions.into_iter().flatten().collect();
         (!shown.is_empty()).then(|| on_one_line(&device.name) + &shown)
     };
@@ -258,7 +262,13 @@ mod tests {
             unsampled: None,
             sample,
         };
-        let device = ObservedDevice { namespace: 1, name: queue.device.clone(), rx_dropped: Some(0), tx_dropped: None };
+        let device = ObservedDevice {
+            namespace: 1,
+            name: queue.device.clone(),
+            rx_dropped: Some(0),
+            rx_queue_dropped: None,
+            tx_dropped: None,
+        };
         let program = ObservedProgram {
             pid: Pid::from_kernel(42).unwrap(),
             name: "me\nmcached".to_owned(),
@@ -330,9 +340,10 @@ mod tests {
         let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
         let mut report = report(Some(QueueSample { wait, ..QueueSample::default() }), None);
         report.devices[0].rx_dropped = Some(24);
+        report.devices[0].rx_queue_dropped = Some(60);
         let shown = text(&report);
         let line = shown.lines().find(|line| line.starts_with("stalled: eth0")).unwrap_or_else(|| panic!("{shown}"));
-        assert!(line.contains(" NAPI 8193; dropped: eth0") && line.ends_with(" rx 12/s"), "{line}");
+        assert!(line.contains(" NAPI 8193; dropped: eth0") && line.ends_with(" rx queue 30/s rx 12/s"), "{line}");
     }
 
     #[test]

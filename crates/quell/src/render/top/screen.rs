@@ -472,8 +472,9 @@ fn stalls_and_drops(state: &TopState, queue: &ObservedQueue) -> String {
         Some(false) => "no",
         None => ABSENT,
     };
-    let (rx, tx) = (per_s(|device| device.rx_dropped), per_s(|device| device.tx_dropped));
-    format!("  stalled (50 ms) {stalled}   packets that the device dropped: rx {rx}, tx {tx}")
+    let (full, rx, tx) =
+        (per_s(|device| device.rx_queue_dropped), per_s(|device| device.rx_dropped), per_s(|device| device.tx_dropped));
+    format!("  stalled (50 ms) {stalled}   dropped by the device: rx queue {full}, rx {rx}, tx {tx}")
 }
 
 /// CPU time of the polls of a queue per packet, in µs. Absent if programs poll too, whose CPU time has other work.
@@ -535,6 +536,7 @@ mod tests {
                 namespace: 1,
                 name: "eth0\u{1b}[2J".to_owned(),
                 rx_dropped: Some(12),
+                rx_queue_dropped: Some(4),
                 tx_dropped: None,
             }],
             programs: vec![program],
@@ -639,7 +641,7 @@ mod tests {
             "program                     3.0K/s   75%",
             "masked 100%",
             "99th of the wait",
-            "stalled (50 ms) no   packets that the device dropped: rx 12/s, tx –",
+            "stalled (50 ms) no   dropped by the device: rx queue 4/s, rx 12/s, tx –",
         ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
