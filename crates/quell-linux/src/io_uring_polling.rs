@@ -153,9 +153,10 @@ pub enum RingRequests {
     NoSocket,
     /// A request that only sockets accept.
     Socket,
-    /// A request that may concern a socket or another file. Or no list: the ring was in use during the read, or the
-    /// kernel lists none.
-    Unknown,
+    /// A request that may concern a socket or another file.
+    Unclear,
+    /// The kernel lists no requests: the ring was in use during the read, or the kernel is too old.
+    NotListed,
 }
 
 impl RingRequests {
@@ -166,14 +167,14 @@ impl RingRequests {
         let text = String::from_utf8_lossy(bytes);
         let is_complete = text.lines().any(|line| line.starts_with("CqOverflowList:"));
         if !is_complete {
-            return Self::Unknown;
+            return Self::NotListed;
         }
         let waiting = text.lines().filter_map(|line| line.trim_start().strip_prefix("op="));
         let waiting = waiting.map(|rest| of_opcode(rest.split(',').next().and_then(|number| number.parse().ok())));
         let submitted = text.lines().filter_map(|line| line.split_once("opcode:"));
         let submitted = submitted.map(|(_, rest)| of_name(rest.split(',').next().unwrap_or_default()));
         let seen: Vec<Self> = waiting.chain(submitted).collect();
-        [Self::Socket, Self::Unknown].into_iter().find(|kind| seen.contains(kind)).unwrap_or(Self::NoSocket)
+        [Self::Socket, Self::Unclear].into_iter().find(|kind| seen.contains(kind)).unwrap_or(Self::NoSocket)
     }
 }
 
@@ -184,7 +185,7 @@ fn of_opcode(number: Option<u32>) -> RingRequests {
         Some(9 | 10 | 13 | 16 | 26 | 27 | 34 | 47 | 48 | 58) => RingRequests::Socket,
         // NOP, FSYNC, TIMEOUT, OPENAT, CLOSE, EPOLL_CTL and others that wait for no socket.
         Some(0 | 3 | 8 | 11 | 12 | 14 | 15 | 17..=21 | 24 | 25 | 28 | 29 | 35..=45 | 50..=55) => RingRequests::NoSocket,
-        _ => RingRequests::Unknown,
+        _ => RingRequests::Unclear,
     }
 }
 
@@ -194,7 +195,7 @@ fn of_name(name: &str) -> RingRequests {
         | "RECV_ZC" | "BIND" | "LISTEN" => RingRequests::Socket,
         // On a socket, these have the effect of RECV and SEND.
         "POLL_ADD" | "READ" | "READV" | "READ_FIXED" | "READ_MULTISHOT" | "WRITE" | "WRITEV" | "WRITE_FIXED"
-        | "SPLICE" | "URING_CMD" | "EPOLL_WAIT" => RingRequests::Unknown,
+        | "SPLICE" | "URING_CMD" | "EPOLL_WAIT" => RingRequests::Unclear,
         _ => RingRequests::NoSocket,
     }
 }
@@ -288,10 +289,10 @@ mod tests {
         assert_eq!(requests("", ""), RingRequests::NoSocket);
         assert_eq!([submitted("EPOLL_CTL"), waiting(29)], [RingRequests::NoSocket; 2]);
         assert_eq!([submitted("ACCEPT"), waiting(13), waiting(27)], [RingRequests::Socket; 3]);
-        assert_eq!([submitted("READ"), waiting(6), waiting(22)], [RingRequests::Unknown; 3]);
+        assert_eq!([submitted("READ"), waiting(6), waiting(22)], [RingRequests::Unclear; 3]);
         assert_eq!(requests("", "  op=22, task_works=0\n  op=27, task_works=0\n"), RingRequests::Socket);
         let busy = b"pos:\t0\nflags:\t02000002\nmnt_id:\t17\nino:\t50437\n";
-        assert_eq!(RingRequests::parse(busy), RingRequests::Unknown);
+        assert_eq!(RingRequests::parse(busy), RingRequests::NotListed);
     }
 
     #[test]

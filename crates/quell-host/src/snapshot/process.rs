@@ -1,5 +1,7 @@
 //! A process as far as it receives packets: its threads, its epolls and their watched files, and its sockets.
 
+use std::collections::BTreeMap;
+
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
 use quell_linux::sched::Scheduling;
@@ -49,6 +51,30 @@ pub struct Thread {
     pub wait_ns: Reading<u64>,
     /// Epoll on which it slept when the snapshot was taken; null if it did something else.
     pub epoll_wait: Reading<Option<EpollWait>>,
+    /// Other call in which it waited for a file when the snapshot was taken; absent if it did something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_wait: Option<FileWait>,
+}
+
+/// A call other than `epoll_wait` in which a thread waits for files. Busy polling of epolls does not affect it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum FileWait {
+    /// `poll` or `ppoll`.
+    Poll,
+    /// `select` or `pselect6`.
+    Select,
+    /// `recvfrom`, `read` or a similar call.
+    Receive {
+        /// File descriptor, which may belong to another file than a socket.
+        fd: i32,
+    },
+    /// `accept` or `accept4`.
+    Accept {
+        /// File descriptor of the listening socket.
+        fd: i32,
+    },
 }
 
 /// A call of `epoll_wait` in which a thread sleeps.
@@ -75,6 +101,17 @@ pub struct Files {
     pub xdp_sockets: Vec<i32>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
+    /// Whether requests for sockets were seen in an io_uring, by descriptor. False: several lists of its requests contain
+    /// none. Absent: unknown.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rings_with_sockets: BTreeMap<i32, bool>,
+}
+
+impl Files {
+    /// Its io_urings that may receive from sockets.
+    pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
+        self.io_urings.iter().copied().filter(|fd| self.rings_with_sockets.get(fd) != Some(&false))
+    }
 }
 
 /// A socket and its descriptor in the process.

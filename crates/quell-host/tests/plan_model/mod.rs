@@ -92,6 +92,7 @@ fn new_thread(queue: u32) -> Thread {
         run_ns: unread(),
         wait_ns: unread(),
         epoll_wait: Reading::Known(None),
+        file_wait: None,
     }
 }
 

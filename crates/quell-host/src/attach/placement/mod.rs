@@ -158,7 +158,7 @@ impl Placement {
     ) -> Result<(), AttachError> {
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
-            attachment.heard(looks_on, |transaction| transaction.steer(steering)).map_err(failed)?;
+            attachment.steer(steering, looks_on).map_err(failed)?;
             self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
@@ -277,7 +277,7 @@ impl Placement {
             if self.filters.has(&steering) {
                 continue;
             }
-            match attachment.heard(looks_on, |transaction| transaction.steer(&steering)) {
+            match attachment.steer(&steering, looks_on) {
                 Ok(()) => {
                     self.refused.remove(&steering.group.key);
                     let is_replacement = self.filters.replace(steering.clone());

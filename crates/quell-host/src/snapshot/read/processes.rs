@@ -1,6 +1,6 @@
 //! Reads the list of processes, their open files, and the threads of relevant processes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
 use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
@@ -37,6 +37,7 @@ pub(super) struct OpenProcess {
     pub(super) fds: Reading<Vec<Fd>>,
     pub(super) epolls: Vec<OpenEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
+    pub(super) rings_with_sockets: BTreeMap<i32, bool>,
     pub(super) threads: Reading<Vec<Thread>>,
 }
 
@@ -98,6 +99,7 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
+        rings_with_sockets: BTreeMap::new(),
         threads: Reading::unknown(UnknownReason::NotAsked, "the process has no sockets"),
     }
 }

@@ -27,6 +27,7 @@ use quell_host::findings::Finding;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::steer::{Steering, mark_steered};
 use quell_host::transaction::ChangeStage;
 use quell_linux::Pid;
 use quell_linux::signal::Interruption;
@@ -98,13 +99,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
+    let wanted = args.placement.wanted();
     let Observation { snapshot, plan, findings } =
-        look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+        look(&targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
         info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "the mode would cause this finding");
     }
-    let wanted = args.placement.wanted();
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_requested() {
@@ -154,7 +155,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
 pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let Observation { plan, findings, .. } =
-        look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+        look(targets, &request, &Wanted::default()).map_err(|error| failure(AttachError::Look(error)))?;
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
@@ -200,8 +201,9 @@ struct Observation {
 
 /// Plans the attachment. If other processes share the queues, or a watched file is ready, takes a second snapshot after
 /// [`LOAD_WATCHED`]. It shows how long those processes can wait, and whether the file stays ready.
-fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeError> {
-    let looked = |snapshot: Snapshot, before: Option<&Snapshot>| {
+fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
+    let looked = |mut snapshot: Snapshot, before: Option<&Snapshot>| {
+        mark_planned_steering(&mut snapshot, targets, wanted);
         let plan = plan(&snapshot, before, &targets.pids(), request);
         let findings = consequences(&snapshot, before, &plan);
         Observation { snapshot, plan, findings }
@@ -218,6 +220,14 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
     let mut second = looked(observe()?, Some(&first.snapshot));
     ready_files::judge(&mut second.findings, &stayed_ready);
     Ok(second)
+}
+
+/// Marks the sockets that the requested filters would steer. [`groups`] reports errors.
+fn mark_planned_steering(snapshot: &mut Snapshot, targets: &Targets, wanted: &Wanted) {
+    let Some(groups) = wanted.steer.as_ref().and_then(|devices| decide(snapshot, &targets.pids(), devices).ok()) else {
+        return;
+    };
+    mark_steered(snapshot, &groups.steerings.iter().flat_map(Steering::queues_of_sockets).collect());
 }
 
 /// Selects the reuseport filters to attach. With `follow`, having none is not an error, because groups can appear
