@@ -129,7 +129,10 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
 /// The program has an io_uring; `sockets` tells whether it has requests for sockets.
 fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));
-    host["processes"][0]["files"]["rings-with-sockets"] = sockets.map_or(json!({}), |sockets| json!({"30": sockets}));
+    if let Some(sockets) = sockets {
+        let list = if sockets { "rings-with-sockets" } else { "rings-without-sockets" };
+        host["processes"][0]["files"][list] = json!([30]);
+    }
     host
 }
 

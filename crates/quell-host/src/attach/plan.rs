@@ -418,7 +418,7 @@ impl AttachPlan {
     /// Reports how the mode treats receivers that wait without an epoll.
     fn limit_other_ways(&mut self, pid: Pid, files: &Files, mode: &DeliveryMode) {
         let suspends = mode.napi().irq_suspend_timeout_ns > 0;
-        let is_known = |fd: &i32| files.rings_with_sockets.contains_key(fd);
+        let is_known = |fd: &i32| files.rings_with_sockets.contains(fd);
         let (known, unknown): (Vec<i32>, Vec<i32>) = files.receiving_rings().partition(is_known);
         let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
         if suspends && xdp_sockets + io_urings > 0 {

@@ -63,8 +63,8 @@ static UDP_ON_SEVERAL: Rule = Rule {
     id: "udp-socket-on-several-queues",
     severity: Severity::Serious,
     title: "an unconnected UDP socket receives from several queues",
-    why: "Its epoll polls only the queue of the first datagram. Datagrams of the other queues keep that queue suspended \
-          without polling it.",
+    why: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
+          Packets then wait for the queue's timer, or for irq-suspend-timeout.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured: 3.7 s instead of 24 ms",
     explanation: "Detected if an epoll watches an unconnected UDP socket that has received from a queue, and several \
                   queues can deliver to it: those of the bound device, of the device with its address, or else of all \

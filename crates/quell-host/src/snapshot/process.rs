@@ -1,7 +1,5 @@
 //! A process as far as it receives packets: its threads, its epolls and their watched files, and its sockets.
 
-use std::collections::BTreeMap;
-
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
 use quell_linux::sched::Scheduling;
@@ -101,16 +99,18 @@ pub struct Files {
     pub xdp_sockets: Vec<i32>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
-    /// Whether requests for sockets were seen in an io_uring, by descriptor. False: several lists of its requests contain
-    /// none. Absent: unknown.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub rings_with_sockets: BTreeMap<i32, bool>,
+    /// Descriptors of io_urings with requests for sockets. It is unknown of rings in neither of the two lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings_with_sockets: Vec<i32>,
+    /// Descriptors of io_urings without requests for sockets, according to several lists of their requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings_without_sockets: Vec<i32>,
 }
 
 impl Files {
     /// Its io_urings that may receive from sockets.
     pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
-        self.io_urings.iter().copied().filter(|fd| self.rings_with_sockets.get(fd) != Some(&false))
+        self.io_urings.iter().copied().filter(|fd| !self.rings_without_sockets.contains(fd))
     }
 }
 

@@ -374,7 +374,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             vec![("/processes/0/files", {
                 let mut files = healthy()["processes"][0]["files"].clone();
                 files["io-urings"] = json!([30]);
-                files["rings-with-sockets"] = json!({"30": false});
+                files["rings-without-sockets"] = json!([30]);
                 files
             })],
         ),

@@ -1,6 +1,6 @@
 //! Reads the list of processes, their open files, and the threads of relevant processes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use quell_linux::Pid;
 use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
@@ -37,7 +37,8 @@ pub(super) struct OpenProcess {
     pub(super) fds: Reading<Vec<Fd>>,
     pub(super) epolls: Vec<OpenEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
-    pub(super) rings_with_sockets: BTreeMap<i32, bool>,
+    pub(super) rings_with_sockets: Vec<i32>,
+    pub(super) rings_without_sockets: Vec<i32>,
     pub(super) threads: Reading<Vec<Thread>>,
 }
 
@@ -99,7 +100,8 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
-        rings_with_sockets: BTreeMap::new(),
+        rings_with_sockets: Vec::new(),
+        rings_without_sockets: Vec::new(),
         threads: Reading::unknown(UnknownReason::NotAsked, "the process has no sockets"),
     }
 }

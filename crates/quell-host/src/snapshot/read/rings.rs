@@ -70,7 +70,11 @@ pub(super) fn look_at(proc: &ProcRoot, processes: &mut [OpenProcess]) {
         }
     }
     for ((number, fd), seen) in rings {
-        processes[number].rings_with_sockets.extend(seen.with_sockets().map(|with| (fd, with)));
+        match seen.with_sockets() {
+            Some(true) => processes[number].rings_with_sockets.push(fd),
+            Some(false) => processes[number].rings_without_sockets.push(fd),
+            None => {}
+        }
     }
 }
 
