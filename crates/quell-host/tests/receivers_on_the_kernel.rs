@@ -9,9 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::placement::decide;
+use quell_host::attach::placement::{Placement, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::Limitation;
-use quell_host::attach::{AttachPlan, AttachRequest, EpollsSetBy, Selection, Targets, observe, plan};
+use quell_host::attach::{AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
+use quell_host::findings::examine;
+use quell_host::journal::Journal;
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{Steering, mark_steered};
 use quell_linux::NapiId;
@@ -19,7 +21,7 @@ use quell_linux::link::Links;
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcessState;
 use quell_linux::process::{Child, Spawn};
-use quell_test_support::lab::TestLab;
+use quell_test_support::lab::{TestLab, go_on, no_keeper};
 use quell_test_support::{Lacks, skip, wait_until};
 
 const SERVER: &str = include_str!("receivers/server.py");
@@ -116,7 +118,23 @@ fn a_steered_udp_group_gets_the_queues_of_all_workers() {
     assert_eq!(steered.len(), 2, "{groups:?}");
     mark_steered(&mut snapshot, &steered);
     assert!(stage.stalls(&snapshot, "suspend20").is_empty());
-    assert_eq!(queues(&stage.plan_of(&snapshot, "suspend20")), stage.lab.napis);
+    let plan = stage.plan_of(&snapshot, "suspend20");
+    assert_eq!(queues(&plan), stage.lab.napis);
+
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let mut attachment = Attachment::begin(&journal, stage.targets(), request, &mut no_keeper).unwrap();
+    attachment.make(&plan, &mut go_on).unwrap();
+    let wanted = Wanted { steer: Some(Vec::new()), pin: false };
+    Placement::new(wanted).steer(&groups, &mut attachment, &mut go_on).unwrap();
+    attachment.settle(&mut go_on).unwrap();
+    assert_eq!(attachment.queues().count(), 2);
+    let mut later = observe().unwrap();
+    mark_attached_filters(&mut later, &journal);
+    let found = examine(&later, None).findings;
+    assert!(found.iter().all(|finding| finding.id != "udp-socket-on-several-queues"), "{found:?}");
+    attachment.end().unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use quell_host::attach::placement::mark_attached_filters;
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::{NapiId, kernel, visible};
@@ -14,6 +15,7 @@ use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::render::doctor as render;
 use crate::render::terminal::Terminal;
 use crate::{file, output};
@@ -96,7 +98,11 @@ fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
 
 fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let scope = args.scope.scope();
-    let look = || snapshot::take(&scope).map(|(snapshot, _)| snapshot).map_err(|error| not_taken(&error));
+    let look = || {
+        let (mut snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
+        mark_attached_filters(&mut snapshot, &journal());
+        Ok(snapshot)
+    };
     let before = look()?;
     if args.seconds == 0 {
         return Ok(Examined { before: None, now: before, polls: BTreeMap::new() });
