@@ -126,12 +126,213 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(fullbusy.partly.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
 }
 
-#[test]
-fn other_receive_interfaces_are_reported() {
-    let mut host = untouched();
+/// The program has an io_uring; `sockets` tells whether it has requests for sockets.
+fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));
-    let partly = plan_of(&host, "suspend20").partly;
-    assert!(partly.iter().any(|partly| matches!(partly, Limitation::OtherWays { io_urings: 1, xdp_sockets: 0, .. })));
+    if let Some(sockets) = sockets {
+        let list = if sockets { "rings-with-sockets" } else { "rings-without-sockets" };
+        host["processes"][0]["files"][list] = json!([30]);
+    }
+    host
+}
+
+#[test]
+fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
+    let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
+    let other_ways = |partly: &Limitation| matches!(partly, Limitation::OtherWays { io_urings: 1, xdp_sockets: 0, .. });
+    let unknown = |partly: &Limitation| matches!(partly, Limitation::UnknownRings { io_urings: 1, .. });
+
+    assert!(plan("suspend20", Some(true)).partly.iter().any(other_ways));
+    assert_eq!(plan("napibusy", Some(true)).rings().count(), 1);
+    assert!(!plan("napibusy", Some(true)).partly.iter().any(other_ways), "napibusy does not suspend");
+    assert!(!plan("defer20", Some(true)).partly.iter().any(other_ways), "defer20 does not suspend");
+
+    assert!(plan("suspend20", None).partly.iter().any(unknown));
+    assert_eq!(plan("napibusy", None).rings().count(), 1);
+    assert!(!plan("defer20", None).partly.iter().any(unknown));
+
+    for mode in ["suspend20", "napibusy", "defer20"] {
+        let of_files = plan(mode, Some(false));
+        assert_eq!(of_files.rings().count(), 0, "{mode}");
+        assert!(!of_files.partly.iter().any(|partly| other_ways(partly) || unknown(partly)), "{mode}: {of_files:?}");
+    }
+}
+
+/// The program has an AF_XDP socket, and the kernel reports these queues with one.
+fn with_xdp_socket(queues: &[usize]) -> Value {
+    let mut host = untouched();
+    for number in 0..5 {
+        set(&mut host, &format!("/sockets/{number}/napi"), json!(null));
+    }
+    set(&mut host, "/processes/0/files/xdp-sockets/-", json!(40));
+    for queue in queues {
+        host["devices"][0]["rx-queues"][queue]["xsk"] = json!(true);
+    }
+    host
+}
+
+#[test]
+fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
+    let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
+    let unknown = |plan: &AttachPlan| plan.partly.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
+    let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
+    let plan = plan_of(&with_xdp_socket(&[]), "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true));
+    let mut shared = with_neighbour(with_xdp_socket(&[1]));
+    set(&mut shared, "/processes/1/files/xdp-sockets/-", json!(9));
+    let plan = plan_of(&shared, "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true), "it may be the queue of the other process");
+    set(&mut shared, "/processes/1/namespace", json!(7));
+    assert_eq!(set_napis(&plan_of(&shared, "defer20")), [8_194], "the other process is in another namespace");
+}
+
+/// An unconnected UDP socket in each epoll with connections, instead of these.
+fn with_udp(napis: [u32; 2]) -> Value {
+    let mut host = untouched();
+    let socket = |inode: u64, napi: u32| {
+        let mut socket = snapshots::udp(inode);
+        socket["napi"] = json!(napi);
+        socket
+    };
+    let sockets = [(101, napis[0]), (102, napis[0]), (103, napis[1]), (104, napis[1])];
+    for (number, (inode, napi)) in sockets.into_iter().enumerate() {
+        set(&mut host, &format!("/sockets/{}", number + 1), socket(inode, napi));
+    }
+    host
+}
+
+fn napis_of(host: &Value, mode: &str) -> Vec<u32> {
+    plan_of(host, mode).queues().map(|step| step.napi.get()).collect()
+}
+
+#[test]
+fn every_queue_that_can_deliver_to_an_unconnected_udp_socket_is_set() {
+    assert_eq!(napis_of(&with_udp([8_193; 2]), "defer20"), [8_193, 8_194]);
+    // After the link was down, the sockets keep an ID that no longer exists.
+    let flapped = with_udp([7_000; 2]);
+    assert_eq!(napis_of(&flapped, "defer20"), [8_193, 8_194]);
+    assert!(!plan_of(&flapped, "defer20").partly.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })));
+    // Before the first datagram nothing is known.
+    let mut silent = with_udp([8_193; 2]);
+    (1..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
+    assert_eq!(napis_of(&silent, "defer20"), [0_u32; 0]);
+    // Connected sockets have the queue of their last datagram.
+    let mut connected = with_udp([8_193; 2]);
+    (1..5).for_each(|number| set(&mut connected, &format!("/sockets/{number}/remote"), json!("192.0.2.9:4000")));
+    assert_eq!(napis_of(&connected, "defer20"), [8_193]);
+}
+
+#[test]
+fn only_devices_that_deliver_to_a_udp_socket_count() {
+    let second = |mut host: Value, received: u64| {
+        let mut device = host["devices"][0].clone();
+        device["ifindex"] = json!(3);
+        device["name"] = json!("eth1");
+        device["counters"]["rx-packets"] = json!(received);
+        device["napis"][0]["id"] = json!(9_001);
+        device["napis"][1]["id"] = json!(9_002);
+        device["rx-queues"][0]["napi"]["to"] = json!(9_001);
+        device["rx-queues"][1]["napi"]["to"] = json!(9_002);
+        set(&mut host, "/devices/-", device);
+        host
+    };
+    let everywhere = |mut host: Value| {
+        (1..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/local"), json!("0.0.0.0:53")));
+        host
+    };
+    let bound = |mut host: Value, ifindex: u32| {
+        (1..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/bound-to"), json!(ifindex)));
+        host
+    };
+    let host = || with_udp([8_193; 2]);
+    assert_eq!(napis_of(&second(host(), 9), "defer20"), [8_193, 8_194], "its address is on the first device");
+    assert_eq!(napis_of(&everywhere(second(host(), 9)), "defer20"), [8_193, 8_194, 9_001, 9_002]);
+    assert_eq!(napis_of(&everywhere(second(host(), 0)), "defer20"), [8_193, 8_194], "nothing arrives on the second");
+    assert_eq!(napis_of(&bound(everywhere(second(host(), 9)), 3), "defer20"), [9_001, 9_002]);
+    assert_eq!(napis_of(&bound(everywhere(second(host(), 0)), 3), "defer20"), [9_001, 9_002]);
+}
+
+#[test]
+fn a_suspending_mode_on_a_udp_socket_with_several_queues_predicts_a_stall() {
+    let stalls = |host: &Value, mode: &str| {
+        let host = snapshot(host);
+        let plan = plan(&host, None, &targets(), &request(mode));
+        let findings = consequences(&host, None, &plan);
+        findings.iter().filter(|finding| finding.predicts_stall()).map(|finding| finding.id).next()
+    };
+    let predicted = Some("udp-socket-on-several-queues");
+    let udp = with_udp([8_193; 2]);
+    assert_eq!(stalls(&udp, "suspend20"), predicted);
+    assert_eq!(stalls(&udp, "fullbusy"), predicted);
+    assert_eq!(stalls(&udp, "napibusy"), None, "the timer of 200 µs polls the other queues");
+    assert_eq!(stalls(&udp, "defer20"), None);
+    let mut steered = udp;
+    (1..5).for_each(|number| steered["sockets"][number]["steered-queues"] = json!(1));
+    assert_eq!(stalls(&steered, "suspend20"), None);
+    assert_eq!(napis_of(&steered, "suspend20"), [8_193, 8_194], "both queues are set");
+    (1..5).for_each(|number| steered["sockets"][number]["steered-queues"] = json!(2));
+    assert_eq!(stalls(&steered, "suspend20"), predicted, "fewer workers than queues");
+}
+
+/// The program watches no socket by epoll and waits in this call.
+fn without_epoll(wait: Value) -> Value {
+    let mut host = untouched();
+    let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
+    for epoll in 0..3 {
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), other.clone());
+    }
+    for thread in 0..3 {
+        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
+    }
+    host["processes"][0]["threads"][1]["file-wait"] = wait;
+    host
+}
+
+#[test]
+fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
+    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
+    let waits = [
+        (json!("poll"), "waits in poll(2): only epoll polls a queue"),
+        (json!("select"), "waits in select(2): only epoll polls a queue"),
+        (json!({"receive": {"fd": fd}}), "waits in recv(2): only epoll polls a queue"),
+        (json!({"receive": {"fd": 9}}), "no epoll watches its sockets: only epoll polls a queue"),
+        (json!(null), "no epoll watches its sockets: only epoll polls a queue"),
+    ];
+    for (wait, why) in waits {
+        let host = without_epoll(wait);
+        for mode in ["suspend20", "napibusy", "fullbusy"] {
+            let plan = plan_of(&host, mode);
+            assert!(plan.steps.is_empty(), "{mode}: {plan:?}");
+            assert!(matches!(&plan.impossible[..], [one] if one.why.contains(why)), "{mode}: {plan:?}");
+        }
+        for mode in ["defer20", "threaded"] {
+            let plan = plan_of(&host, mode);
+            assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{mode}: {plan:?}");
+            assert!(!plan.partly.iter().any(|one| matches!(one, Limitation::NoEpoll { .. })), "{mode}: {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
+    let poll = || without_epoll(json!("poll"));
+    assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());
+    assert!(plan_of(&with_ring(poll(), None), "napibusy").impossible.is_empty());
+    assert!(!plan_of(&with_ring(poll(), Some(false)), "napibusy").impossible.is_empty());
+    // Its connections have not sent anything yet: --follow waits for them.
+    let mut silent = poll();
+    (0..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
+    let waiting = plan_of(&silent, "suspend20");
+    assert!(waiting.impossible.is_empty() && waiting.steps.iter().all(|step| step.is_there()), "{waiting:?}");
+    // Another process of the service has an epoll with sockets.
+    let mut worker = untouched()["processes"][0].clone();
+    worker["pid"] = json!(5_000);
+    let mut service = poll();
+    set(&mut service, "/processes/-", worker);
+    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
+    let plan = plan(&snapshot(&service), None, &both, &request("suspend20"));
+    assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{plan:?}");
 }
 
 #[test]

@@ -146,6 +146,70 @@ impl ProcDir {
     }
 }
 
+/// Requests of an io_uring at one moment, from `/proc/PID/fdinfo/FD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingRequests {
+    /// The kernel lists no request that may concern a socket.
+    NoSocket,
+    /// A request that only sockets accept.
+    Socket,
+    /// A request that may concern a socket or another file.
+    Unclear,
+    /// The kernel lists no requests: the ring was in use during the read, or the kernel is too old.
+    NotListed,
+}
+
+impl RingRequests {
+    /// Parses the `fdinfo` file (`__io_uring_show_fdinfo` in `io_uring/fdinfo.c`). It lists submitted requests by name, and
+    /// requests that wait for a file by the number of their opcode. It does not list requests of the kernel's workers.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let is_complete = text.lines().any(|line| line.starts_with("CqOverflowList:"));
+        if !is_complete {
+            return Self::NotListed;
+        }
+        let waiting = text.lines().filter_map(|line| line.trim_start().strip_prefix("op="));
+        let waiting = waiting.map(|rest| of_opcode(rest.split(',').next().and_then(|number| number.parse().ok())));
+        let submitted = text.lines().filter_map(|line| line.split_once("opcode:"));
+        let submitted = submitted.map(|(_, rest)| of_name(rest.split(',').next().unwrap_or_default()));
+        let seen: Vec<Self> = waiting.chain(submitted).collect();
+        [Self::Socket, Self::Unclear].into_iter().find(|kind| seen.contains(kind)).unwrap_or(Self::NoSocket)
+    }
+}
+
+/// Numbers of `enum io_uring_op` in `include/uapi/linux/io_uring.h`.
+fn of_opcode(number: Option<u32>) -> RingRequests {
+    match number {
+        // SENDMSG, RECVMSG, ACCEPT, CONNECT, SEND, RECV, SHUTDOWN, SEND_ZC, SENDMSG_ZC, RECV_ZC.
+        Some(9 | 10 | 13 | 16 | 26 | 27 | 34 | 47 | 48 | 58) => RingRequests::Socket,
+        // NOP, FSYNC, TIMEOUT, OPENAT, CLOSE, EPOLL_CTL and others that wait for no socket.
+        Some(0 | 3 | 8 | 11 | 12 | 14 | 15 | 17..=21 | 24 | 25 | 28 | 29 | 35..=45 | 50..=55) => RingRequests::NoSocket,
+        _ => RingRequests::Unclear,
+    }
+}
+
+fn of_name(name: &str) -> RingRequests {
+    match name {
+        "SENDMSG" | "RECVMSG" | "ACCEPT" | "CONNECT" | "SEND" | "RECV" | "SHUTDOWN" | "SEND_ZC" | "SENDMSG_ZC"
+        | "RECV_ZC" | "BIND" | "LISTEN" => RingRequests::Socket,
+        // On a socket, these have the effect of RECV and SEND.
+        "POLL_ADD" | "READ" | "READV" | "READ_FIXED" | "READ_MULTISHOT" | "WRITE" | "WRITEV" | "WRITE_FIXED"
+        | "SPLICE" | "URING_CMD" | "EPOLL_WAIT" => RingRequests::Unclear,
+        _ => RingRequests::NoSocket,
+    }
+}
+
+impl ProcDir {
+    /// Reads the requests of an io_uring at a file descriptor of this process.
+    ///
+    /// # Errors
+    /// When the file cannot be read, which needs ptrace access.
+    pub fn ring_requests(&self, fd: i32) -> Result<RingRequests, ProcError> {
+        self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingRequests::parse(bytes)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use quell_test_support::{Lacks, skip};
@@ -206,6 +270,32 @@ mod tests {
         b"pos:\t0\nNAPI:\tenabled\nnapi tracking:\tdynamic\nnapi_busy_poll_dt:\t50000\nnapi_prefer_busy_poll:\ttrue\n";
 
     #[test]
+    fn requests_for_sockets_are_told_from_others_and_a_busy_ring_says_nothing() {
+        let requests = |submitted: &str, waiting: &str| {
+            let text = format!(
+                "pos:\t0\nSQEs:\t1\n{submitted}CQEs:\t0\nPollList:\n{waiting}CqOverflowList:\nNAPI:\tdisabled\n"
+            );
+            RingRequests::parse(text.as_bytes())
+        };
+        let submitted = |name: &str| {
+            requests(
+                &format!(
+                    "    0: opcode:{name}, fd:7, flags:0, off:0, addr:0x0, rw_flags:0x0, buf_index:0 user_data:9\n"
+                ),
+                "",
+            )
+        };
+        let waiting = |opcode: u32| requests("", &format!("  op={opcode}, task_works=0\n"));
+        assert_eq!(requests("", ""), RingRequests::NoSocket);
+        assert_eq!([submitted("EPOLL_CTL"), waiting(29)], [RingRequests::NoSocket; 2]);
+        assert_eq!([submitted("ACCEPT"), waiting(13), waiting(27)], [RingRequests::Socket; 3]);
+        assert_eq!([submitted("READ"), waiting(6), waiting(22)], [RingRequests::Unclear; 3]);
+        assert_eq!(requests("", "  op=22, task_works=0\n  op=27, task_works=0\n"), RingRequests::Socket);
+        let busy = b"pos:\t0\nflags:\t02000002\nmnt_id:\t17\nino:\t50437\n";
+        assert_eq!(RingRequests::parse(busy), RingRequests::NotListed);
+    }
+
+    #[test]
     fn the_polling_of_a_ring_is_parsed() {
         assert_eq!(RingPollingInfo::parse(ON), RingPollingInfo::On(POLLING));
         assert_eq!(RingPollingInfo::parse(b"NAPI:\tdisabled\n"), RingPollingInfo::Off);
@@ -217,6 +307,7 @@ mod tests {
         #[test]
         fn arbitrary_text_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = RingPollingInfo::parse(&bytes);
+            let _ = RingRequests::parse(&bytes);
         }
     }
 }

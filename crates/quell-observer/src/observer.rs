@@ -9,7 +9,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
-use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError};
+use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
@@ -240,8 +240,8 @@ impl Observer {
         let modes = modes(&self.journal);
         let index = self.snapshot.index();
         let napis = |process: &Process| -> Option<BTreeSet<NapiId>> {
-            let on_queue = |inode: u64| index.socket(inode)?.napi.known().copied().flatten();
-            Some(process.files.known()?.sockets.iter().filter_map(|held| on_queue(held.inode)).collect())
+            let sockets = process.files.known()?.sockets.iter().filter_map(|held| index.socket(held.inode));
+            Some(sockets.flat_map(|socket| queues_of(&self.snapshot, &index, socket)).collect())
         };
         let mut users: BTreeMap<NapiId, usize> = BTreeMap::new();
         for napi in self.snapshot.processes.iter().filter_map(napis).flatten() {

@@ -38,7 +38,9 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
         Limitation::ThreadStays { napi } => Some(SkippedPart { napi: Some(*napi), reason: SkipReason::ThreadStays }),
         Limitation::NoEpoll { .. } => part(SkipReason::NoEpoll),
         Limitation::WatchedByEpoll { .. } => part(SkipReason::WatchedByEpoll),
-        Limitation::OtherWays { .. } => part(SkipReason::OtherWays),
+        Limitation::OtherWays { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
+            part(SkipReason::OtherWays)
+        }
         // The preload library limits the waits of launched programs.
         Limitation::WaitsAsWritten { .. } if is_launched(attached) => None,
         Limitation::WaitsAsWritten { .. } => part(SkipReason::WaitsAsWritten),

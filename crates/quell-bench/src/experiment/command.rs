@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
 use quell_host::attach::{Selection, TargetError, Targets, observe};
-use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, take};
+use quell_host::snapshot::{Snapshot, SnapshotScope, SocketState, TakeError, queues_of, take};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 use quell_load::{Generator, LoadError, LoadSpec, OfferedLoad, RunningLoad};
@@ -299,7 +299,8 @@ fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let held = processes.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
     let held: BTreeSet<u64> = held.map(|socket| socket.inode).collect();
     let sockets = snapshot.sockets.iter().filter(|socket| held.contains(&socket.inode));
-    sockets.filter_map(|socket| *socket.napi.known()?).collect()
+    let index = snapshot.index();
+    sockets.flat_map(|socket| queues_of(snapshot, &index, socket)).collect()
 }
 
 impl ExperimentSubject for StartedCommand<'_> {

@@ -64,9 +64,10 @@ pub(super) fn affected_processes(
     let others = query.now.processes.iter().filter(|process| !targets.contains(&process.pid));
     let affected = |process: &crate::snapshot::Process| {
         let sockets = process.files.known()?.sockets.iter().filter_map(|held| query.socket(held.inode));
-        let arrive_by = sockets.filter_map(|socket| *socket.napi.known()?).filter(|napi| waits.contains_key(napi));
-        let by: Vec<NapiId> = arrive_by.collect();
-        let napis: BTreeSet<NapiId> = by.iter().copied().collect();
+        let arrive_by = sockets.map(|socket| query.queues_of(socket));
+        let arrive_by = arrive_by.filter(|napis| napis.iter().any(|napi| waits.contains_key(napi)));
+        let by: Vec<BTreeSet<NapiId>> = arrive_by.collect();
+        let napis: BTreeSet<NapiId> = by.iter().flatten().copied().filter(|napi| waits.contains_key(napi)).collect();
         let longest_wait = napis.iter().filter_map(|napi| waits[napi]).max();
         let (pid, name) = (process.pid, process.name.clone());
         let napis: Vec<NapiId> = napis.into_iter().collect();

@@ -1,7 +1,7 @@
 //! Applies a mode to programs and maintains it. Each attachment has a journal and a keeper process of its own.
 //! [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,7 @@ use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
+use crate::steer::{Steering, mark_steered};
 use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Prefix of the journal's purpose text; the mode follows.
@@ -49,6 +50,8 @@ pub struct Attachment {
     targets: Targets,
     proc: ProcRoot,
     ledger: Ledger,
+    /// Sockets with a filter, and the number of queues that it selects for each.
+    steered: BTreeMap<u64, u32>,
     changes: usize,
 }
 
@@ -147,6 +150,7 @@ impl Attachment {
             targets,
             proc: ProcRoot::default(),
             ledger: Ledger::default(),
+            steered: BTreeMap::new(),
             changes: 0,
         })
     }
@@ -214,7 +218,9 @@ impl Attachment {
         let unknown = self.ledger.new_unknown_queues(&plan);
         if !unknown.is_empty() {
             debug!(napis = ?unknown, "no known device has the NAPI IDs of some sockets; searching all namespaces");
-            plan = super::plan::plan(&observe()?, None, &self.targets.pids(), &self.request);
+            let mut host = observe()?;
+            mark_steered(&mut host, &self.steered);
+            plan = super::plan::plan(&host, None, &self.targets.pids(), &self.request);
             self.ledger.record_unknown_queues(&plan);
         }
         let mut due = Vec::new();
@@ -373,7 +379,16 @@ impl Attachment {
     /// Takes a snapshot of the programs found by the last pass.
     pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
-        take(&SnapshotScope { pids, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
+        let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
+        mark_steered(&mut snapshot, &self.steered);
+        Ok(snapshot)
+    }
+
+    /// Attaches the filter of a reuseport group.
+    pub(super) fn steer(&mut self, steering: &Steering, looks_on: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
+        self.heard(looks_on, |transaction| transaction.steer(steering))?;
+        self.steered.extend(steering.queues_of_sockets());
+        Ok(())
     }
 
     /// Whether connections of the programs are steered.

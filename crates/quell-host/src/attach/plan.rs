@@ -13,7 +13,7 @@ use super::affected_processes::{AffectedProcess, affected_processes};
 use super::pollers::{self, RingStep, SocketId, SocketsStep};
 use super::unassigned_epolls::{self, QuietEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
+use crate::snapshot::{Device, FileWait, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
 /// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -145,14 +145,32 @@ pub enum Limitation {
         /// Process ID.
         pid: Pid,
     },
-    /// The process receives through interfaces that do not suspend interrupts.
+    /// The mode suspends interrupts, and the process receives through interfaces that never do.
     OtherWays {
         /// Process ID.
         pid: Pid,
         /// Number of AF_XDP sockets.
         xdp_sockets: usize,
+        /// Number of io_urings with requests for sockets.
+        io_urings: usize,
+    },
+    /// The kernel does not show whether io_urings of the process receive from sockets.
+    UnknownRings {
+        /// Process ID.
+        pid: Pid,
         /// Number of io_urings.
         io_urings: usize,
+        /// Whether the mode suspends interrupts, which io_uring never does.
+        suspends: bool,
+    },
+    /// The queues of AF_XDP sockets are unknown, so they are not set.
+    UnknownXdpQueues {
+        /// Process ID.
+        pid: Pid,
+        /// Number of AF_XDP sockets.
+        xdp_sockets: usize,
+        /// Reason.
+        why: String,
     },
     /// A socket receives from a NAPI instance that belongs to no visible device.
     UnknownQueue {
@@ -184,7 +202,11 @@ pub fn plan(
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
         plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), why });
     }
-    for id in queues_of(snapshot, &query, targets) {
+    if plan.refuse_without_epoll(&query, targets, request) {
+        plan.steps.clear();
+        return plan;
+    }
+    for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {
             Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
             None => plan.partly.push(Limitation::UnknownQueue { napi: id }),
@@ -197,12 +219,37 @@ pub fn plan(
     plan
 }
 
-/// NAPI instances of the targets' sockets, including sockets that no epoll watches.
-fn queues_of(snapshot: &Snapshot, query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
-    let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
-    let files = processes.filter_map(|process| process.files.known());
-    let sockets = files.flat_map(|files| &files.sockets).filter_map(|held| query.socket(held.inode));
-    sockets.filter(|socket| is_receiver(socket)).filter_map(|socket| *socket.napi.known()?).collect()
+/// NAPI instances of a process's sockets, including sockets that no epoll watches.
+fn queues_of(query: &SnapshotQuery<'_>, files: &Files) -> BTreeSet<NapiId> {
+    let sockets = files.sockets.iter().filter_map(|held| query.socket(held.inode));
+    sockets.filter(|socket| is_receiver(socket)).flat_map(|socket| query.queues_of(socket)).collect()
+}
+
+/// Whether the mode busy polls in `epoll_wait`.
+fn polls_epolls(mode: &DeliveryMode) -> bool {
+    mode.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll)
+}
+
+/// The call in which a thread of the process waits for its sockets, as far as that is visible.
+fn how_it_waits(process: &Process, files: &Files) -> &'static str {
+    let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
+    let waits: Vec<FileWait> = process.threads.known_elements().filter_map(|thread| thread.file_wait).collect();
+    let on_socket = |wait: &FileWait| match *wait {
+        FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
+        FileWait::Poll | FileWait::Select => true,
+    };
+    let mut waits: Vec<&str> = waits
+        .iter()
+        .filter(|wait| on_socket(wait))
+        .map(|wait| match wait {
+            FileWait::Receive { .. } => "it waits in recv(2)",
+            FileWait::Poll => "it waits in poll(2)",
+            FileWait::Select => "it waits in select(2)",
+            FileWait::Accept { .. } => "it waits in accept(2)",
+        })
+        .collect();
+    waits.sort_unstable_by_key(|wait| *wait == "it waits in accept(2)");
+    waits.first().copied().unwrap_or("no epoll watches its sockets")
 }
 
 pub(super) fn is_receiver(socket: &crate::snapshot::SnapshotSocket) -> bool {
@@ -334,10 +381,7 @@ impl AttachPlan {
                 return;
             }
         };
-        if !files.xdp_sockets.is_empty() || !files.io_urings.is_empty() {
-            let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), files.io_urings.len());
-            self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
-        }
+        self.limit_other_ways(pid, files, &request.mode);
         if request.epolls == EpollsSetBy::Attachment {
             self.steps
                 .extend(pollers::steps(query, process, files, &request.mode).into_iter().map(AttachStep::Sockets));
@@ -366,9 +410,81 @@ impl AttachPlan {
         if sockets_poll && watched > 0 {
             self.partly.push(Limitation::WatchedByEpoll { pid, sockets: watched });
         }
-        if with_sockets == 0 && !files.sockets.is_empty() && !sockets_poll {
+        if with_sockets == 0 && !files.sockets.is_empty() && polls_epolls(&request.mode) {
             self.partly.push(Limitation::NoEpoll { pid });
         }
+    }
+
+    /// Reports how the mode treats receivers that wait without an epoll.
+    fn limit_other_ways(&mut self, pid: Pid, files: &Files, mode: &DeliveryMode) {
+        let suspends = mode.napi().irq_suspend_timeout_ns > 0;
+        let is_known = |fd: &i32| files.rings_with_sockets.contains(fd);
+        let (known, unknown): (Vec<i32>, Vec<i32>) = files.receiving_rings().partition(is_known);
+        let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
+        if suspends && xdp_sockets + io_urings > 0 {
+            self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
+        }
+        if !unknown.is_empty() && polls_epolls(mode) {
+            self.partly.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
+        }
+    }
+
+    /// Refuses a mode that polls in `epoll_wait` for programs that receive packets without it. Returns whether it did.
+    fn refuse_without_epoll(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        request: &AttachRequest,
+    ) -> bool {
+        let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
+        let has_epoll = query.epolls.iter().filter(of_targets).any(|epoll| watched_sockets(epoll) > 0);
+        if has_epoll || request.epolls != EpollsSetBy::Attachment || !polls_epolls(&request.mode) {
+            return false;
+        }
+        let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
+        let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
+        // These wait in other ways, which poll or are deferred.
+        if files.iter().any(|(_, files)| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some()) {
+            return false;
+        }
+        let receiving = files.into_iter().filter(|(_, files)| !queues_of(query, files).is_empty());
+        let before = self.impossible.len();
+        self.impossible.extend(receiving.map(|(process, files)| AttachObstacle {
+            what: format!("{} for {} {}", request.mode, process.name, process.pid),
+            why: format!(
+                "{}: only epoll polls a queue; modes without polling (defer200, threaded) work",
+                how_it_waits(process, files)
+            ),
+        }));
+        self.impossible.len() > before
+    }
+
+    /// NAPI instances of the queues that deliver to the targets.
+    fn queues_to_set(
+        &mut self,
+        query: &SnapshotQuery<'_>,
+        targets: &BTreeSet<Pid>,
+        mode: &DeliveryMode,
+    ) -> BTreeSet<NapiId> {
+        let mut queues = BTreeSet::new();
+        for process in query.now.processes.iter().filter(|process| targets.contains(&process.pid)) {
+            let Some(files) = process.files.known() else { continue };
+            queues.extend(queues_of(query, files));
+            let xdp_sockets = files.xdp_sockets.len();
+            if xdp_sockets == 0 {
+                continue;
+            }
+            let namespace = process.namespace.known().copied().ok_or("its network namespace is unknown");
+            match namespace.and_then(|namespace| query.xdp_queues(targets, namespace)) {
+                Ok(owned) => queues.extend(owned),
+                Err(_) if mode.napi() == NapiSettings::default() => {}
+                Err(why) => {
+                    let why = why.to_owned();
+                    self.partly.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
+                }
+            }
+        }
+        queues
     }
 
     fn add_epoll(&mut self, epoll: &EpollContext<'_>, sockets: usize, request: &AttachRequest) {

@@ -1,5 +1,5 @@
 //! Plans busy polling of sockets and io_urings. Socket modes cover all sockets of a program. Every polling mode covers
-//! its AF_XDP sockets and its io_urings. Pure.
+//! its AF_XDP sockets and its io_urings with sockets. Pure.
 
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
@@ -97,7 +97,7 @@ pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: true }, budget: None })
 }
 
-/// The io_urings of one process that get busy polling.
+/// The io_urings of one process that get busy polling: those that may receive from sockets.
 pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Vec<RingStep> {
     let by_epoll = || {
         let epoll = mode.epoll().filter(|epoll| epoll.busy_poll_usecs > 0)?;
@@ -108,14 +108,14 @@ pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Ve
         prefer_busy_poll: values.prefer_busy_poll,
     });
     let Some(new) = by_sockets.or_else(by_epoll) else { return Vec::new() };
-    let step = |&fd: &i32| RingStep {
+    let step = |fd: i32| RingStep {
         pid: process.pid,
         start_time_ticks: process.start_time_ticks,
         process: process.name.clone(),
         fd,
         new,
     };
-    files.io_urings.iter().map(step).collect()
+    files.receiving_rings().map(step).collect()
 }
 
 /// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` in `net/xdp/xsk.c`).

@@ -2,8 +2,8 @@
 
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
-use crate::snapshot::Reading;
 use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{FileWait, Process, Reading, Thread};
 
 pub(super) const RULES: &[&Rule] = &[&SYSTEM_WIDE];
 
@@ -15,7 +15,8 @@ static SYSTEM_WIDE: Rule = Rule {
           receive spin, even in programs that only wait for a file. It also replaces the single non-spinning poll of \
           prefer_busy_poll.",
     source: "fs/eventpoll.c, ep_busy_loop_on; include/net/busy_poll.h; Documentation/admin-guide/sysctl/net.rst",
-    explanation: "Detected if one of the two sysctls is not 0. Fix: set it to 0, and set the parameters of the epolls \
+    explanation: "Detected if one of the two sysctls is not 0. Names the programs with sockets that wait in poll or \
+                  select: only the sysctl makes these poll a queue. Fix: set it to 0, and set the parameters of the epolls \
                   that should poll. tuned's profile network-latency sets both.",
     needs_two: false,
     judges_settings: false,
@@ -30,12 +31,26 @@ fn system_wide(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     ];
     let on = |(name, reading): (&str, &Reading<u32>)| {
         let us = reading.known().filter(|&&us| us > 0)?;
+        let waiting = if name == "net.core.busy_poll" { waiting_in_poll(query) } else { Vec::new() };
+        let names: Vec<String> = waiting.iter().map(|process| format!("{} {}", process.name, process.pid)).collect();
+        let waits = match names.is_empty() {
+            true => String::new(),
+            false => format!("; in poll or select wait: {}", names.join(", ")),
+        };
         Some(Observation {
             severity: Severity::Warning,
-            nodes: vec![Node::Host],
-            seen: format!("{name} is {us} µs"),
+            nodes: std::iter::once(Node::Host).chain(waiting.into_iter().map(Node::from)).collect(),
+            seen: format!("{name} is {us} µs{waits}"),
             fix: vec![Fix::command(&["sysctl", "-w", &format!("{name}=0")])],
         })
     };
     sysctls.into_iter().filter_map(on).collect()
+}
+
+/// Programs with sockets, one of whose threads waits in `poll` or `select`.
+fn waiting_in_poll<'a>(query: &SnapshotQuery<'a>) -> Vec<&'a Process> {
+    let waits = |thread: &Thread| matches!(thread.file_wait, Some(FileWait::Poll | FileWait::Select));
+    let has_sockets = |process: &Process| process.files.known().is_some_and(|files| !files.sockets.is_empty());
+    let waiting = |process: &&Process| has_sockets(process) && process.threads.known_elements().any(waits);
+    query.now.processes.iter().filter(waiting).collect()
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use quell_linux::NapiId;
+
 use super::fix::Fix;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
@@ -32,7 +34,8 @@ static WITHOUT_NAPI: Rule = Rule {
 fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let unreached = query.epolls.iter().filter(|epoll| epoll.polls() && !epoll.without_napi.is_empty());
     let observation = |epoll: &EpollContext<'_>| {
-        let with: usize = epoll.by_napi.values().map(Vec::len).sum();
+        let with: BTreeSet<u64> = epoll.by_napi.values().flatten().map(|socket| socket.inode).collect();
+        let with = with.len();
         let without = epoll.without_napi.len();
         let namespaces: Vec<u64> = epoll.without_napi.iter().map(|socket| socket.namespace).collect();
         let veths = query
@@ -157,9 +160,9 @@ static NO_SUSPENSION_THERE: Rule = Rule {
           without suspending it; IORING_OP_EPOLL_WAIT suspends, but never resumes.",
     source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; io_uring/epoll.c",
     explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has io_urings, AF_XDP \
-                  sockets, or sockets with SO_PREFER_BUSY_POLL. Whether it receives through them is not visible from \
-                  outside. For that reason, this is a note if an epoll of the program prefers busy polling, and \
-                  otherwise a warning.",
+                  sockets, or sockets with SO_PREFER_BUSY_POLL. An io_uring is left out if several lists of its \
+                  requests (fdinfo) contain none for a socket. This is a note if an epoll of the program prefers busy \
+                  polling, and otherwise a warning.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -173,9 +176,7 @@ fn no_suspension_there(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Observation> {
     let files = process.files.known()?;
     let sockets: Vec<_> = files.sockets.iter().filter_map(|held| query.socket(held.inode)).collect();
-    let mut queues: Vec<_> = sockets.iter().filter_map(|socket| *socket.napi.known()?).collect();
-    queues.sort_unstable();
-    queues.dedup();
+    let mut queues: BTreeSet<NapiId> = sockets.iter().flat_map(|socket| query.queues_of(socket)).collect();
     queues.retain(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
     if queues.is_empty() {
         return None;
@@ -185,7 +186,7 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
     };
     let by_socket = sockets.iter().filter(prefer).count();
     let ways = [
-        (files.io_urings.len(), "io_uring"),
+        (files.receiving_rings().count(), "io_uring"),
         (files.xdp_sockets.len(), "AF_XDP socket"),
         (by_socket, "socket with SO_PREFER_BUSY_POLL"),
     ];
@@ -235,7 +236,7 @@ fn long_flush(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let observation = |epoll: &EpollContext<'_>| {
         let sleeps_long = |timeout: i32| !(0..=1).contains(&timeout);
         let (thread, _) = epoll.waiters.iter().find(|(_, wait)| wait.timeout_ms.is_some_and(sleeps_long))?;
-        let long = |&id: &quell_linux::NapiId| {
+        let long = |&id: &NapiId| {
             let (device, napi) = query.napi(id)?;
             let flush = *napi.gro_flush_timeout_ns.known()?;
             (flush >= LONG_FLUSH_NS).then_some((device, napi, flush))

@@ -12,9 +12,10 @@ use super::sorting::one_queue_per_worker;
 use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, Protocol, RxQueue, SnapshotSocket, SocketState};
+use crate::snapshot::{Device, Protocol, RxQueue, SnapshotNapi, SnapshotSocket, SocketState};
 
-pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
+pub(super) const RULES: &[&Rule] =
+    &[&MIXED, &UDP_ON_SEVERAL, &UDP_KEEPS_FIRST, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH, &LEASED];
 
 /// ID of the rule about epolls with sockets on several queues.
 pub(super) const EPOLL_MIXES_NAPIS: &str = "epoll-mixes-napis";
@@ -38,17 +39,17 @@ static MIXED: Rule = Rule {
 };
 
 fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let mixing = query.epolls.iter().filter(|epoll| epoll.by_napi.len() > 1);
-    let observation = |epoll: &EpollContext<'_>| {
-        let suspending = epoll.by_napi.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
+    let mixing = query.epolls.iter().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1);
+    let observation = |(epoll, on): (&EpollContext<'_>, BTreeMap<NapiId, usize>)| {
+        let suspending = on.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
         let severity = match (epoll.polls(), suspending) {
             (true, true) => Severity::Serious,
             (true, false) => Severity::Warning,
             (false, _) => Severity::Note,
         };
         let mut nodes = epoll.nodes();
-        nodes.extend(epoll.by_napi.keys().map(|&id| query.napi_node(id)));
-        let shares = epoll.by_napi.iter().map(|(id, sockets)| format!("{} on {id}", sockets.len()));
+        nodes.extend(on.keys().map(|&id| query.napi_node(id)));
+        let shares = on.iter().map(|(id, sockets)| format!("{sockets} on {id}"));
         Observation {
             severity,
             nodes,
@@ -57,6 +58,105 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
     };
     mixing.map(observation).collect()
+}
+
+static UDP_ON_SEVERAL: Rule = Rule {
+    id: "udp-socket-on-several-queues",
+    severity: Severity::Serious,
+    title: "an unconnected UDP socket receives from several queues",
+    why: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
+          Packets then wait for the queue's timer, or for irq-suspend-timeout.",
+    source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured: 3.7 s instead of 24 ms",
+    explanation: "Detected if an epoll watches an unconnected UDP socket that has received from a queue, and several \
+                  queues can deliver to it: those of the bound device, of the device with its address, or else of all \
+                  devices of its namespace that receive packets. Serious if the epoll busy-polls and the queue of the first \
+                  datagram suspends or has a gro-flush-timeout of at least 1 ms, a warning if it busy-polls, otherwise a note about what \
+                  prevents busy polling. Fix: one socket with SO_REUSEPORT per queue and a filter that selects it by \
+                  queue, or one queue.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: udp_on_several,
+};
+
+fn udp_on_several(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    query.epolls.iter().filter_map(|epoll| of_udp(query, epoll)).collect()
+}
+
+fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
+    let &(socket, queues) = epoll.on_several_queues.iter().find(|(_, queues)| *queues > 1)?;
+    let its = query.queues_of(socket);
+    let is_slow = |napi: &SnapshotNapi| {
+        napi.suspends() || napi.deferral().is_some_and(|(count, flush_ns)| count > 0 && flush_ns >= LONG_DELAY_NS)
+    };
+    let polled = socket.napi.known().copied().flatten().and_then(|id| query.napi(id));
+    let is_slow = polled.is_some_and(|(_, napi)| is_slow(napi));
+    let mut nodes = epoll.nodes();
+    nodes.extend(its.iter().map(|&id| query.napi_node(id)));
+    let local = socket.local.map(|local| format!(" {local}")).unwrap_or_default();
+    let advice = match (socket.steered_queues, socket.reuseport.known()) {
+        (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
+        (None, Some(true)) => {
+            "add --steer, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
+        }
+        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer; or one queue; or deferral",
+    };
+    Some(Observation {
+        severity: match (epoll.polls(), is_slow) {
+            (true, true) => Severity::Serious,
+            (true, false) => Severity::Warning,
+            (false, _) => Severity::Note,
+        },
+        nodes,
+        seen: format!("{queues} queues can deliver to UDP socket{local}"),
+        fix: vec![Fix::advice(advice)],
+    })
+}
+
+static UDP_KEEPS_FIRST: Rule = Rule {
+    id: "udp-socket-keeps-first-queue",
+    severity: Severity::Warning,
+    title: "the epoll of an unconnected UDP socket polls a queue that does not deliver to it",
+    why: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket. The epoll polls that \
+          instance, not the queue of the present datagrams.",
+    source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured after link down and up",
+    explanation: "Detected if an epoll busy-polls and watches an unconnected UDP socket whose NAPI ID belongs to no \
+                  device any more, mostly because the link was down; or if a filter of Quell gives each socket of a \
+                  group its own queue, and several of these sockets have the same NAPI ID. Fix: restart the program, \
+                  so that it opens its sockets again. Until then, its queues have deferral only.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: false,
+    examine: udp_keeps_first,
+};
+
+fn udp_keeps_first(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    query.epolls.iter().filter(|epoll| epoll.polls()).filter_map(|epoll| of_first_queue(query, epoll)).collect()
+}
+
+fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
+    let first =
+        |socket: &SnapshotSocket| socket.napi.known().copied().flatten().filter(|_| socket.records_first_napi());
+    let reason = |inode| {
+        let socket = query.socket(inode)?;
+        let id = first(socket)?;
+        if !query.queues_of(socket).contains(&id) {
+            return Some(format!("a UDP socket keeps NAPI {id}, which no longer delivers to it"));
+        }
+        let is_alike = |other: &&SnapshotSocket| {
+            (other.namespace, other.local, first(other)) == (socket.namespace, socket.local, Some(id))
+        };
+        let alike = query.now.sockets.iter().filter(is_alike).filter(|other| other.steered_queues == Some(1)).count();
+        (socket.steered_queues == Some(1) && alike > 1)
+            .then(|| format!("{alike} steered UDP sockets keep NAPI {id}, which delivers to one of them"))
+    };
+    let seen = epoll.sockets().find_map(reason)?;
+    Some(Observation {
+        severity: Severity::Warning,
+        nodes: epoll.nodes(),
+        seen,
+        fix: vec![Fix::advice("restart the program, so that it opens its sockets again")],
+    })
 }
 
 static SHARED_QUEUE: Rule = Rule {
@@ -77,7 +177,9 @@ static SHARED_QUEUE: Rule = Rule {
 fn shared_queue(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut pollers: BTreeMap<NapiId, Vec<&EpollContext<'_>>> = BTreeMap::new();
     for epoll in query.epolls.iter().filter(|epoll| epoll.polls()) {
-        for &id in epoll.by_napi.keys() {
+        // A steered socket receives from one of these queues; the kernel does not report from which.
+        let on = epoll.by_napi.iter().filter(|(_, sockets)| sockets.iter().any(|one| one.steered_queues.is_none()));
+        for (&id, _) in on {
             pollers.entry(id).or_default().push(epoll);
         }
     }
@@ -249,7 +351,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
 
 fn other_users(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, id: NapiId) -> BTreeSet<Node> {
     let others = query.now.processes.iter().filter(|process| process.pid != epoll.process.pid);
-    let on_queue = |inode: u64| query.socket(inode).is_some_and(|socket| socket.napi.known() == Some(&Some(id)));
+    let on_queue = |inode: u64| query.socket(inode).is_some_and(|socket| query.queues_of(socket).contains(&id));
     others
         .filter(|process| {
             process.files.known().is_some_and(|files| files.sockets.iter().any(|held| on_queue(held.inode)))

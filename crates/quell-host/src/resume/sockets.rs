@@ -1,4 +1,4 @@
-//! Maps the sockets of a process to the NAPI instances of their last packets. Quell's epoll gets the NAPI ID from a
+//! Maps the sockets of a process to the NAPI instances that the kernel records for them. Quell's epoll gets the NAPI ID from a
 //! duplicate of such a socket. This does not change the process or read data, and each duplicate is closed immediately.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use quell_linux::{NapiId, Pid, socket_options};
 /// Candidates per NAPI instance. One is not enough, because a socket may be closed or change its queue at any time.
 pub(super) const CANDIDATES: usize = 3;
 
-/// A socket of another process that received its last packet from a NAPI instance.
+/// A socket of another process for which the kernel records a NAPI instance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOnNapi {
     pub(super) pid: Pid,

@@ -9,6 +9,7 @@
 //! (unique on the host), the number for an IRQ or CPU, the inode for a socket. [`Index`] finds them. An unknown value
 //! is a [`Reading`] with the reason, never zero.
 
+pub(crate) mod arrival;
 mod cpu;
 mod device;
 mod host;
@@ -25,12 +26,13 @@ use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use arrival::queues_of;
 pub use cpu::{Cpu, CpuCounters, CpuidleState, Cpus};
 pub use device::{Device, DeviceDefaults, Lower};
 pub use host::{ConfiguredFile, NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{
-    EpollWait, Files, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind, WatchedTarget,
+    EpollWait, FileWait, Files, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind, WatchedTarget,
 };
 pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};
 pub use read::{Cost, TakeError, take};

@@ -49,6 +49,30 @@ pub struct Thread {
     pub wait_ns: Reading<u64>,
     /// Epoll on which it slept when the snapshot was taken; null if it did something else.
     pub epoll_wait: Reading<Option<EpollWait>>,
+    /// Other call in which it waited for a file when the snapshot was taken; absent if it did something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_wait: Option<FileWait>,
+}
+
+/// A call other than `epoll_wait` in which a thread waits for files. Busy polling of epolls does not affect it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum FileWait {
+    /// `poll` or `ppoll`.
+    Poll,
+    /// `select` or `pselect6`.
+    Select,
+    /// `recvfrom`, `read` or a similar call.
+    Receive {
+        /// File descriptor, which may belong to another file than a socket.
+        fd: i32,
+    },
+    /// `accept` or `accept4`.
+    Accept {
+        /// File descriptor of the listening socket.
+        fd: i32,
+    },
 }
 
 /// A call of `epoll_wait` in which a thread sleeps.
@@ -75,6 +99,19 @@ pub struct Files {
     pub xdp_sockets: Vec<i32>,
     /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
+    /// Descriptors of io_urings with requests for sockets. It is unknown of rings in neither of the two lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings_with_sockets: Vec<i32>,
+    /// Descriptors of io_urings without requests for sockets, according to several lists of their requests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings_without_sockets: Vec<i32>,
+}
+
+impl Files {
+    /// Its io_urings that may receive from sockets.
+    pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
+        self.io_urings.iter().copied().filter(|fd| !self.rings_without_sockets.contains(fd))
+    }
 }
 
 /// A socket and its descriptor in the process.

@@ -12,7 +12,7 @@ use crate::behavior::Behavior;
 
 use super::{
     Cpu, Device, EpollWait, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot, SnapshotEpoll,
-    SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
+    SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget, arrival,
 };
 
 /// One or two snapshots, with their indexes.
@@ -36,8 +36,11 @@ pub(crate) struct EpollContext<'a> {
     pub(crate) epoll: &'a SnapshotEpoll,
     /// Busy-poll parameters; absent if they could not be read.
     pub(crate) params: Option<EpollParams>,
-    /// Its connected and datagram sockets, by NAPI instance.
+    /// Its connected and datagram sockets, by NAPI instance. A socket that can receive from several queues appears under
+    /// each.
     pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a SnapshotSocket>>,
+    /// Sockets that appear under several NAPI instances, with the number of queues that deliver to them.
+    pub(crate) on_several_queues: Vec<(&'a SnapshotSocket, usize)>,
     /// Its connections to other hosts whose packets are known to arrive without a NAPI instance.
     pub(crate) without_napi: Vec<&'a SnapshotSocket>,
     /// Threads that slept on it in either snapshot, with their calls.
@@ -55,6 +58,14 @@ impl EpollContext<'_> {
     /// Whether it is known to suspend interrupts if its queue allows it.
     pub(crate) fn prefers(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll)
+    }
+
+    /// Number of its sockets that receive from a single queue, by NAPI instance.
+    pub(crate) fn on_one_queue(&self) -> BTreeMap<NapiId, usize> {
+        let is_on_one =
+            |socket: &&&SnapshotSocket| self.on_several_queues.iter().all(|(other, _)| other.inode != socket.inode);
+        let counts = self.by_napi.iter().map(|(&id, sockets)| (id, sockets.iter().filter(is_on_one).count()));
+        counts.filter(|&(_, count)| count > 0).collect()
     }
 
     /// Inodes of the watched TCP and UDP sockets, in kernel order; a socket that was added twice appears twice.
@@ -75,7 +86,7 @@ impl<'a> SnapshotQuery<'a> {
         let interval_ns = before.and_then(elapsed).filter(|&elapsed| elapsed > 0);
         let before = before.filter(|_| interval_ns.is_some());
         let (index, index_before) = (now.index(), before.map(Snapshot::index));
-        let epolls = now.processes.iter().flat_map(|process| epolls_of(process, before, &index)).collect();
+        let epolls = now.processes.iter().flat_map(|process| epolls_of(process, now, before, &index)).collect();
         Self { now, before, interval_ns, index, index_before, epolls, polls: None, behavior: None }
     }
 
@@ -128,6 +139,35 @@ impl<'a> SnapshotQuery<'a> {
 
     pub(crate) fn socket(&self, inode: u64) -> Option<&'a SnapshotSocket> {
         self.index.socket(inode)
+    }
+
+    /// NAPI instances that can deliver packets to a socket.
+    pub(crate) fn queues_of(&self, socket: &SnapshotSocket) -> BTreeSet<NapiId> {
+        arrival::queues_of(self.now, &self.index, socket)
+    }
+
+    /// NAPI instances of the queues that the AF_XDP sockets of these processes own, or the reason why they are unknown.
+    /// The kernel reports that a queue has an AF_XDP socket, but not which one.
+    pub(crate) fn xdp_queues(&self, holders: &BTreeSet<Pid>, namespace: u64) -> Result<BTreeSet<NapiId>, &'static str> {
+        let has_xdp = |process: &Process| process.files.known().is_some_and(|files| !files.xdp_sockets.is_empty());
+        let is_another = |process: &Process| {
+            has_xdp(process)
+                && !holders.contains(&process.pid)
+                && process.namespace.known().is_none_or(|inode| *inode == namespace)
+        };
+        if !self.now.scope.pids.is_empty() || !self.now.hidden_processes.is_empty() {
+            return Err("other processes, which may have AF_XDP sockets, were not inspected");
+        }
+        if self.now.processes.iter().any(is_another) {
+            return Err("another process of this network namespace has AF_XDP sockets too");
+        }
+        let devices = self.now.devices.iter().filter(|device| device.namespace == namespace);
+        let queues = devices.flat_map(|device| device.rx_queues.known_elements()).filter(|queue| queue.xsk);
+        let napis: BTreeSet<NapiId> = queues.filter_map(RxQueue::napi_id).collect();
+        match napis.is_empty() {
+            true => Err("the kernel reports no queue with an AF_XDP socket (queue-get, Linux 6.15)"),
+            false => Ok(napis),
+        }
     }
 
     pub(crate) fn cpu(&self, number: u32) -> Option<&'a Cpu> {
@@ -260,7 +300,12 @@ impl<'a> SnapshotQuery<'a> {
 /// Minimum number of packets between two snapshots for a judgement about ratios.
 pub(crate) const PACKETS_TO_JUDGE: u64 = 1_000;
 
-fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Index<'a>) -> Vec<EpollContext<'a>> {
+fn epolls_of<'a>(
+    process: &'a Process,
+    now: &'a Snapshot,
+    before: Option<&'a Snapshot>,
+    index: &Index<'a>,
+) -> Vec<EpollContext<'a>> {
     let Some(files) = process.files.known() else { return Vec::new() };
     let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
     let earlier = earlier.filter(|earlier| earlier.start_time_ticks == process.start_time_ticks);
@@ -270,6 +315,7 @@ fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Ind
             epoll,
             params: epoll.params.known().copied(),
             by_napi: BTreeMap::new(),
+            on_several_queues: Vec::new(),
             without_napi: Vec::new(),
             waiters: waiters_of(process, earlier, epoll.fd),
             others: Vec::new(),
@@ -280,7 +326,7 @@ fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Ind
                 WatchedFile::Other { kind, ready } => its.others.push((target, kind, ready)),
                 WatchedFile::Socket { inode } => {
                     if let Some(socket) = index.socket(*inode).filter(|_| seen.insert(*inode)) {
-                        its.add(socket);
+                        its.add(socket, &arrival::queues_of(now, index, socket));
                     }
                 }
             }
@@ -291,14 +337,19 @@ fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Ind
 }
 
 impl<'a> EpollContext<'a> {
-    fn add(&mut self, socket: &'a SnapshotSocket) {
+    fn add(&mut self, socket: &'a SnapshotSocket, queues: &BTreeSet<NapiId>) {
         if socket.state == SocketState::Listen {
             return;
         }
-        match socket.napi.known() {
-            Some(Some(napi)) => self.by_napi.entry(*napi).or_default().push(socket),
-            Some(None) if is_connection_to_another_host(socket) => self.without_napi.push(socket),
-            _ => {}
+        for &napi in queues {
+            self.by_napi.entry(napi).or_default().push(socket);
+        }
+        if queues.len() > 1 {
+            let delivering = socket.steered_queues.map_or(queues.len(), |steered| queues.len().min(steered as usize));
+            self.on_several_queues.push((socket, delivering));
+        }
+        if socket.napi.known() == Some(&None) && is_connection_to_another_host(socket) {
+            self.without_napi.push(socket);
         }
     }
 }

@@ -34,8 +34,9 @@ pub struct SnapshotSocket {
     /// Number of sent bytes that are not acknowledged yet. For a listening socket: maximum number of waiting
     /// connections.
     pub send_queue: Option<u32>,
-    /// NAPI instance that delivered its last packet (`SO_INCOMING_NAPI_ID`). Null before the first packet, and for
-    /// packets that arrive without a NAPI instance.
+    /// NAPI instance that delivered its last packet (`SO_INCOMING_NAPI_ID`). For an unconnected UDP socket, the instance
+    /// of its first datagram, even if that instance no longer exists. Null before the first packet, and for packets
+    /// that arrive without a NAPI instance.
     pub napi: Reading<Option<NapiId>>,
     /// CPU that processed its last packet (`SO_INCOMING_CPU`).
     pub incoming_cpu: Reading<Option<u32>>,
@@ -46,6 +47,18 @@ pub struct SnapshotSocket {
     /// Whether `SO_REUSEPORT` is set. Sockets with the same address, user and device form a group. The kernel, or a
     /// filter that it does not report, distributes connections within the group.
     pub reuseport: Reading<bool>,
+    /// Maximum number of queues from which Quell's reuseport filter delivers to the socket; absent without such a filter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steered_queues: Option<u32>,
+}
+
+impl SnapshotSocket {
+    /// Whether the kernel records only the NAPI instance of its first datagram (`sk_mark_napi_id_once` in
+    /// `net/ipv4/udp.c`).
+    #[must_use]
+    pub fn records_first_napi(&self) -> bool {
+        self.protocol == Protocol::Udp && self.remote.is_none()
+    }
 }
 
 /// Transport protocol of a socket.

@@ -21,7 +21,7 @@ mod verify;
 
 pub use groups::{Group, GroupKey, Member, SteerWorker, groups};
 pub use pin::{NotPinned, Pin, Pins, WhyNotPinned, pins};
-pub use plan::{CannotSteer, Note, Steering, plan};
+pub use plan::{CannotSteer, Note, Steering, mark_steered, plan};
 pub(crate) use programs::reason;
 pub use programs::{KnownPrograms, PresentFilter, ServersFilter, SteerRequest};
 pub use queues::{LeftOut, SteerQueue, WhyLeftOut};

@@ -8,7 +8,7 @@ use quell_linux::{CpuList, NapiId, Pid};
 
 use super::groups::SteerWorker;
 use super::verify::Baseline;
-use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, Thread, WatchedFile};
+use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
 
 /// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub struct NotPinned {
 pub enum WhyNotPinned {
     /// None of its connections has received through a NAPI instance yet.
     NoConnection,
+    /// It watches unconnected UDP sockets, which report only the NAPI instance of their first datagram.
+    Datagrams,
     /// Its connections use several NAPI instances.
     SeveralNapis(Vec<NapiId>),
     /// The NAPI instance belongs to no device of the snapshot.
@@ -77,7 +79,7 @@ pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
     let mut pins = Pins::default();
     for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
         for (worker, napis) in napis_of_workers(process, &index, baseline) {
-            match pin(process, &worker, &napis, &index) {
+            match napis.and_then(|napis| pin(process, &worker, &napis, &index)) {
                 Ok(pin) if pin.old == pin.new => pins.in_place.push(pin.tid),
                 Ok(pin) => pins.pins.push(pin),
                 Err(why) => pins.not_pinned.push(NotPinned { worker, why }),
@@ -93,7 +95,11 @@ fn napis_of_workers(
     process: &Process,
     index: &Index<'_>,
     baseline: &Baseline,
-) -> BTreeMap<SteerWorker, BTreeSet<NapiId>> {
+) -> BTreeMap<SteerWorker, Result<BTreeSet<NapiId>, WhyNotPinned>> {
+    let is_on_one_of_several = |socket: &SnapshotSocket| {
+        let device = (*socket.napi.known()?).and_then(|napi| index.napi(napi)).map(|(device, _)| device);
+        Some(device.is_none_or(|device| device.napis.known().is_none_or(|napis| napis.len() > 1)))
+    };
     let mut workers = BTreeMap::new();
     for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
         let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
@@ -105,8 +111,12 @@ fn napis_of_workers(
             continue;
         }
         let counted = sockets.filter(|socket| !baseline.contains(socket));
-        let napis = counted.filter_map(|socket| *socket.napi.known()?).collect();
-        workers.insert(SteerWorker::new(process, epoll), napis);
+        let has_napi = counted.filter_map(|socket| Some((socket, (*socket.napi.known()?)?)));
+        let napi = |(socket, napi): (&SnapshotSocket, NapiId)| {
+            let is_unknown = socket.records_first_napi() && is_on_one_of_several(socket) == Some(true);
+            if is_unknown { Err(WhyNotPinned::Datagrams) } else { Ok(napi) }
+        };
+        workers.insert(SteerWorker::new(process, epoll), has_napi.map(napi).collect());
     }
     workers
 }
@@ -176,6 +186,9 @@ impl fmt::Display for WhyNotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoConnection => f.write_str("its queue is unknown, because no connection has arrived on a queue yet"),
+            Self::Datagrams => f.write_str(
+                "its queue is unknown, because an unconnected UDP socket reports only the queue of its first datagram",
+            ),
             Self::SeveralNapis(napis) => {
                 write!(f, "its connections arrive on {} NAPI instances: steer them first", napis.len())
             }

@@ -1,6 +1,6 @@
 //! Decides the filter of a group and the notes to show before attaching it. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
@@ -219,6 +219,13 @@ pub fn plan(
     Ok(Steering { group: group.clone(), filter, places: chosen.places, replaces, notes })
 }
 
+/// Records in a snapshot which sockets have a filter, and how many queues it selects for each.
+pub fn mark_steered(snapshot: &mut Snapshot, steered: &BTreeMap<u64, u32>) {
+    for socket in &mut snapshot.sockets {
+        socket.steered_queues = steered.get(&socket.inode).copied();
+    }
+}
+
 fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note> {
     let mut notes = Vec::new();
     let (workers, queues) = (filter.sockets(), filter.places());
@@ -256,6 +263,11 @@ impl Steering {
     #[must_use]
     pub fn queues_of_a_worker(&self) -> u32 {
         self.filter.places().div_ceil(self.filter.sockets())
+    }
+
+    /// Sockets of the group, each with the number of queues that the filter selects for it.
+    pub fn queues_of_sockets(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.group.members.iter().map(|member| (member.inode, self.queues_of_a_worker()))
     }
 
     /// Names of the devices whose queues the filter distinguishes, each once.

@@ -11,6 +11,7 @@ use quell_linux::{Ifindex, NapiId};
 
 use super::groups::GroupKey;
 use super::surroundings::Surroundings;
+use crate::snapshot::arrival::lies_on;
 use crate::snapshot::{Device, Reading, Snapshot};
 
 /// A receive queue that a filter can distinguish.
@@ -190,12 +191,6 @@ fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<If
         to_look_at.extend(devices.values().filter(|upper| lies_on(upper, ifindex)).map(|upper| upper.ifindex));
     }
     seen
-}
-
-/// Whether an interface is a VLAN, macvlan or similar device on top of another one. The peer of a veth device is not.
-fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
-    upper.kind.as_deref() != Some("veth")
-        && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
 }
 
 /// Assigns consecutive indices to the queues of each delivering device.

@@ -79,7 +79,7 @@ pub enum SteerVerdict {
     Mixed,
     /// No new connection was observed yet.
     NotYet,
-    /// Unknown: a datagram socket reports only the NAPI instance of its last packet.
+    /// Unknown: a datagram socket reports only the NAPI instance of its first datagram.
     CannotTell,
 }
 

@@ -52,6 +52,7 @@ fn new_rx_queue(queue: u32, coalescing: &Reading<Coalescing>) -> RxQueue {
         id: queue,
         napi: Reading::Known(Some(Linked { to: napi_id(queue), provenance: Provenance::Kernel })),
         lease: Reading::Known(None),
+        xsk: false,
         rps_cpus: Reading::Known(CpuList::default()),
         rps_flow_cnt: Reading::Known(0),
         coalescing: coalescing.clone(),
@@ -92,6 +93,7 @@ fn new_thread(queue: u32) -> Thread {
         run_ns: unread(),
         wait_ns: unread(),
         epoll_wait: Reading::Known(None),
+        file_wait: None,
     }
 }
 

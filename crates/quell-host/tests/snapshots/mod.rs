@@ -48,6 +48,26 @@ fn file(owner: &str, conditions: &[&str], settings: &[&str]) -> (&'static str, V
     ("/configured-files", files)
 }
 
+/// An unconnected UDP socket in place of a connection of the first epoll. NAPI 8193 delivered its first datagram.
+pub(crate) fn udp(inode: u64) -> Value {
+    let mut socket = healthy()["sockets"][1].clone();
+    for (key, value) in [("protocol", json!("udp")), ("remote", json!(null)), ("state", json!("close"))] {
+        socket[key] = value;
+    }
+    socket["inode"] = json!(inode);
+    socket["local"] = json!("192.0.2.1:53");
+    socket
+}
+
+/// The same with one queue per socket, by a filter of Quell.
+pub(crate) fn steered_udp(inode: u64, napi: u32) -> Value {
+    let mut socket = udp(inode);
+    socket["reuseport"] = json!(true);
+    socket["steered-queues"] = json!(1);
+    socket["napi"] = json!(napi);
+    socket
+}
+
 /// An edit that causes a finding.
 pub(crate) struct Edit {
     pub(crate) rule: &'static str,
@@ -192,6 +212,27 @@ fn of_sharing_and_placement() -> Vec<Edit> {
     });
     vec![
         edit("epoll-mixes-napis", Serious, vec![("/sockets/1/napi", json!(8_194))]),
+        edit("udp-socket-on-several-queues", Serious, vec![("/sockets/1", udp(101))]),
+        edit(
+            "udp-socket-on-several-queues",
+            Warning,
+            vec![("/sockets/1", udp(101)), ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0))],
+        ),
+        edit(
+            "udp-socket-on-several-queues",
+            Note,
+            vec![("/sockets/1", udp(101)), ("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
+        ),
+        edit(
+            "udp-socket-keeps-first-queue",
+            Warning,
+            vec![("/sockets/1", udp(101)), ("/sockets/1/napi", json!(7_000))],
+        ),
+        edit(
+            "udp-socket-keeps-first-queue",
+            Warning,
+            vec![("/sockets/1", steered_udp(101, 8_193)), ("/sockets/3", steered_udp(103, 8_193))],
+        ),
         edit(
             "napi-shared-by-workers",
             Warning,
@@ -285,7 +326,62 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
     let with = |more: Vec<(&'static str, Value)>| without_mode().chain(more).collect::<Vec<_>>();
     let mut whole_core = spinning_beside_worker();
     whole_core.push(("/processes/0/threads/2/affinity", json!("0-1")));
+    let one_queue = |key: &str| json!([healthy()["devices"][0][key][0].clone()]);
+    let (napis, queues) = (one_queue("napis"), one_queue("rx-queues"));
+    let with_remote = |mut socket: Value| {
+        socket["remote"] = json!("192.0.2.9:40001");
+        socket["state"] = json!("established");
+        socket
+    };
     vec![
+        harmless("udp-socket-on-several-queues", "it is connected", vec![("/sockets/1", with_remote(udp(101)))]),
+        harmless(
+            "udp-socket-on-several-queues",
+            "the device has one queue",
+            vec![("/sockets/1", udp(101)), ("/devices/0/napis", napis), ("/devices/0/rx-queues", queues)],
+        ),
+        harmless(
+            "udp-socket-on-several-queues",
+            "a filter selects one queue",
+            vec![("/sockets/1", steered_udp(101, 8_193)), ("/sockets/3", steered_udp(103, 8_194))],
+        ),
+        harmless(
+            "udp-socket-on-several-queues",
+            "it has received nothing",
+            vec![("/sockets/1", udp(101)), ("/sockets/1/napi", json!(null))],
+        ),
+        harmless("udp-socket-keeps-first-queue", "the queue exists", vec![("/sockets/1", udp(101))]),
+        harmless(
+            "udp-socket-keeps-first-queue",
+            "the kernel records the next packet of a connection",
+            vec![("/sockets/1/napi", json!(7_000))],
+        ),
+        harmless(
+            "udp-socket-keeps-first-queue",
+            "each socket has another queue",
+            vec![("/sockets/1", steered_udp(101, 8_193)), ("/sockets/3", steered_udp(103, 8_194))],
+        ),
+        harmless("epoll-mixes-napis", "a finding of its own is about UDP sockets", vec![("/sockets/1", udp(101))]),
+        harmless(
+            "napi-shared-by-workers",
+            "a filter gives each worker one queue",
+            vec![
+                ("/sockets/1", steered_udp(101, 8_193)),
+                ("/sockets/2", steered_udp(102, 8_193)),
+                ("/sockets/3", steered_udp(103, 8_194)),
+                ("/sockets/4", steered_udp(104, 8_194)),
+            ],
+        ),
+        harmless(
+            "polls-without-suspension",
+            "the io_uring has no requests for sockets",
+            vec![("/processes/0/files", {
+                let mut files = healthy()["processes"][0]["files"].clone();
+                files["io-urings"] = json!([30]);
+                files["rings-without-sockets"] = json!([30]);
+                files
+            })],
+        ),
         harmless(
             "deep-idle-states",
             "no queue has a mode",
@@ -477,6 +573,7 @@ fn of_devices_and_host() -> Vec<Edit> {
             ],
         ),
         edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-read-us", json!(50))]),
+        edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-poll-us", json!(50))]),
         edit("service-undoes-settings", Warning, vec![("/services", json!([{"name": "irqbalance", "pid": 77}]))]),
         edit("service-undoes-settings", Warning, vec![irqbalance(&["--banirq=120"])]),
         edit("service-undoes-settings", CannotTell, vec![irqbalance(&["--policyscript=/etc/policy"])]),

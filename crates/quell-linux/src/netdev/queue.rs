@@ -10,8 +10,9 @@ use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
 use crate::netlink::{Malformed, NetlinkError, RequestTarget, attributes};
 
-// `include/uapi/linux/netdev.h`; leases since Linux 7.1.
+// `include/uapi/linux/netdev.h`; `xsk` since Linux 6.15, leases since Linux 7.1.
 const NETDEV_A_QUEUE_ID: u16 = 1;
+const NETDEV_A_QUEUE_XSK: u16 = 7;
 const NETDEV_A_QUEUE_LEASE: u16 = 8;
 const NETDEV_A_LEASE_IFINDEX: u16 = 1;
 const NETDEV_A_LEASE_QUEUE: u16 = 2;
@@ -48,6 +49,8 @@ pub struct Queue {
     pub napi_id: Option<NapiId>,
     /// Virtual device that leases the queue; `None` if it is not leased. Kernels before 7.1 cannot lease queues.
     pub lease: Option<QueueLease>,
+    /// Whether an AF_XDP socket is reported to own the queue. Kernels before 6.15 never report it.
+    pub xsk: bool,
 }
 
 /// A queue of a virtual device that leases a queue of a physical one (`lease` in
@@ -89,6 +92,7 @@ pub(crate) fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
             Some(lease) => Some(decode_lease(lease)?),
             None => None,
         },
+        xsk: attribute(reply.get_buf(), NETDEV_A_QUEUE_XSK).is_some(),
     })
 }
 
@@ -138,6 +142,19 @@ mod tests {
         let elsewhere = decode_queue(&leased(&lease)).unwrap().lease.unwrap();
         assert_eq!(elsewhere.netns_id, Some(0));
         assert!(decode_queue(&leased(&[])).is_err(), "a lease without a queue");
+    }
+
+    /// The reply of Linux 6.18 for receive queue 1 of a veth device with an AF_XDP socket.
+    #[test]
+    fn a_queue_of_an_af_xdp_socket_is_recognized() {
+        let mut reply = Vec::new();
+        for (kind, value) in [(1, 1_u32), (3, 0), (2, 3)] {
+            push(&mut reply, kind, &value.to_ne_bytes());
+        }
+        let without = decode_queue(&[&[0; 4], &reply[..]].concat()).unwrap();
+        push(&mut reply, NETDEV_A_QUEUE_XSK | NLA_F_NESTED, &[]);
+        let with = decode_queue(&[&[0; 4], &reply[..]].concat()).unwrap();
+        assert_eq!((without.xsk, with.xsk), (false, true));
     }
 
     proptest! {

@@ -53,7 +53,7 @@ pub use schedstat::Schedstat;
 pub use softirqs::Softirqs;
 pub use softnet_stat::{SoftnetCpu, SoftnetStat};
 pub use stat::{CpuTimes, Stat, Ticks};
-pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
+pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall, SocketWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 pub use unit::parse_unit;

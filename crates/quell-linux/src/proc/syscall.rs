@@ -43,6 +43,19 @@ pub enum EpollTimeout {
     InMemory,
 }
 
+/// A call other than `epoll_wait` in which a thread waits for a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketWaitCall {
+    /// `poll` or `ppoll`. The files are in the thread's memory, which Quell does not read.
+    Poll,
+    /// `select` or `pselect6`.
+    Select,
+    /// `read`, `recvfrom` or a similar call on this file descriptor, which may be another file than a socket.
+    Receive(i32),
+    /// `accept` or `accept4` on this file descriptor.
+    Accept(i32),
+}
+
 impl CurrentSyscall {
     /// Parses the file.
     ///
@@ -79,6 +92,26 @@ impl CurrentSyscall {
         let timeout = if number == libc::SYS_epoll_pwait2 { by_pointer(timeout) } else { by_value(timeout) };
         // An `int` argument uses the lower 32 bits of its register. The upper bits are undefined.
         Some(EpollWaitCall { epoll_fd: epoll as i32, max_events: max_events as i32, timeout })
+    }
+
+    /// The call in which the thread waits for a socket without an epoll; `None` if it does something else.
+    #[must_use]
+    pub fn socket_wait(self) -> Option<SocketWaitCall> {
+        let Self::Blocked { number, arguments: [first, ..] } = self else { return None };
+        let number = libc::c_long::try_from(number).ok()?;
+        match number {
+            libc::SYS_ppoll => Some(SocketWaitCall::Poll),
+            libc::SYS_pselect6 => Some(SocketWaitCall::Select),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => Some(SocketWaitCall::Poll),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => Some(SocketWaitCall::Select),
+            libc::SYS_recvfrom | libc::SYS_recvmsg | libc::SYS_recvmmsg | libc::SYS_read | libc::SYS_readv => {
+                Some(SocketWaitCall::Receive(first as i32))
+            }
+            libc::SYS_accept | libc::SYS_accept4 => Some(SocketWaitCall::Accept(first as i32)),
+            _ => None,
+        }
     }
 }
 
@@ -136,6 +169,22 @@ mod tests {
         for text in ["running\n", "-1 0x7ffd 0x7f57\n", "0 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f57\n"] {
             assert_eq!(CurrentSyscall::parse(text.as_bytes()).unwrap().epoll_wait(), None, "{text}");
         }
+    }
+
+    #[test]
+    fn waits_for_sockets_without_an_epoll_are_told_apart() {
+        let wait = |number: libc::c_long| {
+            let line = format!("{number} 0x5 0x7f5 0x20 0x0 0x0 0x8 0x7ffd 0x7f57\n");
+            CurrentSyscall::parse(line.as_bytes()).unwrap().socket_wait()
+        };
+        assert_eq!(wait(libc::SYS_ppoll), Some(SocketWaitCall::Poll));
+        assert_eq!(wait(libc::SYS_pselect6), Some(SocketWaitCall::Select));
+        assert_eq!(wait(libc::SYS_recvfrom), Some(SocketWaitCall::Receive(5)));
+        assert_eq!(wait(libc::SYS_accept4), Some(SocketWaitCall::Accept(5)));
+        for number in [libc::SYS_epoll_pwait, libc::SYS_futex, libc::SYS_nanosleep] {
+            assert_eq!(wait(number), None);
+        }
+        assert_eq!(CurrentSyscall::Running.socket_wait(), None);
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::adapt;
+use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
@@ -104,7 +105,11 @@ fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
 
 fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let scope = args.scope.scope();
-    let look = || snapshot::take(&scope).map(|(snapshot, _)| snapshot).map_err(|error| not_taken(&error));
+    let look = || {
+        let (mut snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
+        mark_attached_filters(&mut snapshot, &journal());
+        Ok(snapshot)
+    };
     let before = look()?;
     if args.seconds == 0 {
         return Ok(Examined { before: None, now: before, polls: BTreeMap::new(), behavior: None });

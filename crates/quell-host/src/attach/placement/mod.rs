@@ -15,13 +15,14 @@ use tracing::{debug, info, warn};
 
 use self::bound::{Bound, may_change};
 use self::filters::Filters;
-use super::attachment::{AttachObserver, Attachment};
+use super::attachment::{AttachObserver, Attachment, attachments};
 use super::error::AttachError;
+use crate::journal::{Journal, RecordedChange, ReuseportFilter};
 use crate::settings::SettingsError;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, queues_of};
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
-    connections, groups, look, pins, plan,
+    connections, groups, look, mark_steered, pins, plan,
 };
 use crate::transaction::{ChangeError, ChangeStage};
 
@@ -138,6 +139,22 @@ pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, request: &SteerReque
     Ok(decided)
 }
 
+/// Records in a snapshot which sockets have a filter of an attachment. A filter distributes the queues evenly over the
+/// sockets of its group.
+pub fn mark_attached_filters(snapshot: &mut Snapshot, journal: &Journal) {
+    let Ok(attached) = attachments(journal) else { return };
+    let mut steered = BTreeMap::new();
+    let index = snapshot.index();
+    for (_, entry) in attached.iter().flat_map(|attached| attached.history.pending()) {
+        let RecordedChange::ReuseportFilter(ReuseportFilter { sockets, .. }) = &entry.change else { continue };
+        for socket in sockets.iter().filter_map(|inode| index.socket(*inode)) {
+            let queues = queues_of(snapshot, &index, socket).len().div_ceil(sockets.len()).max(1);
+            steered.extend(u32::try_from(queues).ok().map(|queues| (socket.inode, queues)));
+        }
+    }
+    mark_steered(snapshot, &steered);
+}
+
 impl Placement {
     /// Placement with nothing applied yet.
     #[must_use]
@@ -157,7 +174,7 @@ impl Placement {
     ) -> Result<(), AttachError> {
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
-            attachment.heard(looks_on, |transaction| transaction.steer(steering)).map_err(failed)?;
+            attachment.steer(steering, looks_on).map_err(failed)?;
             self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
@@ -276,7 +293,7 @@ impl Placement {
             if self.filters.has(&steering) {
                 continue;
             }
-            match attachment.heard(looks_on, |transaction| transaction.steer(&steering)) {
+            match attachment.steer(&steering, looks_on) {
                 Ok(()) => {
                     self.refused.remove(&steering.group.key);
                     let is_replacement = self.filters.replace(steering.clone());

@@ -220,6 +220,7 @@ impl<'a> Handles<'a> {
             id: queue.id,
             napi: napi_of(queue),
             lease: Reading::Known(queue.lease),
+            xsk: queue.xsk,
             rps_cpus: sysfs.read(|class| class.rps_cpus(queue.id)),
             rps_flow_cnt: sysfs.read(|class| class.rps_flow_cnt(queue.id)),
             coalescing: self.queue_coalescing(index, queue.id, &device.coalescing, &mut by_queue),

@@ -105,7 +105,8 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     let mut io_urings: Vec<i32> = io_urings.collect();
     io_urings.sort_unstable();
     let epolls = process.epolls.into_iter().map(|epoll| join_epoll(epoll, &kinds, sockets)).collect();
-    let files = Files { epolls, sockets: held, xdp_sockets: process.xdp_sockets, io_urings };
+    let OpenProcess { xdp_sockets, rings_with_sockets, rings_without_sockets, .. } = process;
+    let files = Files { epolls, sockets: held, xdp_sockets, io_urings, rings_with_sockets, rings_without_sockets };
     Process {
         pid: process.pid,
         start_time_ticks: process.start_time_ticks,

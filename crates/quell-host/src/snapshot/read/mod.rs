@@ -9,6 +9,7 @@ mod join;
 mod namespaces;
 mod outcome;
 mod processes;
+mod rings;
 mod session;
 mod socket_options;
 mod sockets;
@@ -100,6 +101,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let mut sockets = sockets::read(&spaces, &processes);
     files::look_at_watched(&mut processes, &sockets);
     processes.retain(|process| process.is_wanted(scope, &sockets));
+    rings::look_at(&proc, &mut processes);
     sockets.ask(&processes);
     let is_shown = |process: &&mut OpenProcess| !process.is_hidden() || scope.pids.contains(&process.pid);
     processes.iter_mut().filter(is_shown).for_each(|process| process.read_threads(&proc));

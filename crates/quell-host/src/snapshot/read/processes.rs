@@ -37,6 +37,8 @@ pub(super) struct OpenProcess {
     pub(super) fds: Reading<Vec<Fd>>,
     pub(super) epolls: Vec<OpenEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
+    pub(super) rings_with_sockets: Vec<i32>,
+    pub(super) rings_without_sockets: Vec<i32>,
     pub(super) threads: Reading<Vec<Thread>>,
 }
 
@@ -98,6 +100,8 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
+        rings_with_sockets: Vec::new(),
+        rings_without_sockets: Vec::new(),
         threads: Reading::unknown(UnknownReason::NotAsked, "the process has no sockets"),
     }
 }

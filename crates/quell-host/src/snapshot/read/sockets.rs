@@ -137,6 +137,7 @@ impl Listed {
             busy_poll_us: options.busy_poll_us,
             prefer_busy_poll: options.prefer_busy_poll,
             reuseport: options.reuseport,
+            steered_queues: None,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Reads one thread, of a process or of the kernel.
 
-use quell_linux::proc::{EpollTimeout, EpollWaitCall, PidStat, ProcDir};
+use quell_linux::proc::{EpollTimeout, EpollWaitCall, PidStat, ProcDir, SocketWaitCall};
 use quell_linux::{Pid, sched};
 
-use super::super::{EpollWait, Reading, Thread, UnknownReason};
+use super::super::{EpollWait, FileWait, Reading, Thread, UnknownReason};
 use super::outcome::Outcome as _;
 
 /// Reads the thread in this directory; `None` if it has exited.
@@ -14,6 +14,7 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
         Err(error) => return Some(unreadable(tid, &Err::<PidStat, _>(error).outcome())),
     };
     let schedstat = directory.schedstat().outcome();
+    let syscall = directory.syscall().outcome();
     let last_cpu = match stat.processor {
         Some(cpu) => Reading::Known(cpu),
         None => Reading::unknown(
@@ -30,8 +31,18 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
         last_cpu,
         run_ns: schedstat.clone().map(|stat| stat.run_ns),
         wait_ns: schedstat.map(|stat| stat.wait_ns),
-        epoll_wait: directory.syscall().outcome().map(|call| call.epoll_wait().map(wait)),
+        file_wait: syscall.known().and_then(|call| call.socket_wait()).map(file_wait),
+        epoll_wait: syscall.map(|call| call.epoll_wait().map(wait)),
     })
+}
+
+fn file_wait(call: SocketWaitCall) -> FileWait {
+    match call {
+        SocketWaitCall::Poll => FileWait::Poll,
+        SocketWaitCall::Select => FileWait::Select,
+        SocketWaitCall::Receive(fd) => FileWait::Receive { fd },
+        SocketWaitCall::Accept(fd) => FileWait::Accept { fd },
+    }
 }
 
 fn wait(call: EpollWaitCall) -> EpollWait {
@@ -61,5 +72,6 @@ fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
         run_ns: same(stat),
         wait_ns: same(stat),
         epoll_wait: same(stat),
+        file_wait: None,
     }
 }

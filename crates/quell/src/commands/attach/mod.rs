@@ -30,6 +30,7 @@ use quell_host::findings::{self, Finding};
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::steer::{Steering, mark_steered};
 use quell_host::transaction::ChangeStage;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
@@ -99,13 +100,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
+    let wanted = args.placement.wanted();
     let Observation { snapshot, plan, mut findings } =
-        look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+        look(&targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
         info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "the mode would cause this finding");
     }
-    let wanted = args.placement.wanted();
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
     if is_steered {
@@ -166,7 +167,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
 pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_stalls: bool) -> Result<(), Failure> {
     let request = AttachRequest { mode, epolls: EpollsSetBy::Attachment };
     let Observation { snapshot, plan, findings } =
-        look(targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+        look(targets, &request, &Wanted::default()).map_err(|error| failure(AttachError::Look(error)))?;
     finding_lines(&findings).iter().for_each(|line| output::say(line));
     let report = render::Report::new(&request, targets, &plan, findings, false);
     refuse_impossible(&report)?;
@@ -220,8 +221,13 @@ struct Observation {
 
 /// Plans the attachment. Observes the programs if the mode suspends. If other processes share the queues, takes a second
 /// snapshot, which shows how long they can wait.
-fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeError> {
-    let first = observe()?;
+fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
+    let observed = || -> Result<Snapshot, TakeError> {
+        let mut snapshot = observe()?;
+        mark_planned_steering(&mut snapshot, targets, wanted);
+        Ok(snapshot)
+    };
+    let first = observed()?;
     let planned = plan(&first, None, &targets.pids(), request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
     let behavior =
@@ -233,10 +239,18 @@ fn look(targets: &Targets, request: &AttachRequest) -> Result<Observation, TakeE
     if behavior.is_none() {
         thread::sleep(behavior::OBSERVED);
     }
-    let snapshot = observe()?;
+    let snapshot = observed()?;
     let plan = plan(&snapshot, Some(&first), &targets.pids(), request);
     let findings = consequences_observed(&snapshot, Some(&first), &plan, behavior.as_ref());
     Ok(Observation { snapshot, plan, findings })
+}
+
+/// Marks the sockets that the requested filters would steer. [`groups`] reports errors.
+fn mark_planned_steering(snapshot: &mut Snapshot, targets: &Targets, wanted: &Wanted) {
+    let Some(groups) = wanted.steer.as_ref().and_then(|devices| decide(snapshot, &targets.pids(), devices).ok()) else {
+        return;
+    };
+    mark_steered(snapshot, &groups.steerings.iter().flat_map(Steering::queues_of_sockets).collect());
 }
 
 /// Selects the reuseport filters to attach. With `follow`, having none is not an error, because groups can appear

@@ -231,7 +231,19 @@ fn in_words(limitation: &Limitation) -> String {
             let ways = [(*xdp_sockets, "AF_XDP socket"), (*io_urings, "io_uring")];
             let has = ways.iter().filter(|(count, _)| *count > 0).map(|&(count, what)| counted(count, what));
             let has = has.collect::<Vec<_>>().join(" and ");
-            format!("process {pid} has {has}: their interrupts are deferred, but never suspended")
+            format!("limited: process {pid} has {has}: this mode defers their interrupts and never suspends them")
+        }
+        Limitation::UnknownRings { pid, io_urings, suspends } => {
+            let does = match suspends {
+                true => "this mode never suspends their interrupts",
+                false => "this mode lets them busy poll",
+            };
+            let rings = counted(*io_urings, "io_uring");
+            format!("process {pid} has {rings}, and the kernel does not show whether for sockets: {does}")
+        }
+        Limitation::UnknownXdpQueues { pid, xdp_sockets, why } => {
+            let sockets = counted(*xdp_sockets, "AF_XDP socket");
+            format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
         Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
         Limitation::ThreadStays { napi } => format!("NAPI {napi}: still polled by a kernel thread"),

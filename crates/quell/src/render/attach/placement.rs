@@ -99,7 +99,7 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
         }
         SteerVerdict::NotYet => "not verified yet: no new connection has arrived".to_owned(),
         SteerVerdict::CannotTell => {
-            "not verifiable: a datagram socket reports only the queue of its last packet".to_owned()
+            "not verifiable: a datagram socket reports only the queue of its first datagram".to_owned()
         }
         _ => "workers receive connections from more queues than planned".to_owned(),
     }

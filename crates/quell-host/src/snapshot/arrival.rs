@@ -1,0 +1,67 @@
+//! Receive queues that can deliver packets to a socket. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_linux::{Ifindex, NapiId};
+
+use super::{Device, Index, Snapshot, SnapshotSocket};
+
+/// NAPI instances that can deliver packets to a socket. Empty before its first packet.
+///
+/// The kernel records the last instance for a connection, but the first one for an unconnected UDP socket. Such a socket
+/// receives from every queue of the devices that deliver to its address.
+#[must_use]
+pub fn queues_of(snapshot: &Snapshot, index: &Index<'_>, socket: &SnapshotSocket) -> BTreeSet<NapiId> {
+    let Some(&Some(recorded)) = socket.napi.known() else { return BTreeSet::new() };
+    if !socket.records_first_napi() {
+        return BTreeSet::from([recorded]);
+    }
+    let recorded_on = index.napi(recorded).map(|(device, _)| device);
+    let here: BTreeMap<Ifindex, &Device> = (snapshot.devices.iter())
+        .filter(|device| device.namespace == socket.namespace)
+        .map(|device| (device.ifindex, device))
+        .collect();
+    let has_address = socket.local.is_some_and(|local| !local.ip().is_unspecified());
+    let delivering: Vec<&Device> = match socket.bound_to {
+        Some(bound) => here.values().filter(|device| interfaces_of(device, &here).contains(&bound)).copied().collect(),
+        // An address belongs to one device.
+        None if has_address && recorded_on.is_some() => Vec::new(),
+        None => here.values().filter(|device| has_received(device)).copied().collect(),
+    };
+    // The device may be in another namespace: below a macvlan device of a container, for example.
+    let recorded_on = recorded_on.filter(|_| socket.bound_to.is_none() || delivering.is_empty());
+    let queues: BTreeSet<NapiId> = delivering.into_iter().chain(recorded_on).flat_map(receiving_napis).collect();
+    if queues.is_empty() { BTreeSet::from([recorded]) } else { queues }
+}
+
+/// Whether packets have arrived. True if the device does not report its counters.
+fn has_received(device: &Device) -> bool {
+    device.is_up && device.counters.known().is_none_or(|counters| counters.rx_packets > 0)
+}
+
+/// NAPI instances of the receive queues; all instances of the device if the kernel does not report which these are.
+fn receiving_napis(device: &Device) -> Vec<NapiId> {
+    let of_queues: Vec<NapiId> = device.rx_queues.known_elements().filter_map(|queue| queue.napi_id()).collect();
+    match of_queues.is_empty() {
+        true => device.napis.known_elements().map(|napi| napi.id).collect(),
+        false => of_queues,
+    }
+}
+
+/// Interfaces on which packets of a device's queues appear: the device, its upper devices, and VLANs and similar devices
+/// on either.
+fn interfaces_of(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<Ifindex> {
+    let (mut found, mut to_look_at) = (BTreeSet::new(), vec![device.ifindex]);
+    while let Some(ifindex) = to_look_at.pop() {
+        let Some(device) = devices.get(&ifindex).filter(|_| found.insert(ifindex)) else { continue };
+        to_look_at.extend(device.master);
+        to_look_at.extend(devices.values().filter(|upper| lies_on(upper, ifindex)).map(|upper| upper.ifindex));
+    }
+    found
+}
+
+/// Whether an interface is a VLAN, macvlan or similar device on top of another one. The peer of a veth device is not.
+pub(crate) fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
+    upper.kind.as_deref() != Some("veth")
+        && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
+}
