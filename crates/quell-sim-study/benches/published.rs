@@ -17,15 +17,21 @@ fn main() {
         Some(file) => HostProfile::from_toml(&std::fs::read_to_string(file).expect("readable")).expect("a profile"),
         None => HostProfile::shipped("epyc7662-cx5").expect("it ships"),
     };
+    let seeds = arguments.iter().find_map(|argument| argument.strip_prefix("seeds=")?.parse().ok()).unwrap_or(1);
     let mut experiment = IrqSuspension::published().expect("the data ships");
     if let Some(only) = arguments.iter().find_map(|argument| argument.strip_prefix("only=")) {
         experiment.cells.retain(|cell| only.split(',').any(|mode| cell.mode.to_string() == mode));
     }
     let began = Instant::now();
-    let comparison = experiment.compare(&host, scale, threads, |_| ()).expect("it runs");
+    let comparison = experiment.compare(&host, scale, seeds, threads, |_| ()).expect("it runs");
     let elapsed = began.elapsed();
     print(&comparison.cells);
-    for (name, scored) in [("training", &comparison.training), ("held out", &comparison.held_out)] {
+    for (name, scored) in [
+        ("training", &comparison.training),
+        ("held out", &comparison.held_out),
+        ("base", &comparison.base),
+        ("ratio to base", &comparison.to_base),
+    ] {
         println!("{name}:");
         for column in &scored.columns {
             println!(

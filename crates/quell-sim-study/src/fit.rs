@@ -112,7 +112,7 @@ impl Problem<'_> {
             let cell = self.fit.training[index];
             let run = Run::memcached(cell.mode, cell.load, &host, self.fit.scale);
             let modelled = run.simulate().ok()?.figures(host.cpus);
-            let compared = ComparedCell::new(cell, modelled);
+            let compared = ComparedCell::new(cell, vec![modelled])?;
             Some(Column::ALL.map(|column| weighted(&compared, column)))
         };
         let errors = in_parallel(self.fit.training.len(), self.fit.threads, simulate, |_| ());

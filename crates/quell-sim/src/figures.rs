@@ -35,6 +35,34 @@ pub struct Figures {
     pub epoll_events: f64,
 }
 
+impl Figures {
+    /// Median of each metric over runs that differ in their seed. `None` if there are no runs.
+    #[must_use]
+    pub fn median(runs: &[Self]) -> Option<Self> {
+        let median = |metric: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(metric).collect();
+            values.sort_by(f64::total_cmp);
+            let upper = *values.get(values.len() / 2)?;
+            Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[values.len() / 2 - 1], upper) })
+        };
+        Some(Self {
+            qps: median(|run| run.qps)?,
+            mean_us: median(|run| run.mean_us)?,
+            p50_us: median(|run| run.p50_us)?,
+            p95_us: median(|run| run.p95_us)?,
+            p99_us: median(|run| run.p99_us)?,
+            cpu_pct: median(|run| run.cpu_pct)?,
+            softirq_pct: median(|run| run.softirq_pct)?,
+            cycles_per_query: median(|run| run.cycles_per_query)?,
+            irqs_per_s: median(|run| run.irqs_per_s)?,
+            poll_work: median(|run| run.poll_work)?,
+            polls_per_s: median(|run| run.polls_per_s)?,
+            empty_polls_pct: median(|run| run.empty_polls_pct)?,
+            epoll_events: median(|run| run.epoll_events)?,
+        })
+    }
+}
+
 /// A column of the metrics table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

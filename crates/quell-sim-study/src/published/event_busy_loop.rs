@@ -173,6 +173,7 @@ pub(super) fn compare(
         column: "kernel form / user form".to_owned(),
         published: ratio.published,
         modelled: ratio.modelled,
+        spread: None,
         error_kind: ErrorKind::Difference,
         error: ratio.modelled - ratio.published,
         scored: true,

@@ -4,15 +4,18 @@
 use std::fmt;
 use std::str::FromStr;
 
+use quell_mode::DeliveryMode;
 use quell_sim::{Column, HostProfile, HostProfileError, RunError, RunScale};
 use serde::Serialize;
 
 use super::irq_suspension::{IrqSuspension, PublishedError};
-use super::score::{ColumnScore, ComparedCell, wanted_errors};
+use super::score::{ColumnScore, ComparedCell, RatioCell, Scored, wanted_errors, wanted_ratio_errors};
 use super::{event_busy_loop, low_latency_sockets, threaded_napi};
 
 /// Schema of an [`ExperimentComparison`].
 const SCHEMA: &str = "quell-sim-published-1";
+/// Number of seeds of experiment (a). Figures are medians over them.
+const SEEDS: u64 = 5;
 
 /// A published experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,8 +85,10 @@ pub struct Cell {
     pub column: String,
     /// Published value.
     pub published: f64,
-    /// Modelled value.
+    /// Modelled value, the median over the seeds.
     pub modelled: f64,
+    /// Lowest and highest modelled value over the seeds. Absent if there is only one run.
+    pub spread: Option<(f64, f64)>,
     /// How `error` is computed.
     pub error_kind: ErrorKind,
     /// Error of the modelled value.
@@ -98,7 +103,8 @@ impl Cell {
     pub(super) fn relative(row: String, column: &str, published: f64, modelled: f64) -> Self {
         let error = modelled / published - 1.0;
         let error_kind = ErrorKind::Relative;
-        Self { row, column: column.to_owned(), published, modelled, error_kind, error, scored: true, bound: None }
+        let column = column.to_owned();
+        Self { row, column, published, modelled, spread: None, error_kind, error, scored: true, bound: None }
     }
 
     /// Whether a scored cell misses its goal.
@@ -263,25 +269,42 @@ fn irq_suspension(
     progress: impl Fn(usize, usize) + Sync,
 ) -> Result<Compared, ExperimentError> {
     let experiment = IrqSuspension::published()?;
-    let runs = experiment.cells.len();
-    let comparison = experiment.compare(host, RunScale::FULL, threads, |done| progress(done, runs))?;
-    let cells = comparison.cells.iter().flat_map(|cell| Column::ALL.map(|column| figure(cell, column)));
-    let summary = comparison.held_out.columns.iter().flat_map(held_out_summary);
+    let runs = experiment.cells.len() * SEEDS as usize;
+    let comparison = experiment.compare(host, RunScale::FULL, SEEDS, threads, |done| progress(done, runs))?;
+    let figures = comparison.cells.iter().flat_map(|cell| Column::ALL.map(|column| figure(cell, column)));
+    let cells = figures.chain(comparison.ratios.iter().map(ratio)).collect();
+    let scores = [
+        (&comparison.held_out, "", "held-out modes", wanted_errors as Goals),
+        (&comparison.base, "", "base", wanted_errors),
+        (&comparison.to_base, TO_BASE, "all modes", wanted_ratio_errors),
+    ];
+    let summary = scores.iter().flat_map(|(scored, suffix, which, goals)| summaries(scored, suffix, which, *goals));
     let unstable = comparison.cells.iter().filter(|cell| !cell.stable());
     let note = |cell: &ComparedCell| {
         let (mode, load, variation) = (cell.mode, cell.load, cell.mean_cov_pct);
         format!("{mode} {load}: the published runs vary by {variation:.0} %; not scored")
     };
     let notes = unstable.map(note).collect();
-    Ok((cells.collect(), summary.collect(), notes))
+    Ok((cells, summary.collect(), notes))
 }
+
+/// Addition to the heading of a column whose values are relative to `base` at the same load.
+const TO_BASE: &str = " / base";
 
 fn figure(cell: &ComparedCell, column: Column) -> Cell {
     let row = format!("{} {}", cell.mode, cell.load);
     let (published, modelled) = (column.of(&cell.published), column.of(&cell.modelled));
-    let scored = super::held_out(&cell.mode) && cell.counts(column);
-    let bound = cell_bound(column);
-    Cell { scored, bound, ..Cell::relative(row, column.heading(), published, modelled) }
+    let scored = (super::held_out(&cell.mode) || cell.mode == DeliveryMode::default()) && cell.counts(column);
+    let (bound, spread) = (cell_bound(column), Some(cell.spread(column)));
+    Cell { scored, bound, spread, ..Cell::relative(row, column.heading(), published, modelled) }
+}
+
+fn ratio(ratio: &RatioCell) -> Cell {
+    let row = format!("{} {}", ratio.mode, ratio.load);
+    let column = format!("{}{TO_BASE}", ratio.column.heading());
+    let (scored, spread) = (ratio.counts, Some(ratio.spread));
+    let bound = wanted_ratio_errors(ratio.column).map(|(_, p90)| p90);
+    Cell { scored, bound, spread, ..Cell::relative(row, &column, ratio.published, ratio.modelled) }
 }
 
 /// Goal for the error that nine of ten cells must reach.
@@ -293,18 +316,21 @@ fn cell_bound(column: Column) -> Option<f64> {
     }
 }
 
-/// Median and 90th percentile of the errors in a column, with their goals.
-fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
-    let bounds = wanted_errors(score.column);
-    let heading = score.column.heading();
-    [
-        Summary::new(
-            format!("{heading}: median error, held-out modes"),
-            score.median,
-            bounds.map(|(median, _)| median),
-        ),
-        Summary::new(format!("{heading}: 90th percentile, held-out modes"), score.p90, bounds.map(|(_, p90)| p90)),
-    ]
+/// Goals of a column for the median and the 90th percentile of its errors.
+type Goals = fn(Column) -> Option<(f64, f64)>;
+
+/// Median and 90th percentile of the errors in each column, with their goals.
+fn summaries(scored: &Scored, suffix: &str, which: &str, goals: Goals) -> Vec<Summary> {
+    let lines = |score: &ColumnScore| {
+        let (heading, bounds) = (score.column.heading(), goals(score.column));
+        let median = format!("{heading}{suffix}: median error, {which}");
+        let p90 = format!("{heading}{suffix}: 90th percentile, {which}");
+        [
+            Summary::new(median, score.median, bounds.map(|(median, _)| median)),
+            Summary::new(p90, score.p90, bounds.map(|(_, p90)| p90)),
+        ]
+    };
+    scored.columns.iter().flat_map(lines).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use quell_sim::sweep::in_parallel;
 use quell_sim::{Figures, HostProfile, InvalidLoad, Load, Run, RunError, RunResult, RunScale};
 use serde::{Deserialize, Serialize};
 
-use super::score::{ComparedCell, Scored, held_out, score};
+use super::score::{ComparedCell, RatioCell, Scored, held_out, ratios_to_base, score, score_ratios};
 
 /// Why published data is malformed.
 #[derive(Debug, thiserror::Error)]
@@ -135,21 +135,29 @@ pub struct Comparison {
     pub schema: &'static str,
     /// Name of the modelled host.
     pub host: String,
-    /// Seed of the runs.
+    /// First seed of the runs.
     pub seed: u64,
+    /// Number of consecutive seeds. The metrics of a cell are medians over them.
+    pub seeds: u64,
     /// All cells.
     pub cells: Vec<ComparedCell>,
+    /// Ratios of all modes to `base` at the same load.
+    pub ratios: Vec<RatioCell>,
     /// Scores of the modes to which the host's constants were fitted.
     pub training: Scored,
     /// Scores of all other modes.
     pub held_out: Scored,
+    /// Scores of `base`, to which every other mode is compared.
+    pub base: Scored,
+    /// Scores of the ratios to `base`, over all modes.
+    pub to_base: Scored,
     /// Number of simulated events.
     pub events: u64,
 }
 
 impl IrqSuspension {
-    /// Simulates every cell on up to `threads` threads and compares the results. Calls `progress` with the number of
-    /// finished cells.
+    /// Simulates every cell with `seeds` consecutive seeds, on up to `threads` threads, and compares the medians. Calls
+    /// `progress` with the number of finished runs.
     ///
     /// # Errors
     ///
@@ -158,24 +166,35 @@ impl IrqSuspension {
         &self,
         host: &HostProfile,
         scale: RunScale,
+        seeds: u64,
         threads: usize,
         progress: impl Fn(usize) + Sync,
     ) -> Result<Comparison, RunError> {
-        let simulate =
-            |index: usize| Run::memcached(self.cells[index].mode, self.cells[index].load, host, scale).simulate();
+        let seeds = seeds.max(1);
+        let simulate = |index: usize| {
+            let cell = &self.cells[index / seeds as usize];
+            let scale = RunScale { seed: scale.seed + index as u64 % seeds, ..scale };
+            Run::memcached(cell.mode, cell.load, host, scale).simulate()
+        };
+        let runs = self.cells.len() * seeds as usize;
         let results: Vec<RunResult> =
-            in_parallel(self.cells.len(), threads, simulate, progress).into_iter().collect::<Result<_, _>>()?;
+            in_parallel(runs, threads, simulate, progress).into_iter().collect::<Result<_, _>>()?;
         let events = results.iter().map(|result| result.events).sum();
-        let pairs = self.cells.iter().zip(&results);
-        let cells: Vec<_> =
-            pairs.map(|(published, result)| ComparedCell::new(published, result.figures(host.cpus))).collect();
+        let figures: Vec<Figures> = results.iter().map(|result| result.figures(host.cpus)).collect();
+        let pairs = self.cells.iter().zip(figures.chunks(seeds as usize));
+        let cells: Vec<_> = pairs.filter_map(|(published, runs)| ComparedCell::new(published, runs.to_vec())).collect();
+        let ratios = ratios_to_base(&cells);
         Ok(Comparison {
             schema: COMPARISON_SCHEMA,
             host: host.name.clone(),
             seed: scale.seed,
+            seeds,
             training: score(&cells, |cell| !held_out(&cell.mode)),
             held_out: score(&cells, |cell| held_out(&cell.mode)),
+            base: score(&cells, |cell| cell.mode == DeliveryMode::default()),
+            to_base: score_ratios(&ratios),
             cells,
+            ratios,
             events,
         })
     }

@@ -16,7 +16,10 @@ pub use experiment::{
 };
 pub use irq_suspension::{Comparison, IrqSuspension, PublishedCell, PublishedError};
 pub use low_latency_sockets::{CellTransport, LowLatencyCell, LowLatencyRow, low_latency_rows, low_latency_sockets};
-pub use score::{ColumnScore, ComparedCell, Scored, TRAINING, held_out, score, wanted_errors};
+pub use score::{
+    ColumnScore, ComparedCell, RatioCell, Scored, TRAINING, held_out, ratios_to_base, score, score_ratios,
+    wanted_errors, wanted_ratio_errors,
+};
 pub use threaded_napi::{
     LatencyQuantiles, PollMechanism, ThreadedNapiCell, ThreadedNapiRow, threaded_napi, threaded_napi_rows,
 };

@@ -27,23 +27,32 @@ pub struct ComparedCell {
     pub load: Load,
     /// Published metrics.
     pub published: Figures,
-    /// Modelled metrics.
+    /// Modelled metrics: the median of each over the runs.
     pub modelled: Figures,
+    /// Modelled metrics of each run; the runs differ in their seed.
+    pub runs: Vec<Figures>,
     /// Coefficient of variation of the published mean latency, in percent.
     pub mean_cov_pct: f64,
 }
 
 impl ComparedCell {
-    /// Combines a published cell with the modelled metrics.
+    /// Combines a published cell with the modelled metrics of its runs. `None` if there are no runs.
     #[must_use]
-    pub fn new(published: &PublishedCell, modelled: Figures) -> Self {
-        Self {
+    pub fn new(published: &PublishedCell, runs: Vec<Figures>) -> Option<Self> {
+        Some(Self {
             mode: published.mode,
             load: published.load,
             published: published.figures,
-            modelled,
+            modelled: Figures::median(&runs)?,
+            runs,
             mean_cov_pct: published.mean_cov_pct,
-        }
+        })
+    }
+
+    /// Lowest and highest modelled value of a column over the runs.
+    #[must_use]
+    pub fn spread(&self, column: Column) -> (f64, f64) {
+        lowest_and_highest(self.runs.iter().map(|run| column.of(run)))
     }
 
     /// Relative error of a column. 0.1 means 10 % too high.
@@ -72,6 +81,84 @@ impl ComparedCell {
             _ => true,
         };
         nontrivial && self.stable()
+    }
+}
+
+/// A metric of a mode relative to `base` at the same load, which is what a choice between modes depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RatioCell {
+    /// Delivery mode.
+    pub mode: DeliveryMode,
+    /// Offered load.
+    pub load: Load,
+    /// Metric of the ratio.
+    pub column: Column,
+    /// Published ratio.
+    pub published: f64,
+    /// Modelled ratio: the median over the seeds, each with both modes.
+    pub modelled: f64,
+    /// Lowest and highest modelled ratio over the seeds.
+    pub spread: (f64, f64),
+    /// Whether both cells are stable and the ratio is not trivial.
+    pub counts: bool,
+}
+
+impl RatioCell {
+    fn new(cell: &ComparedCell, base: &ComparedCell, column: Column) -> Option<Self> {
+        let ratios: Vec<f64> =
+            cell.runs.iter().zip(&base.runs).map(|(run, base)| column.of(run) / column.of(base)).collect();
+        let nontrivial = match column {
+            // A mode that occupies its CPUs completely still tells the CPU use of `base`.
+            Column::Cpu => base.counts(column),
+            _ => cell.counts(column) && base.counts(column),
+        };
+        Some(Self {
+            mode: cell.mode,
+            load: cell.load,
+            column,
+            published: column.of(&cell.published) / column.of(&base.published),
+            spread: lowest_and_highest(ratios.iter().copied()),
+            modelled: median(ratios)?,
+            counts: nontrivial && cell.stable() && base.stable(),
+        })
+    }
+
+    /// Relative error of the ratio. 0.1 means 10 % too high.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.modelled / self.published - 1.0
+    }
+}
+
+/// Ratios of all modes to `base` at the same load, in the columns with goals.
+#[must_use]
+pub fn ratios_to_base(cells: &[ComparedCell]) -> Vec<RatioCell> {
+    let is_base = |cell: &&ComparedCell| cell.mode == DeliveryMode::default();
+    let base_at = |load: Load| cells.iter().filter(is_base).find(|cell| cell.load == load);
+    let others = cells.iter().filter(|cell| !is_base(cell));
+    let pairs = others.filter_map(|cell| Some((cell, base_at(cell.load)?)));
+    let columns = || Column::ALL.into_iter().filter(|&column| wanted_ratio_errors(column).is_some());
+    pairs.flat_map(|(cell, base)| columns().filter_map(|column| RatioCell::new(cell, base, column))).collect()
+}
+
+/// Scores of the ratios to `base`, over all modes.
+#[must_use]
+pub fn score_ratios(ratios: &[RatioCell]) -> Scored {
+    let errors = |column: Column| {
+        let of_column = ratios.iter().filter(|ratio| ratio.column == column && ratio.counts);
+        of_column.map(|ratio| ratio.error().abs()).collect()
+    };
+    Scored { columns: Column::ALL.into_iter().filter_map(|column| column_score(column, errors(column))).collect() }
+}
+
+/// Goals for the median and the 90th percentile of the errors of ratios to `base`. `None` for columns without ratios.
+#[must_use]
+pub fn wanted_ratio_errors(column: Column) -> Option<(f64, f64)> {
+    match column {
+        Column::Mean | Column::P50 | Column::Cycles => Some((0.04, 0.12)),
+        Column::P95 => Some((0.04, 0.20)),
+        Column::Cpu => Some((0.04, 0.08)),
+        _ => None,
     }
 }
 
@@ -143,6 +230,10 @@ fn column_score(column: Column, mut errors: Vec<f64>) -> Option<ColumnScore> {
     })
 }
 
+fn lowest_and_highest(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+}
+
 /// Median of the values; `None` if there are none.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -160,12 +251,39 @@ fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::irq_suspension::IrqSuspension;
     use super::*;
 
     #[test]
     fn quantiles_are_interpolated() {
         assert_eq!(quantile(&[0.0, 1.0, 2.0, 3.0], 0.5), Some(1.5));
         assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    fn cell(mode: &str, published: f64, runs: &[f64]) -> ComparedCell {
+        let experiment = IrqSuspension::published().expect("the data ships");
+        let load = Load::Qps(200e3);
+        let is_mode = |cell: &&PublishedCell| cell.mode.to_string() == mode && cell.load == load;
+        let mut of_mode = experiment.cells.iter().find(is_mode).expect("a published mode").clone();
+        of_mode.figures.p50_us = published;
+        let runs = runs.iter().map(|&p50_us| Figures { p50_us, ..of_mode.figures }).collect();
+        ComparedCell::new(&of_mode, runs).expect("there are runs")
+    }
+
+    #[test]
+    fn a_ratio_to_base_is_the_median_over_the_seeds_and_counts_for_every_mode() {
+        let cells = [cell("base", 100.0, &[80.0, 100.0, 160.0]), cell("suspend20", 50.0, &[60.0, 50.0, 80.0])];
+        let ratios = ratios_to_base(&cells);
+        let ratio = ratios.iter().find(|ratio| ratio.column == Column::P50).expect("a column with a goal");
+        assert_eq!((ratio.modelled, ratio.spread, ratio.published), (0.5, (0.5, 0.75), 0.5));
+        assert!(ratio.counts && ratio.error() == 0.0);
+        assert_eq!(score_ratios(&ratios).columns.len(), 5);
+    }
+
+    #[test]
+    fn a_cell_is_the_median_of_its_runs_and_knows_their_spread() {
+        let cell = cell("base", 100.0, &[160.0, 80.0, 100.0]);
+        assert_eq!((cell.modelled.p50_us, cell.spread(Column::P50)), (100.0, (80.0, 160.0)));
     }
 
     #[test]

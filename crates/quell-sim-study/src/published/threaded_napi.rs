@@ -171,6 +171,7 @@ impl Group<'_> {
                 column: "p50 above threaded, us".to_owned(),
                 published,
                 modelled,
+                spread: None,
                 error_kind: ErrorKind::Difference,
                 error: modelled - published,
                 scored: cell.row.mechanism != PollMechanism::Threaded,

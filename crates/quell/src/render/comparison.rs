@@ -35,7 +35,8 @@ pub(crate) fn render(comparison: &ExperimentComparison, terminal: Terminal) -> S
 
 const LEGEND: &str = concat!(
     "Each figure as published, as modelled, and the error; (in brackets) if the summary excludes it: training modes ",
-    "of the fit, trivial cells, cells whose published runs disagree. ! marks errors above the target.",
+    "of the fit, trivial cells, cells whose published runs disagree. ! marks errors above the target. Figures of several ",
+    "seeds are medians; ± is half of the distance between the lowest and the highest. / base: relative to base at the same load.",
 );
 
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
@@ -97,7 +98,10 @@ fn grid(cells: &[Cell], columns: &[&str], terminal: Terminal) -> String {
 }
 
 fn figure(cell: &Cell, terminal: Terminal) -> [GridCell; 3] {
-    let [published, modelled] = [cell.published, cell.modelled].map(|value| GridCell::new(number::short(value)));
+    let published = GridCell::new(number::short(cell.published));
+    let spread = cell.spread.map(|(low, high)| (high - low) / 2.0).filter(|half| *half > 0.0);
+    let spread = spread.map_or_else(String::new, |half| format!("±{}", number::short(half)));
+    let modelled = GridCell::new(number::short(cell.modelled) + &spread);
     let mut error = GridCell::new(error(cell));
     if terminal.colour && cell.is_beyond() {
         error = error.fg(Color::Red).add_attribute(Attribute::Bold);
@@ -168,6 +172,7 @@ mod tests {
             column: column.into(),
             published: 100.0,
             modelled,
+            spread: None,
             error_kind: ErrorKind::Relative,
             error: modelled / 100.0 - 1.0,
             scored,

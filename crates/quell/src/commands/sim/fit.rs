@@ -192,7 +192,7 @@ fn run_fit(
 }
 
 fn errors(experiment: &IrqSuspension, host: &HostProfile, modes: &[DeliveryMode]) -> Result<Errors, RunError> {
-    let compared = experiment.compare(host, RunScale::FULL, super::threads(), |_| ())?;
+    let compared = experiment.compare(host, RunScale::FULL, 1, super::threads(), |_| ())?;
     Ok(Errors {
         training: score(&compared.cells, |cell| modes.contains(&cell.mode)),
         held_out: score(&compared.cells, |cell| !modes.contains(&cell.mode)),
