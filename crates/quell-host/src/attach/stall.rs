@@ -2,7 +2,7 @@
 //! the suspension with each `epoll_wait`, for example because a file stays ready. No timeout ends that, and packets in the
 //! ring cannot be seen without a poll. So the owner of a mode polls a suspect queue itself, and counts what the poll finds.
 //!
-//! [`Suspicion`] and [`StallTally`] decide from counters and times, without a clock. [`StallWatch`] acts.
+//! `Suspicion` and [`StallTally`] decide from counters and times, without a clock. [`StallWatch`] acts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
