@@ -23,8 +23,8 @@ use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
-    ChangeOutcome, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
-    RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
+    ChangeOutcome, Entry, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls,
+    OwnedJournal, RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
@@ -149,9 +149,9 @@ impl Transaction {
         let child = answered(spawn.dies_with_this_thread().start())?;
         let identity = child.identity();
         debug!(pid = identity.pid.get(), "process started");
-        let pid = identity.pid.get().unsigned_abs();
+        let (pid, start_time_ticks) = (identity.pid.get().unsigned_abs(), identity.starttime.0);
         let executable = self.proc.process(identity.pid).executable().ok();
-        self.done(seq, ChangeOutcome::Process { pid, start_time_ticks: identity.starttime.0, executable })?;
+        self.done(seq, ChangeOutcome::Process { pid, start_time_ticks, executable })?;
         Ok(child)
     }
 
@@ -316,11 +316,6 @@ impl Transaction {
         self.journal_mut().write_all(made)
     }
 
-    /// Boot that the journal belongs to.
-    pub(crate) fn boot_id(&self) -> String {
-        self.boot_id.to_string()
-    }
-
     /// Records that the preload library of `program` sets these parameters on its epolls.
     ///
     /// # Errors
@@ -355,14 +350,11 @@ impl Transaction {
     }
 
     fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
-        let pending = self.history().into_iter().flat_map(History::pending);
-        let over = pending.filter_map(|(seq, entry)| match &entry.change {
-            RecordedChange::ReuseportFilter(earlier) if put_on.takes_the_place_of(earlier) => {
-                Some((seq, earlier.clone()))
-            }
-            _ => None,
-        });
-        over.collect()
+        let over = |(seq, entry): (u32, &Entry)| {
+            let RecordedChange::ReuseportFilter(earlier) = &entry.change else { return None };
+            put_on.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
+        };
+        self.history().into_iter().flat_map(History::pending).filter_map(over).collect()
     }
 
     /// Binds a thread to the CPUs of its queue. Records nothing and returns false if its affinity is already right.

@@ -75,7 +75,7 @@ fn rows() -> Vec<Row> {
         row(
             vec![],
             vec![(ready, json!(true))],
-            "ready-file-holds-suspension: file 6, an eventfd, was ready in both snapshots",
+            "ready-object-holds-suspension: file 6, an eventfd; ready in both snapshots",
             "let the program read it until EAGAIN, or watch it in another epoll",
         ),
         row(
@@ -242,7 +242,7 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
         format!("{} => {}", found.seen, found.fix[0])
     };
     assert!(
-        of(ready, json!(true)).contains("poll: ready-file-holds-suspension: file 6, an eventfd"),
+        of(ready, json!(true)).contains("poll: ready-object-holds-suspension: file 6, an eventfd"),
         "{}",
         of(ready, json!(true))
     );

@@ -46,7 +46,7 @@ fn who_sleeps_in_which_epoll_decides_the_cause() {
     program.set_epoll(PREFERS);
     let fd = program.epoll_fd();
 
-    assert!(matches!(cause(napi), NoPollCause::NobodySleeps { .. }), "{}", cause(napi));
+    becomes(napi, |cause| matches!(cause, NoPollCause::NobodySleeps { .. }));
 
     let outer = Epoll::new(8).unwrap();
     outer.add(&program.epoll, 1, Trigger::Level).unwrap();

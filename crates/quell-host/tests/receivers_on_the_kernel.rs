@@ -217,7 +217,7 @@ fn the_queue_of_an_af_xdp_socket_is_set() {
         }
     });
     if !reports(&snapshot) {
-        return skip(Lacks::KernelFeature, "this kernel does not report the queues of AF_XDP sockets (Linux 6.15)");
+        return skip(Lacks::Machine, "this kernel does not report the queues of AF_XDP sockets (Linux 6.15)");
     }
     let plan = stage.plan_of(&snapshot, "defer20");
     assert_eq!(queues(&plan), stage.lab.napis[1..], "{plan:?}");
