@@ -293,7 +293,7 @@ impl Switching {
         let proc = ProcRoot::default();
         let mut queues = Vec::new();
         let mut changes = Vec::new();
-        let others = Others::beside(transaction.journal_path(), proc.boot_id().map_err(ChangeError::from)?.to_string());
+        let others = Others::beside(transaction.journal_path(), transaction.boot_id());
         // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in
         // between.
         let turn = others.turn(&mut || false)?;

@@ -316,6 +316,10 @@ impl Transaction {
         self.journal_mut().write_all(made)
     }
 
+    pub(crate) fn boot_id(&self) -> String {
+        self.boot_id.to_string()
+    }
+
     /// Records that the preload library of `program` sets these parameters on its epolls.
     ///
     /// # Errors
@@ -343,7 +347,6 @@ impl Transaction {
         self.done(seq, ChangeOutcome::Made)?;
         forgotten.iter().for_each(reuseport::forget);
         for (earlier, _) in over {
-            debug!(seq = earlier, "the filter replaces an earlier one");
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
         Ok(())
@@ -437,8 +440,8 @@ impl Transaction {
     ) -> Result<(), ChangeError> {
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
-        let text = setting.text();
-        debug!(setting = text.what, from = text.old, to = text.new, "requested change");
+        let plan::ChangeText { what, old, new } = setting.text();
+        debug!(setting = what, from = old, to = new, "requested change");
         hears(looks_on, ChangeStage::Before)?;
         let proc = self.proc.clone();
         let kernel = Kernel::new(namespace, &proc);
