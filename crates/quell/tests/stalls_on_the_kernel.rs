@@ -306,7 +306,9 @@ fn an_experiment_drops_a_mode_that_stalls_the_program() {
         }
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         let said = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-        assert!(said.contains("its queues stalled"), "{status} {said}");
+        // A search may have left the mode for another reason before its queue stalls three times.
+        assert!(said.contains("its queues stalled") || experiment[0] == "tune", "{status} {said}");
+        assert!(status.code().is_some(), "{status} {said}");
         assert!(!stage.is_set());
     }
 }
