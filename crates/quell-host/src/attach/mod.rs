@@ -22,6 +22,7 @@ pub(crate) mod journal_name;
 pub mod keeper;
 pub mod launch;
 mod ledger;
+mod limitation;
 pub mod no_poll;
 mod pass;
 pub mod placement;
