@@ -97,7 +97,7 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
     let advice = match (socket.steered_queues, socket.reuseport.known()) {
         (Some(_), _) => "run as many workers as queues, or use fewer queues (`ethtool -L`)",
         (None, Some(true)) => {
-            "add --steer, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
+            "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
         }
         (None, _) => "use one socket with SO_REUSEPORT per queue and --steer; or one queue; or deferral",
     };
