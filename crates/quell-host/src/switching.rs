@@ -51,6 +51,8 @@ pub struct SwitchPlan {
     pub partly: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
+    /// Whether a mode stays although its queues stall.
+    pub accepts_stalls: bool,
 }
 
 /// A queue and its values by mode.
@@ -172,6 +174,7 @@ impl SwitchPlan {
             impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
             partly: plans.iter().map(|plan| plan.partly.clone()).collect(),
             plans,
+            accepts_stalls: false,
         };
         for (plan, impossible) in switched.plans.iter().zip(&mut switched.impossible) {
             impossible.extend(plan.steps.iter().find_map(only_once));
@@ -290,6 +293,9 @@ impl Switching {
         for target in targets.living() {
             transaction.add_target(target.clone())?;
         }
+        if plan.accepts_stalls {
+            transaction.accept_stalls()?;
+        }
         let proc = ProcRoot::default();
         let mut queues = Vec::new();
         let mut changes = Vec::new();
@@ -331,14 +337,6 @@ impl Switching {
     /// As [`Self::switch_to`].
     pub fn set_none(&mut self) -> Result<(), SwitchError> {
         self.switch(None)
-    }
-
-    /// Records in the journal that stalls do not end a mode.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
-    pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
-        self.transaction.accept_stalls()
     }
 
     /// Begins to watch the queues for stalls; `None` if no mode suspends or stalls are accepted.

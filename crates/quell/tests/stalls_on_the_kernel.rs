@@ -313,6 +313,23 @@ fn an_experiment_drops_a_mode_that_stalls_the_program() {
     }
 }
 
+#[test]
+fn an_experiment_keeps_a_mode_whose_stalls_are_accepted() {
+    let Some(mut stage) = Stage::enter("stall-accepted") else { return };
+    stage.ask(0, b'o');
+    let pid = stage.server.pid().to_string();
+    let mut command = stage.quell(&["bench", "--modes=base,suspend20", "--budget=10s", "--accept-stalls", "--yes"]);
+    command.args(["--pid", &pid, "--slice=350", "--settle=5"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        stage.ask(1, b'r');
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let said = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+    assert!(said.contains("suspend20") && !said.contains("its queues stalled"), "{status} {said}");
+    assert!(!stage.is_set());
+}
+
 /// The keeper is stopped, so that only observers see the stall.
 #[test]
 fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {

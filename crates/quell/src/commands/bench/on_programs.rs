@@ -171,7 +171,8 @@ fn measure(
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, Failure> {
-    let preview = preview(&targets, &request.modes, has_load, stopped)?;
+    let mut preview = preview(&targets, &request.modes, has_load, stopped)?;
+    preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
         stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
     }

@@ -154,7 +154,7 @@ fn with_present(
     accept_stalls: bool,
 ) -> Result<(Preview, Vec<DeliveryMode>), Failure> {
     let mut modes = TuneSpace::default().all();
-    let (preview, present) = match found.plan.present() {
+    let (mut preview, present) = match found.plan.present() {
         Some(present) => (found, Some(present)),
         None => match present_mode(&found.plan) {
             Some(mode) => {
@@ -174,6 +174,7 @@ fn with_present(
              `quell apply`; nothing was changed",
         ));
     };
+    preview.plan.accepts_stalls = accept_stalls;
     let findings = if accept_stalls { Vec::new() } else { findings_of_suspension(&preview, targets) };
     let stall = findings.iter().find(|finding| finding.predicts_stall());
     let mut refused = refused_here(&preview, &modes, stall);
