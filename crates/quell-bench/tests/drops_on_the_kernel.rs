@@ -40,12 +40,7 @@ fn only_packets_that_a_full_queue_lost_are_drops() {
     }
     wait_until(|| if rx_dropped() >= unwanted + 200 { Ok(()) } else { Err(rx_dropped().to_string()) });
     assert_eq!(watched.between(&before, &read()).drops, Some(0));
-    // Nobody polls the ring for a second.
-    lab.set_napi(&PartialNapiSettings {
-        defer_hard_irqs: Some(100),
-        gro_flush_timeout_ns: Some(1_000_000_000),
-        ..PartialNapiSettings::NONE
-    });
+    lab.poll_every_second();
     wait_until(|| {
         (0..1_000).for_each(|_| program.send(1));
         match watched.between(&before, &read()).drops {

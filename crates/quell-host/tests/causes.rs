@@ -112,7 +112,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// A host whose program is none that Quell knows by name.
+/// A host with a program that Quell does not know by name.
 fn server() -> Value {
     let mut host = healthy();
     set(&mut host, "/processes/0/name", json!("server"));

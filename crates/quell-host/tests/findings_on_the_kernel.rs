@@ -225,12 +225,7 @@ fn frames_that_no_protocol_wants_are_a_note_and_those_that_a_full_ring_loses_are
     let report = examine(&now, Some(&before));
     let found = report.findings.iter().find(|one| one.id == "packets-dropped").unwrap();
     assert!(found.seen.contains("none by a full queue"), "{found:?}");
-    // Nobody polls the ring for a second.
-    lab.set_napi(&PartialNapiSettings {
-        defer_hard_irqs: Some(100),
-        gro_flush_timeout_ns: Some(1_000_000_000),
-        ..PartialNapiSettings::NONE
-    });
+    lab.poll_every_second();
     wait_until(|| {
         (0..1_000).for_each(|_| program.send(1));
         match severity(&examine(&look(&lab), Some(&now)), "packets-dropped") {

@@ -88,8 +88,8 @@ pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
-/// NAPI instance that delivered the socket's last packet, or the first one of an unconnected UDP socket. `None` before the first packet, and for packets that no NAPI
-/// instance delivered (loopback, or a veth whose peer sends TSO frames).
+/// NAPI instance that delivered the socket's last packet, or the first one of an unconnected UDP socket. `None` before the
+/// first packet, and for packets that no NAPI instance delivered (loopback, or a veth whose peer sends TSO frames).
 ///
 /// # Errors
 /// When the file is not a socket or the kernel does not support the option.

@@ -177,6 +177,18 @@ impl TestLab {
         self.transaction.spawn(&["program".to_owned()], program.netns(&self.server)).unwrap()
     }
 
+    /// Leaves the queues without an interrupt, with one timer poll a second: the rings fill.
+    ///
+    /// # Panics
+    /// As [`Self::set_napi`].
+    pub fn poll_every_second(&self) {
+        self.set_napi(&PartialNapiSettings {
+            defer_hard_irqs: Some(100),
+            gro_flush_timeout_ns: Some(1_000_000_000),
+            ..PartialNapiSettings::NONE
+        });
+    }
+
     /// Sends frames with an ethertype that no protocol receives from the client's device. Returns `None`, and records the
     /// test as skipped, without python3.
     pub fn send_unwanted_frames(&self, count: u32) -> Option<()> {

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod command;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
@@ -34,16 +36,12 @@ impl Stage {
     }
 
     fn quell(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-        command.args(arguments).env("QUELL_JOURNAL_DIR", self.dir.path().join("journal")).stdin(Stdio::null());
-        command
+        command::quell(&self.dir.path().join("journal"), arguments)
     }
 
     /// Output of a command that exits with `code`, without line breaks.
     fn says(&self, code: i32, arguments: &[&str]) -> String {
-        let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
-        let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-        assert_eq!(status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
+        let text = command::says(code, &mut self.quell(arguments));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 

@@ -3,27 +3,20 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
+mod command;
+
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
 
+use command::says;
 use quell_linux::netdev::Netdev;
 use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip};
 
 fn quell(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-    let journal = concat!(env!("CARGO_TARGET_TMPDIR"), "/journal");
-    command.args(arguments).env("QUELL_JOURNAL_DIR", journal).stdin(Stdio::null());
-    command
-}
-
-/// Runs `command`, checks that it exits with `code`, and returns its output.
-fn says(code: i32, command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-    assert_eq!(status.code(), Some(code), "{command:?}\n{text}");
-    text
+    command::quell(Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/journal")), arguments)
 }
 
 fn profile(text: &str) -> tempfile::TempPath {

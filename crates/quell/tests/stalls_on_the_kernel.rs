@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod command;
+
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output, Stdio};
@@ -103,17 +105,11 @@ impl Stage {
     }
 
     fn quell(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-        command.args(arguments).env("QUELL_JOURNAL_DIR", self.dir.path().join("journal")).stdin(Stdio::null());
-        command
+        command::quell(&self.dir.path().join("journal"), arguments)
     }
 
-    /// Runs the program, checks that it exits with `code`, and returns its output.
     fn says(&self, code: i32, arguments: &[&str]) -> String {
-        let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
-        let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-        assert_eq!(status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
-        text
+        command::says(code, &mut self.quell(arguments))
     }
 
     /// Attaches; `None` if the mode cannot be watched.

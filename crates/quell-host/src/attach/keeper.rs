@@ -10,11 +10,10 @@ use quell_linux::pidfd::Signal;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
-use quell_linux::{Pid, clock, kernel};
-use quell_sampler::{Sampler, SamplerError};
+use quell_linux::{Pid, clock};
 use tracing::{debug, error_span, info, warn};
 
-use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue};
+use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
 use crate::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
@@ -118,7 +117,9 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     let history = owned.history();
     let programs: BTreeSet<Pid> = history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
     let queues = SuspendedQueue::of_journal(history);
-    let mut sampler = sampler(&queues);
+    let watching = (!queues.is_empty()).then(|| watching_sampler(&queues));
+    let mut sampler =
+        watching.and_then(|watching| watching.inspect_err(|error| warn!(%error, "not watching for stalls")).ok());
     let (mut watch, mut log) = (StallWatch::default(), StallLog::new(owned.path().to_owned(), history));
     let mut ends = Ends::of(&history.targets, interruption)?;
     let mut pause = LOOKED_EVERY;
@@ -146,23 +147,6 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
         let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(began_ns));
         pause = LOOKED_EVERY.max((used * PAUSE_PER_CPU_TIME).min(PAUSE_MAX));
     }
-}
-
-/// Counts polls of these queues; `None` without queues or the permission.
-fn sampler(queues: &[SuspendedQueue]) -> Option<Sampler> {
-    if queues.is_empty() {
-        return None;
-    }
-    let counting = can_watch(queues);
-    counting.inspect_err(|error| warn!(%error, "not watching for stalls")).ok()
-}
-
-/// Begins to count polls of these queues.
-///
-/// # Errors
-/// When a keeper of this user could not watch the queues for stalls.
-pub fn can_watch(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerError> {
-    Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }
 
 /// Identity of this process for the journal.

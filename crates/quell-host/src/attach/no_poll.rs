@@ -10,8 +10,8 @@ use super::attachment::observe;
 use crate::findings::sorting::{STEERED, one_queue_per_worker};
 use crate::findings::text::counted;
 use crate::findings::{Finding, stalls};
+use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Snapshot, WatchedKind};
 
 /// The cause, as far as a snapshot shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,12 +172,7 @@ fn elsewhere(
 
 /// The cause if no thread sleeps in an epoll.
 fn unslept(epoll: &EpollContext<'_>, own: &[&EpollContext<'_>]) -> NoPollCause {
-    let watches = |outer: &&&EpollContext<'_>| {
-        outer.process.pid == epoll.process.pid
-            && outer.epoll.fd != epoll.epoll.fd
-            && outer.others.iter().any(|(target, kind, _)| **kind == WatchedKind::Epoll && target.fd == epoll.epoll.fd)
-    };
-    match own.iter().find(watches) {
+    match own.iter().find(|outer| outer.watches(epoll)) {
         Some(outer) => NoPollCause::WatchedByAnother { inner: NamedEpoll::of(epoll), outer: outer.epoll.fd },
         None => NoPollCause::NobodySleeps { epoll: NamedEpoll::of(epoll) },
     }

@@ -173,23 +173,19 @@ fn polls_epolls(mode: &DeliveryMode) -> bool {
 /// The call in which a thread of the process waits for its sockets, as far as that is visible.
 fn how_it_waits(process: &Process, files: &Files) -> &'static str {
     let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
-    let waits: Vec<FileWait> = process.threads.known_elements().filter_map(|thread| thread.file_wait).collect();
-    let on_socket = |wait: &FileWait| match *wait {
+    let is_on_socket = |wait: &FileWait| match *wait {
         FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
         FileWait::Poll | FileWait::Select => true,
     };
-    let mut waits: Vec<&str> = waits
-        .iter()
-        .filter(|wait| on_socket(wait))
-        .map(|wait| match wait {
-            FileWait::Receive { .. } => "it waits in recv(2)",
-            FileWait::Poll => "it waits in poll(2)",
-            FileWait::Select => "it waits in select(2)",
-            FileWait::Accept { .. } => "it waits in accept(2)",
-        })
-        .collect();
-    waits.sort_unstable_by_key(|wait| *wait == "it waits in accept(2)");
-    waits.first().copied().unwrap_or("no epoll watches its sockets")
+    let waits = process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket);
+    // A thread that accepts connections leaves the receiving to others.
+    match waits.min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
+        Some(FileWait::Receive { .. }) => "it waits in recv(2)",
+        Some(FileWait::Poll) => "it waits in poll(2)",
+        Some(FileWait::Select) => "it waits in select(2)",
+        Some(FileWait::Accept { .. }) => "it waits in accept(2)",
+        None => "no epoll watches its sockets",
+    }
 }
 
 pub(super) fn is_receiver(socket: &crate::snapshot::SnapshotSocket) -> bool {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{debug, warn};
 
@@ -58,6 +58,14 @@ impl SuspendedQueue {
         };
         history.pending().filter_map(|(_, entry)| queue(&entry.change)).collect()
     }
+}
+
+/// Begins to count polls of these queues, at less cost than [`Sampler::of`].
+///
+/// # Errors
+/// When polls cannot be counted, so that nobody can watch the queues for stalls.
+pub fn watching_sampler(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerError> {
+    Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }
 
 /// A stalled queue that was freed.

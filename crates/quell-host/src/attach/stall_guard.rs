@@ -11,8 +11,7 @@ use quell_linux::Pid;
 use quell_sampler::{Sampler, SamplerError};
 use tracing::warn;
 
-use super::keeper::can_watch;
-use super::stall::{LOOKED_EVERY, StallTally, StallWatch, SuspendedQueue};
+use super::stall::{LOOKED_EVERY, StallTally, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::cause;
 
 /// Watches queues until it is dropped.
@@ -63,7 +62,7 @@ impl StallGuard {
     /// # Errors
     /// When polls cannot be counted.
     pub fn start(queues: Vec<SuspendedQueue>, programs: BTreeSet<Pid>) -> Result<Self, SamplerError> {
-        let sampler = can_watch(&queues)?;
+        let sampler = watching_sampler(&queues)?;
         let (modes, is_over) = (Arc::<Mutex<StallsByMode>>::default(), Arc::<AtomicBool>::default());
         let (shared, over) = (Arc::clone(&modes), Arc::clone(&is_over));
         let thread = thread::spawn(move || watch(&sampler, &queues, &programs, &shared, &over));

@@ -24,8 +24,8 @@ static READY_OBJECT: Rule = Rule {
                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd or unix \
                   socket that nobody reads. States and queues of sockets come from sock_diag; poll(2) confirms a few of \
                   them, but not while net.core.busy_poll is set: then it is a warning. Without samples, two snapshots \
-                  show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the interval between samples, and an \
-                  unread error queue of a TCP socket. Fix: by object.",
+                  show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
+                  interval between samples, and an unread error queue of a TCP socket. Fix: by object.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -173,9 +173,9 @@ static ZERO_TIMEOUT: Rule = Rule {
     source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 requests/s \
              to 863 with threads that call in turn, under suspend20",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
-                  20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, no thread slept in it in a tenth of the samples, and one of \
-                  these is true: another epoll \
-                  watches it; its threads sleep in poll, select or io_uring_enter; most of the calls returned nothing. \
+                  20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
+                  no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
+                  its threads sleep in poll, select or io_uring_enter; most of the calls returned nothing. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
                   calls threads sleep. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
@@ -213,7 +213,7 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
         return None;
     }
     let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
-    let outer = outer_of(query, epoll);
+    let outer = query.epolls.iter().find(|outer| outer.watches(epoll));
     if let Some(why) = &behavior.not_counted {
         let seen = format!("in none of {} samples in {time} did a thread sleep in it", behavior.samples);
         let sleeps_in = |outer: &&EpollContext<'_>| behavior.waits.contains_key(&(outer.process.pid, outer.epoll.fd));
@@ -260,13 +260,4 @@ fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &s
 
 fn counted_calls(calls: u64) -> String {
     counted(usize::try_from(calls).unwrap_or(usize::MAX), "call")
-}
-
-/// An epoll of the same process that watches this one.
-fn outer_of<'a, 'q>(query: &'q SnapshotQuery<'a>, inner: &EpollContext<'_>) -> Option<&'q EpollContext<'a>> {
-    let watches = |outer: &EpollContext<'_>| {
-        let epolls = outer.others.iter().filter(|(_, kind, _)| **kind == WatchedKind::Epoll);
-        epolls.into_iter().any(|(target, _, _)| target.fd == inner.epoll.fd)
-    };
-    query.epolls.iter().find(|outer| outer.process.pid == inner.process.pid && watches(outer))
 }

@@ -23,8 +23,8 @@ use crate::snapshot::Protocol;
 
 /// Format of the journals that this version writes.
 pub const FORMAT: &str = "quell-journal/7";
-/// Formats that this version reads. Format 6 lacks `accept-stalls`. Format 5 also lacks `alternatives`. Format 4 also lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
-/// settings, and `executable` of processes.
+/// Formats that this version reads. Format 6 lacks `accept-stalls`. Format 5 also lacks `alternatives`. Format 4 also
+/// lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of settings, and `executable` of processes.
 pub const READABLE_FORMATS: [&str; 4] = ["quell-journal/4", "quell-journal/5", "quell-journal/6", FORMAT];
 
 /// One line of a journal.

@@ -60,6 +60,13 @@ impl EpollContext<'_> {
         self.params.is_some_and(|params| params.prefer_busy_poll)
     }
 
+    /// Whether it watches this epoll of the same process.
+    pub(crate) fn watches(&self, inner: &Self) -> bool {
+        let is_inner =
+            |target: &WatchedTarget, kind: &WatchedKind| *kind == WatchedKind::Epoll && target.fd == inner.epoll.fd;
+        self.process.pid == inner.process.pid && self.others.iter().any(|(target, kind, _)| is_inner(target, kind))
+    }
+
     /// Number of its sockets that receive from a single queue, by NAPI instance.
     pub(crate) fn on_one_queue(&self) -> BTreeMap<NapiId, usize> {
         let is_on_one =

@@ -90,7 +90,8 @@ struct Examined {
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
     polls: BTreeMap<NapiId, QueueSample>,
-    /// What the programs whose epolls suspend interrupts did between the two snapshots. Absent if there are none.
+    /// What the programs whose epolls suspend interrupts did between the two snapshots; absent without such
+    /// programs.
     behavior: Option<Behavior>,
 }
 

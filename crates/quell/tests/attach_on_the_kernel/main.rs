@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+#[path = "../command/mod.rs"]
+mod command;
 mod journals;
 mod stage;
 

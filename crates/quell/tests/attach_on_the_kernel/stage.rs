@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
@@ -14,6 +14,8 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::command;
 
 const ADDRESS: &str = "192.0.2.1:11211";
 pub(crate) const MODE: &str = "suspend200";
@@ -99,21 +101,15 @@ impl Stage {
     }
 
     pub(crate) fn quell(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-        command.args(arguments).env("QUELL_JOURNAL_DIR", self.journals()).stdin(Stdio::null());
-        command
+        command::quell(&self.journals(), arguments)
     }
 
     pub(crate) fn journals(&self) -> PathBuf {
         self.dir.path().join("journal")
     }
 
-    /// Runs the program, checks that it exits with `code`, and returns its output.
     pub(crate) fn says(&self, code: i32, arguments: &[&str]) -> String {
-        let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
-        let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
-        assert_eq!(status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
-        text
+        command::says(code, &mut self.quell(arguments))
     }
 
     pub(crate) fn is_set(&self) -> bool {

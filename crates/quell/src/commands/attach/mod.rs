@@ -17,11 +17,10 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
-use quell_host::attach::keeper::can_watch;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
-use quell_host::attach::stall::SuspendedQueue;
+use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, TargetError, Targets, effect, observe, plan,
 };
@@ -198,7 +197,7 @@ fn leave(mut attachment: Attachment) -> Result<Option<Attachment>, Failure> {
         return Err(restore(&error, &attachment.end()));
     }
     let suspended = SuspendedQueue::of_steps(attachment.queues());
-    let watched = if suspended.is_empty() { Ok(()) } else { can_watch(&suspended).map(drop) };
+    let watched = if suspended.is_empty() { Ok(()) } else { watching_sampler(&suspended).map(drop) };
     attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
     output::say("applied and verified; restored when the program exits, or by `quell detach`");
     if let Err(error) = watched {
@@ -324,8 +323,8 @@ fn attach(
     }
 }
 
-/// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with `--seconds 0`, and if a signal ended the check: too
-/// few polls are no evidence.
+/// Checks whether the mode is in effect. `cause` finds out why no program polled a queue. `None` without queues, with
+/// `--seconds 0`, and if a signal ended the check: too few polls are no evidence.
 fn effect(
     request: &AttachRequest,
     queues: &[QueueStep],
