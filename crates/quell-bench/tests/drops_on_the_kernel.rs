@@ -6,7 +6,6 @@
 use quell_bench::counters::{Instruments, Watched};
 use quell_linux::CpuList;
 use quell_linux::event::Trigger;
-use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
 use quell_test_support::lab::{TestLab, UdpProgram};
