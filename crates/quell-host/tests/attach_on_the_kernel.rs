@@ -297,7 +297,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
 #[test]
 fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
     /// Many times that after which the watch suspects a queue.
-    const OBSERVED: Duration = Duration::from_secs(2);
+    const OBSERVED: Duration = Duration::from_secs(1);
     let Some(lab) = TestLab::raise("idle-watch", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let program = UdpProgram::start(&lab, Trigger::Level);
@@ -308,16 +308,23 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
         return;
     }
     let sampler = Sampler::of(kernel::sysfs(), lab.napis.clone()).unwrap();
-    // After this packet the queue is deferred for 2 ms.
     program.send(1);
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
-    let (before, began) = (sampler.read().unwrap(), Instant::now());
-    // The program uses CPU time meanwhile.
-    while began.elapsed() < OBSERVED {
-        watch.look(&attachment).unwrap();
-    }
-    let seen = sampler.read().unwrap()[&lab.napis[0]].since(before.get(&lab.napis[0]));
-    assert_eq!(seen.polls.program + seen.polls.program_last, 0, "{seen:?}");
+    // Each packet, also one of the link itself, defers the interrupt, on a busy machine for longer than the timers say.
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    let idle = loop {
+        let (before, began) = (sampler.read().unwrap(), Instant::now());
+        // The program uses CPU time meanwhile.
+        while began.elapsed() < OBSERVED {
+            watch.look(&attachment).unwrap();
+        }
+        let seen = sampler.read().unwrap()[&lab.napis[0]].since(before.get(&lab.napis[0]));
+        if seen.packets == 0 && seen.masked_ns == 0 {
+            break seen;
+        }
+        assert!(Instant::now() < deadline, "the queue is never idle: {seen:?}");
+    };
+    assert_eq!(idle.polls.program + idle.polls.program_last, 0, "{idle:?}");
     attachment.end().unwrap();
 }
 
