@@ -12,12 +12,14 @@ use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
 
+use crate::devices;
+use crate::journal::claims::Others;
 use crate::journal::{Entry, History, Journal, JournalError, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, PlanInput, ProfilePlan};
+use crate::plan::{ChangeText, PlanInput, PlannedChange, PlannedQueue, ProfilePlan};
 use crate::recovery::{Reverted, is_running};
-use crate::settings::SettingsError;
-use crate::settings::host::Place;
+use crate::settings::host::{Kernel, Place};
+use crate::settings::{SettingsError, napi};
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
 use crate::transaction::{ChangeError, ChangeStage, Transaction};
 
@@ -174,14 +176,15 @@ pub fn apply(
     if !plan.impossible.is_empty() && !request.partly {
         return Err(ApplyError::Impossible(plan));
     }
-    if plan.steps.is_empty() {
+    let namespace = open(request.netns)?;
+    let cookie = namespace.cookie()?;
+    let applied = || applied_in(journal, cookie).map_err(ApplyError::Forget);
+    if plan.steps.is_empty() && (applied()?.is_some() || !have_owners(journal, &namespace, &plan.matching)?) {
         return Ok(Applied { journal: None, plan });
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
-    let namespace = open(request.netns)?;
-    let cookie = namespace.cookie()?;
-    if let Some(applied) = applied_in(journal, cookie).map_err(ApplyError::Forget)? {
+    if let Some(applied) = applied()? {
         return Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) });
     }
     let place = request.netns.map(|name| format!("{IN_NAMESPACE}{name}")).unwrap_or_default();
@@ -195,6 +198,13 @@ pub fn apply(
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
             let (change, source) = (Box::new(step.change.text()), Box::new(source));
             return Err(ApplyError::Change { change, source, reverted: transaction.revert() });
+        }
+    }
+    for queue in &plan.matching {
+        let owned = transaction.set_planned_queue(&namespace, queue, &mut |_| ControlFlow::Continue(()));
+        if let Err(source) = owned {
+            let change = Box::new(PlannedChange::Napi(queue.clone()).text());
+            return Err(ApplyError::Change { change, source: Box::new(source), reverted: transaction.revert() });
         }
     }
     let left = what_is_left(request)?;
@@ -212,6 +222,24 @@ pub fn apply(
         None => transaction.keep(),
     };
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
+}
+
+/// Whether another owner has set one of these queues.
+fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ApplyError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id().map_err(|error| ApplyError::Begin(error.into()))?;
+    let others = Others::all(journal, boot_id.to_string());
+    let kernel = Kernel::new(namespace, &proc);
+    for queue in queues {
+        let found = match napi::look_at_planned(&kernel, queue) {
+            Err(error) if error.is_absent() => continue,
+            found => found.map_err(ApplyError::Find)?,
+        };
+        if !others.of_queue(&found, None).map_err(|error| ApplyError::Begin(error.into()))?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.
@@ -234,6 +262,7 @@ fn id(namespace_cookie: u64) -> String {
 fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
     let is_here = |entry: &Entry| match &entry.change {
         RecordedChange::HostSetting(change) => change.namespace_cookie == namespace_cookie,
+        RecordedChange::NapiSettings(change) => change.namespace_cookie == namespace_cookie,
         _ => false,
     };
     let is_applied_here = |kept: &Persistent| {
@@ -256,10 +285,16 @@ fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), Apply
 
 fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
     for (_, entry) in history.pending() {
-        let RecordedChange::HostSetting(change) = &entry.change else { return Ok(false) };
-        match Place::find(proc, change) {
-            Ok(None) => {}
-            Ok(Some(_)) => return Ok(false),
+        let is_there = match &entry.change {
+            RecordedChange::HostSetting(change) => Place::find(proc, change).map(|place| place.is_some()),
+            RecordedChange::NapiSettings(change) => {
+                devices::find(proc, &change.device_key()).map(|found| found.is_some())
+            }
+            _ => return Ok(false),
+        };
+        match is_there {
+            Ok(false) => {}
+            Ok(true) => return Ok(false),
             Err(error) if error.is_out_of_sight() => return Ok(false),
             Err(error) => return Err(ApplyError::Find(error)),
         }

@@ -4,12 +4,13 @@
 
 use std::path::Path;
 
+use quell_linux::netdev::Napi;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
 
-use crate::devices;
-use crate::journal::claims::{Claims, Others};
+use crate::devices::{self, FoundDevice};
+use crate::journal::claims::{Others, Owned};
 use crate::journal::{
     EpollParameters, History, HostSetting, JournalError, NapiSettingsChange, RecordedChange, ThreadAffinity,
 };
@@ -68,11 +69,12 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
     let proc = ProcRoot::default();
     let others = Others::beside(path, proc.boot_id()?.to_string());
     let mut condition = Condition::default();
+    let mut epolls = None;
     // In the order in which they were applied.
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let drift = match &entry.change {
             RecordedChange::HostSetting(change) => match Place::find(&proc, change) {
-                Ok(Some(place)) => of_host(&place.kernel(&proc), change, &others)?,
+                Ok(Some(place)) => of_host(&place.kernel(&proc), change)?,
                 Ok(None) => {
                     condition.gone += 1;
                     None
@@ -84,8 +86,24 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
                 }
                 Err(error) => return Err(error.into()),
             },
-            RecordedChange::NapiSettings(change) => of_queue(&proc, change, &others)?,
-            RecordedChange::EpollParameters(change) => of_epoll(&proc, change)?,
+            RecordedChange::NapiSettings(change) => match QueueNow::find(&proc, change) {
+                Ok(QueueNow::NoDevice) => {
+                    // An attachment's queue that vanished with its device is none that the program can use.
+                    condition.gone += usize::from(change.in_plan.is_some());
+                    None
+                }
+                Ok(queue) => of_queue(&queue, change, &others, history)?,
+                Err(error) if error.is_out_of_sight() && change.in_plan.is_some() => {
+                    condition.out_of_sight += 1;
+                    Some(drift_of_queue(change, &change.device, change.new, None))
+                }
+                Err(error) if error.is_out_of_sight() => None,
+                Err(error) => return Err(error.into()),
+            },
+            RecordedChange::EpollParameters(change) => {
+                let epolls = epolls.get_or_insert_with(|| others.of_epolls(Some(history)));
+                of_epoll(&proc, change, epolls.as_ref().map_or(&[], Vec::as_slice))?
+            }
             RecordedChange::ThreadAffinity(change) => of_thread(&proc, change)?,
             _ => None,
         };
@@ -105,36 +123,41 @@ pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError>
     let others = Others::beside(path, proc.boot_id()?.to_string());
     let before = condition(path, history)?;
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
-        let RecordedChange::HostSetting(change) = &entry.change else { continue };
-        let place = match Place::find(&proc, change) {
-            Ok(Some(place)) => place,
-            Ok(None) => continue,
-            Err(error) if error.is_out_of_sight() => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let kernel = place.kernel(&proc);
-        if of_host(&kernel, change, &others)?.is_some_and(|drift| drift.now.is_some()) {
-            make(&kernel, &KnownContexts::default(), &change.setting)?;
+        match &entry.change {
+            RecordedChange::HostSetting(change) => match Place::find(&proc, change) {
+                Ok(Some(place)) => {
+                    let kernel = place.kernel(&proc);
+                    if of_host(&kernel, change)?.is_some_and(|drift| drift.now.is_some()) {
+                        make(&kernel, &KnownContexts::default(), &change.setting)?;
+                    }
+                }
+                Ok(None) => {}
+                Err(error) if error.is_out_of_sight() => {}
+                Err(error) => return Err(error.into()),
+            },
+            RecordedChange::NapiSettings(change) => {
+                // As for any writer of a queue with several owners.
+                let _turn = others.turn(&mut || false)?;
+                match QueueNow::find(&proc, change) {
+                    Ok(QueueNow::Found(device, napi)) => {
+                        let owners = others.of_queue(change, Some(history))?.besides(change);
+                        let drifted = napi::drift(change, &owners, &napi.settings);
+                        napi::set(&device.namespace, &proc, napi.id, &change.new.where_present_in(&drifted))?;
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.is_out_of_sight() => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            _ => {}
         }
     }
     Ok(before)
 }
 
-fn of_host(kernel: &Kernel<'_>, change: &HostSetting, others: &Others) -> Result<Option<Drift>, DriftError> {
-    let setting = &change.setting;
-    let differs = match setting {
-        plan::PlannedChange::Napi { device, queue, values, .. } => match (&values.new, kernel.napi(device, *queue)) {
-            (None, _) => None,
-            (Some(new), Ok(napi)) => {
-                let found = napi::look(kernel.namespace, napi.id)?;
-                of_values(new, &found.old, &others.claims(&found)?)
-            }
-            (Some(new), Err(error)) if error.is_absent() => Some((new.to_string(), None)),
-            (_, Err(error)) => return Err(error.into()),
-        },
-        other => differs(kernel, other)?,
-    };
-    Ok(differs.map(|(made, now)| drift_of(setting, made, now)))
+fn of_host(kernel: &Kernel<'_>, change: &HostSetting) -> Result<Option<Drift>, DriftError> {
+    let differs = differs(kernel, &change.setting)?;
+    Ok(differs.map(|(made, now)| drift_of(&change.setting, made, now)))
 }
 
 fn drift_of(setting: &plan::PlannedChange, made: String, now: Option<String>) -> Drift {
@@ -147,38 +170,67 @@ fn not_found(change: &HostSetting) -> Option<Drift> {
     change.setting.text().new.map(|made| drift_of(&change.setting, made, None))
 }
 
-/// Returns the applied and the current value of each differing setting. Pure.
-fn of_values(
-    made: &PartialNapiSettings,
-    now: &PartialNapiSettings,
-    others: &Claims,
-) -> Option<(String, Option<String>)> {
-    let differing = others.without_theirs(&now.where_present_in(made).unlike(made));
-    (!differing.is_empty()).then(|| (made.where_present_in(&differing).to_string(), Some(differing.to_string())))
+/// Where the queue of a change is now.
+enum QueueNow {
+    NoDevice,
+    /// The device has no NAPI instance for the queue at present.
+    NoInstance(FoundDevice),
+    Found(FoundDevice, Napi),
 }
 
-fn of_queue(proc: &ProcRoot, change: &NapiSettingsChange, others: &Others) -> Result<Option<Drift>, DriftError> {
-    // An attachment's queue that vanished with its device does not count as drift.
-    let device = match devices::find(proc, &change.device_key()) {
-        Ok(Some(device)) => device,
-        Ok(None) => return Ok(None),
-        Err(error) if error.is_out_of_sight() => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let differs = match napi::instance_now(&device, change).map_err(SettingsError::from)? {
-        Some(napi) => {
-            let now = napi.settings;
-            of_values(&change.set_to(&now), &now, &others.claims(change)?)
+impl QueueNow {
+    fn find(proc: &ProcRoot, change: &NapiSettingsChange) -> Result<Self, SettingsError> {
+        let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(Self::NoDevice) };
+        Ok(match napi::instance_now(&device, change)? {
+            Some(napi) => Self::Found(device, napi),
+            None => Self::NoInstance(device),
+        })
+    }
+}
+
+fn of_queue(
+    queue: &QueueNow,
+    change: &NapiSettingsChange,
+    others: &Others,
+    history: &History,
+) -> Result<Option<Drift>, DriftError> {
+    Ok(match queue {
+        QueueNow::NoDevice => None,
+        QueueNow::NoInstance(device) => Some(drift_of_queue(change, &device.link.name, change.new, None)),
+        QueueNow::Found(device, napi) => {
+            let owners = others.of_queue(change, Some(history))?.besides(change);
+            let drifted = napi::drift(change, &owners, &napi.settings);
+            let made = change.new.where_present_in(&drifted);
+            (!drifted.is_empty()).then(|| drift_of_queue(change, &device.link.name, made, Some(drifted)))
         }
-        None => Some((change.new.to_string(), None)),
-    };
-    let device = Some(device.link.name);
-    Ok(differs.map(|(made, now)| Drift { device, queue: change.rx_queue, setting: "napi".to_owned(), made, now }))
+    })
+    .map(|drift| drift.filter(|_| !change.new.is_empty()))
 }
 
-fn of_epoll(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Drift>, DriftError> {
-    let now = epoll::now(proc, change)?.filter(|now| *now != change.set_to(*now));
-    Ok(now.map(|now| Drift {
+fn drift_of_queue(
+    change: &NapiSettingsChange,
+    device: &str,
+    made: PartialNapiSettings,
+    now: Option<PartialNapiSettings>,
+) -> Drift {
+    Drift {
+        device: Some(device.to_owned()),
+        queue: change.rx_queue,
+        setting: "napi".to_owned(),
+        made: made.to_string(),
+        now: now.map(|now| now.to_string()),
+    }
+}
+
+fn of_epoll(
+    proc: &ProcRoot,
+    change: &EpollParameters,
+    owned: &[Owned<EpollParameters>],
+) -> Result<Option<Drift>, DriftError> {
+    let Some(now) = epoll::now(proc, change)? else { return Ok(None) };
+    let own = change.claim(true);
+    let drifts = !own.values.contains(&now) && !epoll::owners(change.place(), owned).cover(&own, &now);
+    Ok(drifts.then(|| Drift {
         device: None,
         queue: None,
         setting: format!("epoll {} of process {}", change.fd, change.pid),
@@ -196,24 +248,4 @@ fn of_thread(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Drift>, 
         made: change.new.to_string(),
         now: Some(now.to_string()),
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn values(gro_flush_timeout_ns: u64, irq_suspend_timeout_ns: u64) -> PartialNapiSettings {
-        PartialNapiSettings {
-            gro_flush_timeout_ns: Some(gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: Some(irq_suspend_timeout_ns),
-            ..PartialNapiSettings::default()
-        }
-    }
-
-    #[test]
-    fn only_differing_values_count_as_drift() {
-        let drifted = of_values(&values(20_000, 20_000_000), &values(7, 20_000_000), &Claims::default());
-        assert_eq!(drifted, Some(("gro-flush-timeout 20 µs".into(), Some("gro-flush-timeout 7 ns".into()))));
-        assert_eq!(of_values(&values(20_000, 0), &values(20_000, 0), &Claims::default()), None);
-    }
 }

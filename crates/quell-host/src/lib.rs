@@ -16,8 +16,10 @@ pub mod drift;
 mod driver_inference;
 pub mod findings;
 pub mod journal;
+
 mod namespaces;
 mod netns_processes;
+mod ownership;
 pub mod persistent;
 pub mod plan;
 pub mod recovery;

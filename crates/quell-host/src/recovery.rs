@@ -10,11 +10,11 @@ use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::visible;
 use tracing::{debug, error_span, info, warn};
 
-use crate::journal::claims::{Claims, Others};
+use crate::journal::claims::{Others, QueueOwners};
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper, ListedJournal,
-    OwnedJournal, RecordedChange, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
+    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, NapiSettingsChange,
+    OwnedJournal, QueueInPlan, RecordedChange, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
 };
 use crate::plan;
 use crate::settings::host::KnownContexts;
@@ -304,13 +304,12 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
     let mut contexts = KnownContexts::default();
     let others = Others::beside(journal.path(), boot_id.to_string());
     let pending = in_the_order_of_undoing(journal.history());
-    let are_epolls =
-        |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| epoll_of(one).is_some() && epoll_of(other).is_some();
+    let are_epolls = |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| is_epoll(one) && is_epoll(other);
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
         // Hold the lock until the undo is recorded. If two processes undo the same queue, the second must see the
         // outcome of the first.
-        let _turn = match is_of_a_queue(first).then(|| others.turn(&mut || false)) {
+        let _turn = match has_owners(first).then(|| others.turn(&mut || false)) {
             // The holder of the lock has not recorded its settings of the queue yet.
             Some(Err(error)) if error.is_locked() => {
                 reverted.failed.push((first.change.clone(), error.into()));
@@ -318,18 +317,21 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
             }
             turn => turn,
         };
-        let epolls: Vec<&EpollParameters> = together.iter().filter_map(|(_, entry)| epoll_of(entry)).collect();
         let _span = error_span!("undo", seq = together[0].0).entered();
-        let undoings = match epolls.is_empty() {
-            true => vec![undo(
-                first,
-                boot_id,
-                proc,
-                &mut contexts,
-                &claims_of_others(&others, first),
-                &journal.history().targets,
-            )],
-            false => undo_epolls(&epolls, boot_id, proc),
+        let history = journal.history();
+        // An unreadable list of journals must not prevent the restoration.
+        let undoings = if is_epoll(first) {
+            let owned = others.of_epolls(Some(history)).unwrap_or_default();
+            let epolls: Vec<&Entry> = together.iter().map(|(_, entry)| entry).collect();
+            undo_epolls(&epolls, &owned, boot_id, proc)
+        } else {
+            let owners = match &first.change {
+                RecordedChange::NapiSettings(change) => {
+                    others.of_queue(change, Some(history)).unwrap_or_default().at_end_of(change)
+                }
+                _ => QueueOwners::default(),
+            };
+            vec![undo(first, boot_id, proc, &mut contexts, &owners, &history.targets)]
         };
         let mut undone = Vec::new();
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
@@ -360,37 +362,24 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
     reverted
 }
 
-fn epoll_of(entry: &Entry) -> Option<&EpollParameters> {
-    match &entry.change {
-        RecordedChange::EpollParameters(change) => Some(change),
-        _ => None,
-    }
+fn is_epoll(entry: &Entry) -> bool {
+    matches!(entry.change, RecordedChange::EpollParameters(_))
 }
 
-fn is_of_a_queue(entry: &Entry) -> bool {
-    matches!(entry.change, RecordedChange::NapiSettings(_))
+/// Whether several journals can concern the object.
+fn has_owners(entry: &Entry) -> bool {
+    is_epoll(entry) || matches!(entry.change, RecordedChange::NapiSettings(_))
 }
 
-/// An unreadable list of journals must not prevent the restoration of a queue.
-fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
-    match &entry.change {
-        RecordedChange::NapiSettings(change) => others.claims(change).unwrap_or_default(),
-        _ => Claims::default(),
-    }
-}
-
-/// Order of undoing: the last change first, with one exception. Settings of a plan come before everything else, in plan
+/// Order of undoing: the last change first, with one exception. Changes of a plan come before everything else, in plan
 /// order: changes that recreate queues precede settings on these queues, both when applied and when undone. Among them,
 /// settings that create queues are undone first. Their queues vanish, but some settings outlive a queue and could not
 /// be undone afterwards.
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
     pending.sort_by_key(|(_, entry)| match &entry.change {
-        RecordedChange::HostSetting(HostSetting { setting: plan::PlannedChange::Napi { values, .. }, .. })
-            if values.old.is_none() =>
-        {
-            (0, 0)
-        }
+        RecordedChange::NapiSettings(NapiSettingsChange { in_plan: Some(QueueInPlan::IsCreated), .. }) => (0, 0),
+        RecordedChange::NapiSettings(NapiSettingsChange { in_plan: Some(_), .. }) => (1, plan::RANK_OF_QUEUES),
         RecordedChange::HostSetting(change) => (1, change.setting.inverse().rank()),
         _ => (2, 0),
     });

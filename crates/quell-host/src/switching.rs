@@ -26,10 +26,12 @@ use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep,
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
-use crate::journal::claims::Others;
+use crate::journal::claims::{Others, Owned, next_boot_ns};
+use crate::journal::record::EpollPlace;
 use crate::journal::{EpollParameters, Journal, JournalError, RecordedChange};
 use crate::namespaces;
 use crate::recovery::Reverted;
+use crate::settings::napi::Wanted;
 use crate::settings::{SettingsError, epoll, napi};
 use crate::snapshot::Snapshot;
 use crate::transaction::{ChangeError, Transaction};
@@ -299,17 +301,19 @@ impl Switching {
         let proc = ProcRoot::default();
         let mut queues = Vec::new();
         let mut changes = Vec::new();
-        let others = Others::beside(transaction.journal_path(), transaction.boot_id());
+        let others = transaction.others();
         // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in
         // between.
         let turn = others.turn(&mut || false)?;
         for queue in &plan.queues {
             let namespace = namespaces::by_cookie(&proc, queue.namespace_cookie).map_err(SettingsError::from)?;
             let namespace = namespace.ok_or_else(|| SwitchError::NamespaceGone(queue.device.clone()))?;
-            changes.push(record_of_queue(&others, &namespace, queue)?);
+            changes.extend(record_of_queue(&others, &transaction, &namespace, queue)?);
             queues.push((Netdev::open_in(&namespace)?, namespace, queue.clone()));
         }
-        changes.extend(plan.epolls.iter().map(record_of_epoll));
+        let owned = others.of_epolls(transaction.history())?;
+        let first = next_boot_ns(&owned, boottime_ns());
+        changes.extend((first..).zip(&plan.epolls).map(|(at, epoll)| record_of_epoll(epoll, &owned, at)));
         transaction.record_made(changes)?;
         drop(turn);
         let queues = queues.into_iter().map(|(netdev, namespace, queue)| (namespace, netdev, queue)).collect();
@@ -422,34 +426,30 @@ impl Switching {
     }
 }
 
+/// Records all values of an experiment for a queue, also those from before it. Returns `None` if all modes have the
+/// same values as now.
 fn record_of_queue(
     others: &Others,
+    transaction: &Transaction,
     namespace: &Namespace,
     queue: &SwitchedQueue,
-) -> Result<RecordedChange, SwitchError> {
+) -> Result<Option<RecordedChange>, SwitchError> {
     let found = napi::look(namespace, queue.napi)?;
-    if !others.claims(&found)?.is_empty() {
+    let owners = others.of_queue(&found, transaction.history())?;
+    if owners.serve_programs() {
         return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
     }
     let (first, alternatives) =
         queue.values.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
-    let mut change = found;
-    change.old = change.old.where_present_in(first);
-    change.new = *first;
-    change.alternatives = alternatives.to_vec();
-    change.set_at_boot_ns = Some(boottime_ns());
-    Ok(RecordedChange::NapiSettings(change))
+    let alternatives = alternatives.iter().chain([&queue.old]).copied().collect();
+    let wanted = Wanted { values: *first, alternatives, in_plan: None };
+    Ok(napi::plan(found, &wanted, &owners, boottime_ns()).map(RecordedChange::NapiSettings))
 }
 
-fn record_of_epoll(epoll: &SwitchedEpoll) -> RecordedChange {
-    let (first, alternatives) =
-        epoll.params.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
-    RecordedChange::EpollParameters(EpollParameters {
-        pid: epoll.pid.get().unsigned_abs(),
-        start_time_ticks: epoll.start_time_ticks,
-        fd: epoll.fd,
-        old: epoll.old,
-        new: *first,
-        alternatives: alternatives.to_vec(),
-    })
+fn record_of_epoll(epoll: &SwitchedEpoll, owned: &[Owned<EpollParameters>], at: u64) -> RecordedChange {
+    let place =
+        EpollPlace { pid: epoll.pid.get().unsigned_abs(), start_time_ticks: epoll.start_time_ticks, fd: epoll.fd };
+    let values = epoll.params.iter().chain([&epoll.old]).copied().collect();
+    let claim = epoll::owners(place, owned).take(at, Some(&epoll.old), values);
+    RecordedChange::EpollParameters(EpollParameters::new(place, claim))
 }

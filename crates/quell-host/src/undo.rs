@@ -14,12 +14,13 @@ use quell_mode::EpollParams;
 
 use crate::attach::{TargetError, Targets};
 use crate::devices;
-use crate::journal::claims::Claims;
+use crate::journal::claims::{Owned, QueueOwners};
 use crate::journal::{
     ChangeOutcome, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, RecordedChange, TargetProgram,
     UndoOutcome,
 };
 use crate::netns_processes::end_processes;
+use crate::settings::epoll::EpollToEnd;
 use crate::settings::host::{KnownContexts, Place};
 use crate::settings::{self, SettingsError};
 
@@ -87,8 +88,8 @@ pub enum UndoError {
 /// Time limit for killed processes to exit.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// Undoes one change of the current boot `boot_id`. `others` contains the settings of the same queue in other journals,
-/// `targets` the processes of the journal.
+/// Undoes one change of the current boot `boot_id`. `owners` are the other owners of the same queue, `targets` the
+/// processes of the journal.
 ///
 /// # Errors
 /// See [`UndoError`].
@@ -97,7 +98,7 @@ pub(crate) fn undo(
     boot_id: BootId,
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
-    others: &Claims,
+    owners: &QueueOwners,
     targets: &[TargetProgram],
 ) -> Result<UndoOutcome, UndoError> {
     match (&entry.change, entry.outcome) {
@@ -109,8 +110,8 @@ pub(crate) fn undo(
         // The writer died before it knew the PID, and the kernel killed the child with its parent. Processes that the
         // child had started end with their namespace.
         (RecordedChange::Process { .. }, _) => Ok(UndoOutcome::AlreadyGone),
-        (RecordedChange::NapiSettings(change), _) => {
-            waits_out_of_sight(settings::napi::restore(proc, change, others), &change.device)
+        (RecordedChange::NapiSettings(change), outcome) => {
+            waits_out_of_sight(settings::napi::restore(proc, change, outcome.is_some(), owners), &change.device)
         }
         (RecordedChange::HostSetting(change), outcome) => restore(proc, contexts, change, outcome),
         (RecordedChange::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
@@ -125,9 +126,7 @@ pub(crate) fn undo(
             Ok(settings::affinity::restore(proc, pid, tid, change)?)
         }
         (RecordedChange::LaunchedEpolls(change), _) => undo_launched(change, targets, boot_id, proc),
-        (RecordedChange::EpollParameters(change), _) => {
-            undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(UndoOutcome::AlreadyGone))
-        }
+        (RecordedChange::EpollParameters(_), _) => unreachable!("epolls are undone together"),
     }
 }
 
@@ -152,9 +151,12 @@ fn undo_launched(
             old: EpollParams::default(),
             new: change.new,
             alternatives: Vec::new(),
+            set_at_boot_ns: 0,
+            since_boot_ns: 0,
         });
         let epolls: Vec<EpollParameters> = epolls.collect();
-        for outcome in settings::epoll::restore(proc, process, &epolls.iter().collect::<Vec<_>>()) {
+        let to_end: Vec<EpollToEnd<'_>> = epolls.iter().map(|change| EpollToEnd::new(change, true, &[])).collect();
+        for outcome in settings::epoll::restore(proc, process, &to_end) {
             // The program itself has set an epoll that has other parameters.
             if outcome? == UndoOutcome::Undone {
                 undoing = UndoOutcome::Undone;
@@ -164,24 +166,53 @@ fn undo_launched(
     Ok(undoing)
 }
 
-/// Undoes changes of epolls in this order. Inspects a process once for consecutive epolls.
+/// Undoes changes of epolls in this order. Inspects a process once for consecutive epolls. `owned` are those of all
+/// owners.
 pub(crate) fn undo_epolls(
-    changes: &[&EpollParameters],
+    entries: &[&Entry],
+    owned: &[Owned<EpollParameters>],
     boot_id: BootId,
     proc: &ProcRoot,
 ) -> Vec<Result<UndoOutcome, UndoError>> {
-    let of_one_process = |one: &&EpollParameters, other: &&EpollParameters| {
+    let epoll = |entry: &&Entry| match &entry.change {
+        RecordedChange::EpollParameters(change) => (place_now(change, owned, boot_id, proc), entry.outcome.is_some()),
+        other => unreachable!("not an epoll: {other}"),
+    };
+    let changes: Vec<(EpollParameters, bool)> = entries.iter().map(epoll).collect();
+    let of_one_process = |(one, _): &(EpollParameters, bool), (other, _): &(EpollParameters, bool)| {
         (one.pid, one.start_time_ticks) == (other.pid, other.start_time_ticks)
     };
     let process_of = |change: &EpollParameters| identity(change.pid, change.start_time_ticks, boot_id);
-    let undo = |changes: &[&EpollParameters]| match process_of(changes[0]) {
+    let undo = |changes: &[(EpollParameters, bool)]| match process_of(&changes[0].0) {
         Ok(process) => {
-            let undoings = settings::epoll::restore(proc, process, changes);
+            let to_end = changes.iter().map(|(change, made)| EpollToEnd::new(change, *made, owned));
+            let undoings = settings::epoll::restore(proc, process, &to_end.collect::<Vec<_>>());
             undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect()
         }
-        Err(_) => changes.iter().filter_map(|change| process_of(change).err()).map(Err).collect::<Vec<_>>(),
+        Err(_) => changes.iter().filter_map(|(change, _)| process_of(change).err()).map(Err).collect::<Vec<_>>(),
     };
     changes.chunk_by(of_one_process).flat_map(undo).collect()
+}
+
+/// The change, with the process and descriptor of another owner if its own process has exited and that one has the
+/// same epoll.
+fn place_now(
+    change: &EpollParameters,
+    owned: &[Owned<EpollParameters>],
+    boot_id: BootId,
+    proc: &ProcRoot,
+) -> EpollParameters {
+    let runs = |change: &EpollParameters| {
+        let process = identity(change.pid, change.start_time_ticks, boot_id);
+        process.is_ok_and(|process| process.is_running(proc).unwrap_or(true))
+    };
+    if runs(change) {
+        return change.clone();
+    }
+    let has_it = |other: &&EpollParameters| other.since_boot_ns == change.since_boot_ns && runs(other);
+    let holder = owned.iter().map(|owned| &owned.change).find(has_it).unwrap_or(change);
+    let EpollParameters { pid, start_time_ticks, fd, .. } = *holder;
+    EpollParameters { pid, start_time_ticks, fd, ..change.clone() }
 }
 
 /// Kills a session that Quell started. The executable identifies its leader, or another of its processes if the leader
@@ -229,10 +260,6 @@ pub(crate) fn describe_waiting(proc: &ProcRoot, change: &RecordedChange) -> Opti
         RecordedChange::NapiSettings(change) => {
             let device = devices::find(proc, &change.device_key()).ok()??;
             Some(settings::napi::describe_waiting(change, &device.link.name))
-        }
-        RecordedChange::HostSetting(change) => {
-            let place = Place::find(proc, change).ok()??;
-            settings::host::describe_waiting(&place.kernel(proc), &change.setting)?.ok()
         }
         _ => None,
     }

@@ -224,7 +224,7 @@ fn the_last_of_two_programs_on_a_queue_restores_it() {
     let gro_flush_ns = |lab: &TestLab| lab.napi().settings.gro_flush_timeout_ns.unwrap();
     for (first_to_end, then_left) in [(0, 20_000), (1, 200_000)] {
         let mut attachments =
-            vec![attach(dir.path(), one.pid(), "suspend200"), attach(dir.path(), two.pid(), "defer20")];
+            vec![attach(dir.path(), one.pid(), "suspend200"), attach(dir.path(), two.pid(), "suspend20")];
         assert_eq!(gro_flush_ns(&lab), 20_000);
         let affected_processes = plan_for(one.pid(), "suspend200").affected_processes;
         assert!(affected_processes.iter().any(|affected| affected.pid == two.pid()), "{affected_processes:?}");

@@ -1,5 +1,6 @@
-//! Tests with `kcmp(2)` whether an epoll watches a file (`KCMP_EPOLL_TFD` in `kernel/kcmp.c`, Linux 4.13,
-//! `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls share one inode.
+//! Tests with `kcmp(2)` whether two descriptors are one open file (`KCMP_FILE`) and whether an epoll watches a file
+//! (`KCMP_EPOLL_TFD` in `kernel/kcmp.c`, Linux 4.13, `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls
+//! share one inode.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use crate::Pid;
 
 /// `enum kcmp_type` of `include/uapi/linux/kcmp.h`.
+const KCMP_FILE: libc::c_int = 0;
+/// As [`KCMP_FILE`].
 const KCMP_EPOLL_TFD: libc::c_int = 7;
 /// Maximum number of files that are checked under one descriptor number. A file that was closed while a duplicate
 /// existed remains registered, and its number is reused.
@@ -18,6 +21,26 @@ struct Slot {
     efd: u32,
     tfd: u32,
     toff: u32,
+}
+
+/// Whether two descriptors of two processes are the same open file.
+///
+/// # Errors
+/// The error returned by `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `ESRCH` and `EBADF` if a process has
+/// exited or its descriptor is closed; `EPERM` if a process may not be inspected.
+pub fn is_same_file((one, fd): (Pid, i32), (other, other_fd): (Pid, i32)) -> io::Result<bool> {
+    // SAFETY: the kernel takes numbers only for this type.
+    let compared = unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            one.get(),
+            other.get(),
+            KCMP_FILE,
+            libc::c_ulong::from(fd.unsigned_abs()),
+            libc::c_ulong::from(other_fd.unsigned_abs()),
+        )
+    };
+    if compared < 0 { Err(io::Error::last_os_error()) } else { Ok(compared == 0) }
 }
 
 /// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
@@ -52,6 +75,19 @@ mod tests {
     use super::*;
     use crate::event::{Epoll, Trigger};
     use quell_test_support::{Lacks, skip};
+
+    #[test]
+    fn a_duplicate_is_the_same_file_and_another_one_is_not() {
+        let (one, other) = (Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
+        let duplicate = one.as_fd().try_clone_to_owned().unwrap();
+        let here = |fd: &dyn AsFd| (Pid::of_this_process(), fd.as_fd().as_raw_fd());
+        match is_same_file(here(&one), here(&duplicate)) {
+            Ok(same) => assert!(same),
+            Err(error) => return skip(Lacks::KernelFeature, &error),
+        }
+        assert!(!is_same_file(here(&one), here(&other)).unwrap());
+        assert!(is_same_file(here(&one), (Pid::of_this_process(), i32::MAX)).is_err());
+    }
 
     #[test]
     fn an_epoll_is_identified_by_a_watched_file() {

@@ -31,7 +31,7 @@ pub use check::Concern;
 pub use key::SettingKey;
 pub use kind::{ModeKind, PollUsecs};
 pub use mode::DeliveryMode;
-pub use napi::{DEFER_HARD_IRQS_MAX, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
+pub use napi::{DEFER_HARD_IRQS_MAX, NapiAttribute, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 pub use nearest::{Nearest, Offered};
 pub use refusal::{ModeRefusal, ParseModeError};
 pub use requirement::Requirement;

@@ -124,6 +124,25 @@ impl From<Threaded> for NapiThreading {
     }
 }
 
+/// One setting of a NAPI instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NapiAttribute {
+    /// See [`NapiSettings::defer_hard_irqs`].
+    DeferHardIrqs,
+    /// See [`NapiSettings::gro_flush_timeout_ns`].
+    GroFlushTimeout,
+    /// See [`NapiSettings::irq_suspend_timeout_ns`].
+    IrqSuspendTimeout,
+    /// See [`NapiSettings::threaded`].
+    Threaded,
+}
+
+impl NapiAttribute {
+    /// All attributes.
+    pub const ALL: [Self; 4] = [Self::DeferHardIrqs, Self::GroFlushTimeout, Self::IrqSuspendTimeout, Self::Threaded];
+}
+
 /// Some settings of a NAPI instance. An absent value is not reported by the kernel (it predates the attribute), or is
 /// not part of a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,46 +217,56 @@ impl PartialNapiSettings {
         self.defer_hard_irqs > Some(0) && self.gro_flush_timeout_ns > Some(0)
     }
 
+    /// Value of an attribute as the kernel's number.
+    #[must_use]
+    pub fn get(&self, attribute: NapiAttribute) -> Option<u64> {
+        match attribute {
+            NapiAttribute::DeferHardIrqs => self.defer_hard_irqs.map(u64::from),
+            NapiAttribute::GroFlushTimeout => self.gro_flush_timeout_ns,
+            NapiAttribute::IrqSuspendTimeout => self.irq_suspend_timeout_ns,
+            NapiAttribute::Threaded => self.threaded.map(|threaded| threaded.as_kernel().into()),
+        }
+    }
+
+    fn with(self, attribute: NapiAttribute, value: Option<u64>) -> Self {
+        let narrow = value.and_then(|value| u32::try_from(value).ok());
+        match attribute {
+            NapiAttribute::DeferHardIrqs => Self { defer_hard_irqs: narrow, ..self },
+            NapiAttribute::GroFlushTimeout => Self { gro_flush_timeout_ns: value, ..self },
+            NapiAttribute::IrqSuspendTimeout => Self { irq_suspend_timeout_ns: value, ..self },
+            NapiAttribute::Threaded => Self { threaded: narrow.map(NapiThreading::from_kernel), ..self },
+        }
+    }
+
+    fn joined(&self, other: &Self, value: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Self {
+        let attributes = NapiAttribute::ALL.into_iter();
+        attributes.fold(Self::NONE, |settings, attribute| {
+            settings.with(attribute, value(self.get(attribute), other.get(attribute)))
+        })
+    }
+
     /// Returns the present values that differ from those of `other`.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Self {
-        fn differing<T: Copy + PartialEq>(this: Option<T>, other: Option<T>) -> Option<T> {
-            this.filter(|_| this != other)
-        }
-        Self {
-            defer_hard_irqs: differing(self.defer_hard_irqs, other.defer_hard_irqs),
-            gro_flush_timeout_ns: differing(self.gro_flush_timeout_ns, other.gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: differing(self.irq_suspend_timeout_ns, other.irq_suspend_timeout_ns),
-            threaded: differing(self.threaded, other.threaded),
-        }
+        self.joined(other, |this, other| this.filter(|_| this != other))
     }
 
     /// Returns the present values that equal those of `other`.
     #[must_use]
     pub fn where_equal(&self, other: &Self) -> Self {
-        self.unlike(&self.unlike(other))
+        self.joined(other, |this, other| this.filter(|_| this == other))
     }
 
     /// Returns the values of the fields that are present in `other`.
     #[must_use]
     pub fn where_present_in(&self, other: &Self) -> Self {
-        Self {
-            defer_hard_irqs: other.defer_hard_irqs.and(self.defer_hard_irqs),
-            gro_flush_timeout_ns: other.gro_flush_timeout_ns.and(self.gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: other.irq_suspend_timeout_ns.and(self.irq_suspend_timeout_ns),
-            threaded: other.threaded.and(self.threaded),
-        }
+        self.joined(other, |this, other| other.and(this))
     }
 
     /// Returns these values, overwritten by the values that are present in `change`.
     #[must_use]
     pub fn changed_by(&self, change: &Self) -> Self {
-        Self {
-            defer_hard_irqs: change.defer_hard_irqs.or(self.defer_hard_irqs),
-            gro_flush_timeout_ns: change.gro_flush_timeout_ns.or(self.gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: change.irq_suspend_timeout_ns.or(self.irq_suspend_timeout_ns),
-            threaded: change.threaded.or(self.threaded),
-        }
+        self.joined(change, |this, change| change.or(this))
     }
 
     /// Whether a change to `after` can stall a suspended queue. This happens if the suspension timeout becomes shorter,
@@ -246,6 +275,21 @@ impl PartialNapiSettings {
     pub fn can_stall_on_the_way_to(&self, after: &Self) -> bool {
         let suspends = self.irq_suspend_timeout_ns.unwrap_or(0);
         suspends > 0 && (after.irq_suspend_timeout_ns.unwrap_or(0) < suspends || (self.defers() && !after.defers()))
+    }
+}
+
+/// Values of attributes as the kernel's numbers. A number that the attribute cannot have is left out.
+impl FromIterator<(NapiAttribute, u64)> for PartialNapiSettings {
+    fn from_iter<I: IntoIterator<Item = (NapiAttribute, u64)>>(values: I) -> Self {
+        let mut settings = Self::NONE;
+        settings.extend(values);
+        settings
+    }
+}
+
+impl Extend<(NapiAttribute, u64)> for PartialNapiSettings {
+    fn extend<I: IntoIterator<Item = (NapiAttribute, u64)>>(&mut self, values: I) {
+        *self = values.into_iter().fold(*self, |settings, (attribute, value)| settings.with(attribute, Some(value)));
     }
 }
 

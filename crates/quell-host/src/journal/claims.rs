@@ -1,17 +1,18 @@
-//! Reads the settings of a queue in other journals. Attachments to two programs share the queues of a device. Each must
-//! preserve the settings that the other needs. The last one to end restores the values from before the first.
+//! Finds what the owners of a queue or an epoll have set, in all journals. [`crate::ownership`] decides from it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_linux::file::lock_within;
-use quell_mode::PartialNapiSettings;
+use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
-use super::record::{NapiSettingsChange, RecordedChange};
+use super::history::{Entry, History};
+use super::record::{EpollParameters, NapiSettingsChange, RecordedChange};
 use super::store::Journal;
+use crate::ownership::{Claim, Claims};
 
 /// Time limit for another process to set or undo a queue, including the wait for a queue that nothing can poll.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
@@ -35,6 +36,11 @@ impl Others {
         Self { journal: Journal::in_dir(dir), own: own.to_owned(), boot_id }
     }
 
+    /// All journals of this boot.
+    pub(crate) fn all(journal: &Journal, boot_id: String) -> Self {
+        Self { journal: journal.clone(), own: PathBuf::new(), boot_id }
+    }
+
     /// Waits for the lock, at most a minute, or until `stop` returns true.
     ///
     /// # Errors
@@ -49,95 +55,215 @@ impl Others {
         }
     }
 
-    /// Settings of a change's queue in other journals that are not undone, in the order of setting. Includes dead
-    /// owners, because their journals will be undone later.
+    /// Changes that `change_of` selects and that are not undone, of all owners of this boot: also of dead ones, because
+    /// their journals will be undone later, and of the own journal `own` if there is one.
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub(crate) fn claims(&self, queue: &NapiSettingsChange) -> Result<Claims, JournalError> {
-        let mut claims = Vec::new();
+    fn owned<T>(
+        &self,
+        own: Option<&History>,
+        change_of: impl Fn(&RecordedChange) -> Option<(u64, T)>,
+    ) -> Result<Vec<Owned<T>>, JournalError> {
+        let of_journal = |history: &History, owner: Owner| -> Vec<Owned<T>> {
+            let owned = |(_, entry): (u32, &Entry)| {
+                let (at, change) = change_of(&entry.change)?;
+                Some(Owned { at, change, made: entry.outcome.is_some(), owner: owner.clone() })
+            };
+            history.pending().filter_map(owned).collect()
+        };
+        let mut owned = own.map_or(Vec::new(), |own| of_journal(own, Owner::ThisJournal));
         for listed in self.journal.list()? {
-            let (path, history) = match listed {
-                ListedJournal::Running { path, history: Some(history) }
-                | ListedJournal::Abandoned { path, history } => (path, history),
+            let (path, history, is_running) = match listed {
+                ListedJournal::Running { path, history: Some(history) } => (path, history, true),
+                ListedJournal::Abandoned { path, history } => (path, history, false),
                 _ => continue,
             };
-            if path == self.own || history.begin.boot_id != self.boot_id {
-                continue;
+            if path != self.own && history.begin.boot_id == self.boot_id {
+                let purpose = history.begin.purpose.clone();
+                let serves_programs = is_running && !history.targets.is_empty();
+                let owner = if serves_programs { Owner::OfPrograms(purpose) } else { Owner::Other(purpose) };
+                owned.extend(of_journal(&history, owner));
             }
-            let of_queue = history.pending().filter_map(|(_, entry)| match &entry.change {
-                RecordedChange::NapiSettings(change) if change.is_of_the_queue_of(queue) => Some(change.clone()),
-                _ => None,
-            });
-            let mut of_queue: Vec<NapiSettingsChange> = of_queue.collect();
-            of_queue.reverse();
-            claims.extend(of_queue.into_iter().map(|change| (history.begin.began_unix_s, change)));
         }
-        Ok(Claims::in_the_order_of_setting(claims))
+        Ok(owned)
+    }
+
+    /// Owners of the queue of a change.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub(crate) fn of_queue(
+        &self,
+        queue: &NapiSettingsChange,
+        own: Option<&History>,
+    ) -> Result<QueueOwners, JournalError> {
+        let of_queue = |change: &RecordedChange| match change {
+            RecordedChange::NapiSettings(change) if change.is_of_the_queue_of(queue) => {
+                Some((change.set_at_boot_ns, change.clone()))
+            }
+            _ => None,
+        };
+        Ok(QueueOwners(self.owned(own, of_queue)?))
+    }
+
+    /// Changes of epolls of all owners.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
+        let of_epoll = |change: &RecordedChange| match change {
+            RecordedChange::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
+            _ => None,
+        };
+        self.owned(own, of_epoll)
     }
 }
 
-/// Settings of one queue in other journals that are not undone.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Claims(Vec<NapiSettingsChange>);
+/// A change that an owner has recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Owned<T> {
+    /// Time of setting.
+    at: u64,
+    pub(crate) change: T,
+    /// Whether the change was made.
+    made: bool,
+    owner: Owner,
+}
 
-impl Claims {
-    /// Sorts changes. Each has the start time of its journal in seconds since 1970, which is the only time in format 4.
-    fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettingsChange)>) -> Self {
-        claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
-            None => (None, *began_unix_s),
-            set => (set, 0),
-        });
-        Self(claims.into_iter().map(|(_, change)| change).collect())
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Owner {
+    ThisJournal,
+    /// A running owner that changes the host for certain programs, with its purpose.
+    OfPrograms(String),
+    Other(String),
+}
+
+impl<T> Owned<T> {
+    /// Whether it matters when a change of the own journal, made at this time, ends. Later changes of that journal
+    /// ended before.
+    pub(crate) fn matters_to_end_of(&self, at: u64) -> bool {
+        self.owner != Owner::ThisJournal || self.at < at
+    }
+}
+
+impl Owned<EpollParameters> {
+    pub(crate) fn claim(&self) -> Claim<EpollParams> {
+        self.change.claim(self.made)
+    }
+}
+
+/// Time stamp for a change made now, later than these, even with a coarse clock.
+pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
+    let last = owned.iter().map(|owned| owned.at).max();
+    last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
+}
+
+/// Owners of one queue.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
+
+/// Reason why a queue is not set, although its values are possible.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OwnersRefuse {
+    /// An experiment sets the queue.
+    #[error(
+        "an experiment ({owner}) switches the settings of this queue; wait for its end, or end it with `quell detach`"
+    )]
+    Experiment {
+        /// Purpose of its journal.
+        owner: String,
+    },
+    /// The new values would end what another owner needs.
+    #[error(
+        "{owner} needs {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
+         mode that keeps this"
+    )]
+    TakesEffect {
+        /// Purpose of the owner's journal.
+        owner: String,
+        /// What the owner needs.
+        needs: &'static str,
+        /// The new values.
+        new: PartialNapiSettings,
+    },
+}
+
+impl QueueOwners {
+    /// Those other than this change of the own journal.
+    pub(crate) fn besides(mut self, change: &NapiSettingsChange) -> Self {
+        self.0.retain(|owned| owned.owner != Owner::ThisJournal || owned.at != change.set_at_boot_ns);
+        self
     }
 
-    /// Whether the queue appears in no other journal.
+    /// Claims of one attribute.
+    pub(crate) fn of(&self, attribute: NapiAttribute) -> Claims<u64> {
+        Claims::new(self.0.iter().filter_map(|owned| owned.change.claim(attribute, owned.made)))
+    }
+
+    /// The owners that matter when this change of the own journal ends.
+    pub(crate) fn at_end_of(mut self, change: &NapiSettingsChange) -> Self {
+        self.0.retain(|owned| owned.matters_to_end_of(change.set_at_boot_ns));
+        self
+    }
+
+    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Time stamp for a change made now: later than all of these, even with a coarse clock.
+    /// Whether one of them changes the host for certain programs.
+    pub(crate) fn serve_programs(&self) -> bool {
+        self.0.iter().any(|owned| matches!(owned.owner, Owner::OfPrograms(_)))
+    }
+
+    /// See [`next_boot_ns`].
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
-        let last = self.0.iter().filter_map(|claim| claim.set_at_boot_ns).max();
-        last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
+        next_boot_ns(&self.0, now_boot_ns)
     }
 
-    /// Returns the values of the queue before the first of these changes.
-    pub(crate) fn before_all(&self, current: &PartialNapiSettings) -> PartialNapiSettings {
-        self.0.iter().rev().fold(*current, |values, claim| values.changed_by(&claim.old))
+    /// Whether the owners of programs permit a queue with the values `now` to change to `new`.
+    ///
+    /// # Errors
+    /// When an owner refuses.
+    pub(crate) fn permit(&self, now: &PartialNapiSettings, new: &PartialNapiSettings) -> Result<(), OwnersRefuse> {
+        let after = now.changed_by(new);
+        for Owned { change, owner, .. } in &self.0 {
+            let Owner::OfPrograms(purpose) = owner else { continue };
+            if !change.alternatives.is_empty() {
+                return Err(OwnersRefuse::Experiment { owner: purpose.clone() });
+            }
+            if let Some(needs) = is_lost(&now.changed_by(&change.new), &after) {
+                return Err(OwnersRefuse::TakesEffect { owner: purpose.clone(), needs, new: *new });
+            }
+        }
+        Ok(())
     }
+}
 
-    /// Returns the values to set when the change from `old` of these fields is undone: those of the latest other
-    /// change.
-    pub(crate) fn instead_of(&self, old: &PartialNapiSettings, fields: &PartialNapiSettings) -> PartialNapiSettings {
-        self.0.iter().fold(*old, |values, claim| values.changed_by(&claim.new.where_present_in(fields)))
-    }
-
-    /// Removes values that another journal has set.
-    pub(crate) fn without_theirs(&self, values: &PartialNapiSettings) -> PartialNapiSettings {
-        self.0.iter().fold(*values, |values, claim| values.unlike(&claim.new))
-    }
-
-    /// Returns the values that belong to other programs. Excludes values of these journals and values from before Quell,
-    /// because a driver that recreates a queue resets it to the latter.
-    pub(crate) fn of_strangers(
-        &self,
-        values: &PartialNapiSettings,
-        before_quell: &PartialNapiSettings,
-    ) -> PartialNapiSettings {
-        self.without_theirs(&values.unlike(before_quell))
+/// What a mode with the values `wanted` lacks under the values `after`.
+fn is_lost(wanted: &PartialNapiSettings, after: &PartialNapiSettings) -> Option<&'static str> {
+    let suspends = |values: &PartialNapiSettings| values.defers() && values.irq_suspend_timeout_ns > Some(0);
+    let polls_in_thread = |values: &PartialNapiSettings| values.get(NapiAttribute::Threaded).unwrap_or(0);
+    match () {
+        () if suspends(wanted) && !suspends(after) => Some("interrupt suspension"),
+        () if wanted.defers() && !after.defers() => Some("deferred interrupts"),
+        () if polls_in_thread(wanted) > 0 && polls_in_thread(after) != polls_in_thread(wanted) => Some("a NAPI thread"),
+        () => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn suspend(timeout_ns: u64) -> PartialNapiSettings {
-        PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() }
+        PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::NONE }
     }
 
-    fn claim(old: u64, new: u64) -> NapiSettingsChange {
+    fn change(set_at_boot_ns: u64, new: PartialNapiSettings) -> NapiSettingsChange {
         NapiSettingsChange {
             namespace_cookie: 1,
             device: "eth0".into(),
@@ -146,58 +272,32 @@ mod tests {
             napi_id: 9,
             place: 0,
             rx_queue: Some(0),
-            old: suspend(old),
-            new: suspend(new),
+            old: suspend(0),
+            new,
             alternatives: Vec::new(),
-            set_at_boot_ns: None,
+            set_at_boot_ns,
+            since_boot_ns: BTreeMap::from([(NapiAttribute::IrqSuspendTimeout, set_at_boot_ns)]),
+            in_plan: None,
         }
     }
 
-    fn set_at(boot_ns: u64, change: NapiSettingsChange) -> NapiSettingsChange {
-        NapiSettingsChange { set_at_boot_ns: Some(boot_ns), ..change }
-    }
-
-    #[test]
-    fn the_order_of_setting_does_not_depend_on_the_wall_clock() {
-        let first = set_at(100, claim(0, 20));
-        let second = set_at(101, claim(0, 30));
-        let claims = Claims::in_the_order_of_setting(vec![(7, second.clone()), (7, first.clone())]);
-        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "begun in one second");
-        let claims = Claims::in_the_order_of_setting(vec![(6, second), (7, first)]);
-        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "the clock was set back");
-    }
-
-    #[test]
-    fn a_change_of_format_4_counts_as_the_oldest() {
-        let claims = vec![(9, claim(0, 20)), (1, set_at(5, claim(0, 30))), (8, claim(0, 10))];
-        let order: Vec<_> = Claims::in_the_order_of_setting(claims).0.into_iter().map(|claim| claim.new).collect();
-        assert_eq!(order, [suspend(10), suspend(20), suspend(30)]);
+    fn owners(changes: impl IntoIterator<Item = NapiSettingsChange>) -> QueueOwners {
+        let owner = Owner::OfPrograms("attach suspend20".to_owned());
+        let owned =
+            |change: NapiSettingsChange| Owned { at: change.set_at_boot_ns, change, made: true, owner: owner.clone() };
+        QueueOwners(changes.into_iter().map(owned).collect())
     }
 
     #[test]
     fn two_changes_of_one_queue_have_different_times() {
-        assert_eq!(Claims::default().next_boot_ns(100), 100);
-        let claims = Claims(vec![claim(0, 10), set_at(100, claim(0, 20))]);
-        assert_eq!((claims.next_boot_ns(100), claims.next_boot_ns(200)), (101, 200));
-    }
-
-    #[test]
-    fn the_values_before_all_changes_are_those_that_the_first_change_found() {
-        let claims = Claims(vec![claim(0, 20), claim(0, 30)]);
-        assert_eq!(claims.before_all(&suspend(30)), suspend(0));
-        assert_eq!(Claims::default().before_all(&suspend(30)), suspend(30));
-    }
-
-    #[test]
-    fn the_first_journal_to_end_leaves_the_values_of_the_others() {
-        let others = Claims(vec![claim(0, 20), claim(0, 30)]);
-        assert_eq!(others.instead_of(&suspend(0), &suspend(50)), suspend(30));
-        assert_eq!(Claims::default().instead_of(&suspend(0), &suspend(50)), suspend(0));
+        assert_eq!(QueueOwners::default().next_boot_ns(100), 100);
+        let owners = owners([change(90, suspend(10)), change(100, suspend(20))]);
+        assert_eq!((owners.next_boot_ns(100), owners.next_boot_ns(200)), (101, 200));
     }
 
     #[test]
     fn a_queue_is_recognised_after_its_napi_id_and_name_changed() {
-        let change = claim(0, 20);
+        let change = change(1, suspend(20));
         let renamed_and_made_again = NapiSettingsChange { device: "lan0".into(), napi_id: 12, ..change.clone() };
         assert!(renamed_and_made_again.is_of_the_queue_of(&change));
         let other_queue = NapiSettingsChange { napi_id: 12, place: 1, rx_queue: Some(1), ..change.clone() };
@@ -208,17 +308,49 @@ mod tests {
         assert!(!unidentified.is_of_the_queue_of(&change));
     }
 
-    #[test]
-    fn values_of_other_journals_do_not_belong_to_other_programs() {
-        let others = Claims(vec![claim(0, 20)]);
-        assert!(others.without_theirs(&suspend(20)).is_empty());
-        assert_eq!(others.without_theirs(&suspend(21)), suspend(21));
-        assert_eq!(others.of_strangers(&suspend(21), &suspend(0)), suspend(21));
+    fn settings(defer: u32, gro_ns: u64, suspend_ns: u64, threaded: u64) -> PartialNapiSettings {
+        use NapiAttribute::{DeferHardIrqs, GroFlushTimeout, IrqSuspendTimeout, Threaded};
+        let values = [
+            (DeferHardIrqs, defer.into()),
+            (GroFlushTimeout, gro_ns),
+            (IrqSuspendTimeout, suspend_ns),
+            (Threaded, threaded),
+        ];
+        values.into_iter().collect()
     }
 
     #[test]
-    fn a_value_that_a_driver_reset_does_not_belong_to_other_programs() {
-        let others = Claims(vec![claim(0, 20)]);
-        assert!(others.of_strangers(&suspend(0), &suspend(0)).is_empty());
+    fn a_new_owner_may_change_values_but_not_end_what_a_program_needs() {
+        let (base, defer, suspend) =
+            (settings(0, 0, 0, 0), settings(100, 50_000, 0, 0), settings(100, 20_000, 20_000_000, 0));
+        let thread = settings(0, 0, 0, 1);
+        let permitted = |lower: PartialNapiSettings, new: PartialNapiSettings| {
+            owners([change(1, lower)]).permit(&lower, &new).map_err(|refused| refused.to_string())
+        };
+        for (lower, new) in [(base, suspend), (defer, suspend), (suspend, settings(10, 1_000, 1_000_000, 0))] {
+            assert_eq!(permitted(lower, new), Ok(()));
+        }
+        for (lower, new, needs) in [
+            (suspend, defer, "interrupt suspension"),
+            (suspend, settings(0, 20_000, 20_000_000, 0), "interrupt suspension"),
+            (defer, base, "deferred interrupts"),
+            (thread, suspend, "a NAPI thread"),
+        ] {
+            assert!(permitted(lower, new).unwrap_err().contains(needs), "{lower} under {new}");
+        }
+    }
+
+    #[test]
+    fn a_profile_below_permits_everything() {
+        let mut owners = owners([change(1, settings(100, 50_000, 0, 0))]);
+        owners.0[0].owner = Owner::Other("profile a".to_owned());
+        assert_eq!(owners.permit(&settings(100, 50_000, 0, 0), &settings(0, 0, 0, 0)), Ok(()));
+    }
+
+    #[test]
+    fn a_queue_under_an_experiment_is_not_set() {
+        let experiment = NapiSettingsChange { alternatives: vec![suspend(30)], ..change(1, suspend(20)) };
+        let refused = owners([experiment]).permit(&suspend(0), &suspend(20));
+        assert!(matches!(refused, Err(OwnersRefuse::Experiment { .. })));
     }
 }

@@ -5,6 +5,7 @@ use super::record::{
     Begin, ChangeOutcome, Keeper, LineError, READABLE_FORMATS, Record, RecordedChange, TargetProgram, UndoOutcome,
     Watchdog,
 };
+use crate::plan::PlannedChange;
 
 /// Contents of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,6 +152,10 @@ impl History {
             Record::Begin(_) => Err("the journal has a second begin record"),
             Record::Intend { seq, change } => {
                 let next = self.next_seq();
+                if matches!(&change, RecordedChange::HostSetting(change) if matches!(change.setting, PlannedChange::Napi(_)))
+                {
+                    return Err("the settings of a queue are recorded as another kind of change");
+                }
                 if seq < next {
                     return Err("the sequence numbers of the changes do not ascend");
                 }
@@ -334,20 +339,6 @@ mod tests {
         assert!(waiting.only_waits());
         assert_eq!(waiting.pending().map(|(seq, _)| seq).collect::<Vec<_>>(), [1]);
         assert_eq!(history(&[intend(0), waits(0), undone(0)]).pending().count(), 0, "its queue came back");
-    }
-
-    #[test]
-    fn a_journal_of_format_4_is_read() {
-        let begin = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
-        let napi = r#"{"record":"intend","seq":0,"change":{"change":"napi-settings","namespace-cookie":1,"device":"eth0",
-            "napi-id":9,"place":0,"old":{"defer-hard-irqs":0},"new":{"defer-hard-irqs":100}}}"#;
-        let napi = napi.split_whitespace().collect::<String>();
-        let undone = r#"{"record":"undone","seq":0,"undoing":{"undoing":"in-part","why":"changed"}}"#;
-        let line = |json: &str| format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
-        let history = History::parse(&(begin.clone() + &line(&napi))).unwrap();
-        let RecordedChange::NapiSettings(change) = &history.entries[0].change else { panic!("{history:?}") };
-        assert_eq!((change.ifindex, change.sysfs_inode, change.rx_queue), (None, None, None));
-        assert_eq!(History::parse(&(begin + &line(&napi) + &line(undone))).unwrap().pending().count(), 0);
     }
 
     #[test]

@@ -22,9 +22,9 @@ pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use record::{
-    ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, RecordedChange,
-    ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram, ThreadAffinity,
-    UndoOutcome, Watchdog,
+    ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, QueueInPlan,
+    RecordedChange, ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram,
+    ThreadAffinity, UndoOutcome, Watchdog,
 };
 pub use stalls::StallRecord;
 pub use store::{Journal, OwnedJournal};

@@ -3,6 +3,7 @@
 //! A line consists of the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, and a
 //! newline. The checksum detects truncated or edited lines. It does not protect against malice.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,9 +15,10 @@ use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::reuseport::ClassicInstruction;
 use quell_linux::{CpuList, Ifindex};
-use quell_mode::{EpollParams, PartialNapiSettings};
+use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 
 use crate::devices::DeviceKey;
+use crate::ownership::Claim;
 use crate::plan;
 use crate::settings::values::{SocketPolling, SocketValues};
 use crate::snapshot::Protocol;
@@ -212,7 +214,7 @@ pub struct NapiSettingsChange {
     /// does not report it and it cannot be inferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_queue: Option<u32>,
-    /// Previous values; absent if the kernel reported none.
+    /// Values before the change of the time `since_boot_ns`; absent if the kernel reported none.
     pub old: PartialNapiSettings,
     /// Values to set.
     pub new: PartialNapiSettings,
@@ -220,9 +222,27 @@ pub struct NapiSettingsChange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<PartialNapiSettings>,
     /// Time of setting in nanoseconds since boot, unique among the changes of one queue. The value of the latest change
-    /// is in effect. Absent in format 4; such a change counts as older than all others.
+    /// is in effect.
+    pub set_at_boot_ns: u64,
+    /// For each attribute, the time of the first change since another program has written it.
+    pub since_boot_ns: BTreeMap<NapiAttribute, u64>,
+    /// What the plan of a profile does to the queue; absent for changes without such a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub set_at_boot_ns: Option<u64>,
+    pub in_plan: Option<QueueInPlan>,
+}
+
+/// What a plan does to a queue, apart from its settings. Undoing the plan reverses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueInPlan {
+    /// The queue stays.
+    Stays,
+    /// An earlier change recreates it, so that the driver resets its settings.
+    IsRecreated,
+    /// An earlier change creates it.
+    IsCreated,
+    /// An earlier change removes it.
+    IsRemoved,
 }
 
 /// A change of the busy-poll parameters of one epoll.
@@ -236,13 +256,25 @@ pub struct EpollParameters {
     /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
     /// these exact values by chance.
     pub fd: i32,
-    /// Previous parameters.
+    /// Parameters before the change of the time `since_boot_ns`.
     pub old: EpollParams,
     /// Parameters to set.
     pub new: EpollParams,
     /// Further parameters, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<EpollParams>,
+    /// Time of setting in nanoseconds since boot, unique among the changes of one epoll.
+    pub set_at_boot_ns: u64,
+    /// Time of the first change since another program has written the parameters.
+    pub since_boot_ns: u64,
+}
+
+/// A descriptor of a process that is or was an epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EpollPlace {
+    pub(crate) pid: u32,
+    pub(crate) start_time_ticks: u64,
+    pub(crate) fd: i32,
 }
 
 /// All epolls of a launched program, including future ones. The kernel creates epolls without busy polling.
@@ -430,9 +462,12 @@ impl NapiSettingsChange {
         self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
     }
 
-    /// Returns the values that this change has set on a queue with the values `now`. Selects the matching alternative.
-    pub(crate) fn set_to(&self, now: &PartialNapiSettings) -> PartialNapiSettings {
-        self.alternatives.iter().fold(self.new, |new, alternative| new.changed_by(&alternative.where_equal(now)))
+    /// Claim on one attribute; `None` if the change does not concern it.
+    pub(crate) fn claim(&self, attribute: NapiAttribute, made: bool) -> Option<Claim<u64>> {
+        let since = *self.since_boot_ns.get(&attribute)?;
+        let values = std::iter::once(&self.new).chain(&self.alternatives).filter_map(|values| values.get(attribute));
+        let (at, before) = (self.set_at_boot_ns, self.old.get(attribute));
+        Some(Claim { at, since, before, values: values.collect(), made })
     }
 
     pub(crate) fn device_key(&self) -> DeviceKey<'_> {
@@ -442,10 +477,23 @@ impl NapiSettingsChange {
 }
 
 impl EpollParameters {
-    /// Returns the parameters that this change has set on an epoll with the parameters `now`. Selects the matching
-    /// alternative.
-    pub(crate) fn set_to(&self, now: EpollParams) -> EpollParams {
-        if self.alternatives.contains(&now) { now } else { self.new }
+    /// Records a claim on the epoll at `place`.
+    pub(crate) fn new(place: EpollPlace, claim: Claim<EpollParams>) -> Self {
+        let EpollPlace { pid, start_time_ticks, fd } = place;
+        let Claim { at, since, before, values, .. } = claim;
+        let old = before.unwrap_or_default();
+        let new = values.first().copied().unwrap_or(old);
+        let alternatives = values.get(1..).unwrap_or_default().to_vec();
+        Self { pid, start_time_ticks, fd, old, new, alternatives, set_at_boot_ns: at, since_boot_ns: since }
+    }
+
+    pub(crate) fn place(&self) -> EpollPlace {
+        EpollPlace { pid: self.pid, start_time_ticks: self.start_time_ticks, fd: self.fd }
+    }
+
+    pub(crate) fn claim(&self, made: bool) -> Claim<EpollParams> {
+        let values = std::iter::once(self.new).chain(self.alternatives.iter().copied()).collect();
+        Claim { at: self.set_at_boot_ns, since: self.since_boot_ns, before: Some(self.old), values, made }
     }
 }
 
@@ -534,21 +582,6 @@ mod tests {
             assert_eq!(line.matches('\n').count(), 1, "one record, one line");
             assert_eq!(Record::from_line(line.trim_end_matches('\n')), Ok(record));
         }
-    }
-
-    #[test]
-    fn records_of_format_4_are_read() {
-        let outcome = r#"{"record":"done","seq":3,"outcome":{"outcome":"process","pid":77,"start_time_ticks":1234}}"#;
-        let queue = r#"{"record":"intend","seq":0,"change":{"change":"napi-settings","namespace-cookie":1,
-            "device":"eth0","napi-id":9,"place":0,"old":{"irq-suspend-timeout":0},
-            "new":{"irq-suspend-timeout":20000000}}}"#;
-        let read = |json: &str| Record::from_line(&format!("{:08x} {json}", crc32fast::hash(json.as_bytes())));
-        let process = ChangeOutcome::Process { pid: 77, start_time_ticks: 1234, executable: None };
-        assert_eq!(read(outcome), Ok(Record::Done { seq: 3, outcome: process }));
-        let Ok(Record::Intend { change: RecordedChange::NapiSettings(change), .. }) = read(queue) else {
-            panic!("{queue}")
-        };
-        assert_eq!((change.napi_id, change.set_at_boot_ns), (9, None));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::{Deserialize, Serialize};
 
+use crate::journal::QueueInPlan;
+
 /// Identity of a device in plans and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -82,6 +84,25 @@ pub enum RuleAction {
     /// Drop.
     Discard,
 }
+
+/// Settings of the NAPI instance of a receive queue, before and after a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PlannedQueue {
+    /// Device.
+    pub device: DeviceId,
+    /// Queue number.
+    pub queue: u32,
+    /// NAPI ID; `None` until an earlier change creates the instance.
+    pub napi: Option<NapiId>,
+    /// All settings that the kernel supports.
+    pub values: Diff<PartialNapiSettings>,
+    /// What earlier changes do to the queue.
+    pub fate: QueueInPlan,
+}
+
+/// Rank of the settings of queues, see [`PlannedChange::rank`].
+pub(crate) const RANK_OF_QUEUES: u8 = 16;
 
 /// One change of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,16 +221,7 @@ pub enum PlannedChange {
         on: Diff<bool>,
     },
     /// Settings of the NAPI instance of a receive queue.
-    Napi {
-        /// Device.
-        device: DeviceId,
-        /// Queue number.
-        queue: u32,
-        /// NAPI ID; `None` until an earlier change creates the instance.
-        napi: Option<NapiId>,
-        /// All settings that the kernel supports.
-        values: Diff<PartialNapiSettings>,
-    },
+    Napi(PlannedQueue),
     /// CPU affinity of a queue's NAPI kthread.
     ThreadCpus {
         /// Device.
@@ -258,7 +270,7 @@ impl PlannedChange {
             | Self::XpsCpus { cpus, .. }
             | Self::ThreadCpus { cpus, .. } => cpus.swap(),
             Self::XpsRxqs { rx_queues, .. } => rx_queues.swap(),
-            Self::Napi { values, .. } => values.swap(),
+            Self::Napi(PlannedQueue { values, .. }) => values.swap(),
             Self::ThreadScheduling { scheduling, .. } => scheduling.swap(),
             Self::Sysctl { value, .. } => value.swap(),
         }
@@ -290,7 +302,7 @@ impl PlannedChange {
             Self::XpsCpus { .. } => 13,
             Self::XpsRxqs { .. } => 14,
             Self::DeviceThreading { .. } => 15,
-            Self::Napi { .. } => 16,
+            Self::Napi(_) => RANK_OF_QUEUES,
             Self::ThreadCpus { .. } => 17,
             Self::ThreadScheduling { .. } => 18,
             Self::Sysctl { .. } => 19,
@@ -314,7 +326,7 @@ impl PlannedChange {
             | Self::XpsCpus { device, .. }
             | Self::XpsRxqs { device, .. }
             | Self::DeviceThreading { device, .. }
-            | Self::Napi { device, .. }
+            | Self::Napi(PlannedQueue { device, .. })
             | Self::ThreadCpus { device, .. }
             | Self::ThreadScheduling { device, .. } => Some(device),
             Self::Sysctl { .. } => None,
@@ -330,7 +342,7 @@ impl PlannedChange {
             | Self::IrqAffinity { queue, .. }
             | Self::XpsCpus { queue, .. }
             | Self::XpsRxqs { queue, .. }
-            | Self::Napi { queue, .. }
+            | Self::Napi(PlannedQueue { queue, .. })
             | Self::ThreadCpus { queue, .. }
             | Self::ThreadScheduling { queue, .. } => Some(*queue),
             _ => None,

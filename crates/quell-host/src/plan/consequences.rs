@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quell_linux::NapiId;
 
-use super::{DeviceId, PlanInput, PlannedChange, ProfilePlan};
+use super::{DeviceId, PlanInput, PlannedChange, PlannedQueue, ProfilePlan};
 use crate::findings::{Finding, Node, added};
 use crate::snapshot::{Device, Reading, Snapshot};
 
@@ -15,7 +15,7 @@ pub fn consequences_of_profile(input: &PlanInput, plan: &ProfilePlan) -> Vec<Fin
     let mut after = input.snapshot.clone();
     plan.steps.iter().for_each(|step| make(&mut after, &step.change));
     let napi = |change: &PlannedChange| match change {
-        PlannedChange::Napi { napi, .. } => *napi,
+        PlannedChange::Napi(queue) => queue.napi,
         _ => None,
     };
     let napis: BTreeSet<NapiId> = plan.steps.iter().filter_map(|step| napi(&step.change)).collect();
@@ -30,7 +30,7 @@ pub fn consequences_of_profile(input: &PlanInput, plan: &ProfilePlan) -> Vec<Fin
 /// Makes a change that rules about queues examine.
 fn make(snapshot: &mut Snapshot, change: &PlannedChange) {
     match change {
-        PlannedChange::Napi { napi: Some(id), values, .. } => {
+        PlannedChange::Napi(PlannedQueue { napi: Some(id), values, .. }) => {
             let napis = snapshot.devices.iter_mut().flat_map(|device| elements(&mut device.napis));
             if let Some(new) = &values.new {
                 napis.filter(|napi| napi.id == *id).for_each(|napi| napi.set(new));

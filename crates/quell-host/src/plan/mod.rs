@@ -20,7 +20,8 @@ use tracing::info;
 use crate::snapshot::{Device, Reading, Snapshot, Unknown, UnknownReason};
 
 pub use as_profile::{AsProfileError, as_profile, selects_device};
-pub use change::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, RingSizes, RuleAction};
+pub(crate) use change::RANK_OF_QUEUES;
+pub use change::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 pub use text::ChangeText;
 
 /// Input of a plan: a snapshot and the sysctls that the profile names.
@@ -64,6 +65,9 @@ pub struct ProfilePlan {
     pub steps: Vec<ProfileStep>,
     /// Settings that cannot be applied.
     pub impossible: Vec<ImpossibleSetting>,
+    /// Queues that have the values of the profile already. They need a record if another owner has set them, who may
+    /// end earlier.
+    pub matching: Vec<PlannedQueue>,
 }
 
 impl ProfilePlan {

@@ -11,7 +11,8 @@ use quell_mode::profile::{
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use super::device::{self, Coalesced, Outlook};
-use super::{Current, DeviceId, Diff, Made, PlannedChange, ProfilePlan, ProfileStep, cpus};
+use super::{Current, DeviceId, Diff, Made, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, cpus};
+use crate::journal::QueueInPlan;
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, Thread, TxQueue, UnknownReason};
 
 /// Settings for one queue in a profile. Groups that name the queue override groups for all queues.
@@ -228,8 +229,19 @@ impl<'a> Queues<'a> {
         let wish = wishes.mode.map(|mode| (wanted_values(&mode.value, has_threading), &mode.place));
         let default = wanted_values(&DeliveryMode::default(), has_threading);
         let napi = napi.map(|napi| napi.id);
-        let make = |values| PlannedChange::Napi { device: self.id.clone(), queue, napi, values };
-        plan.settle(what, made, current, wish, Some(&default), make);
+        let fate = match (made, &current) {
+            (_, Current::ToCome) => QueueInPlan::IsCreated,
+            (Made::Stays, _) => QueueInPlan::Stays,
+            (Made::Anew, _) => QueueInPlan::IsRecreated,
+            (Made::Goes, _) => QueueInPlan::IsRemoved,
+        };
+        let planned = |values| PlannedQueue { device: self.id.clone(), queue, napi, values, fate };
+        if let (QueueInPlan::Stays, Current::Known(now), Some((wanted, _))) = (fate, &current, &wish)
+            && now == wanted
+        {
+            plan.matching.push(planned(Diff { old: Some(*now), new: Some(*wanted) }));
+        }
+        plan.settle(what, made, current, wish, Some(&default), |values| PlannedChange::Napi(planned(values)));
     }
 
     /// Returns the mode of a queue that needs threading, with the reason why this kernel refuses it.

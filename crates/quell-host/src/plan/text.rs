@@ -8,7 +8,7 @@ use quell_linux::ethtool::{Coalescing, FlowAddresses, FlowMatch, FlowTransport};
 use quell_linux::sched::{Policy, Scheduling};
 use quell_mode::PartialNapiSettings;
 
-use super::{ChannelCounts, ContextRef, Diff, PlannedChange, RingSizes, RuleAction};
+use super::{ChannelCounts, ContextRef, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 
 /// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,9 @@ impl PlannedChange {
             Self::XpsCpus { cpus, .. } => words("xps_cpus".to_owned(), cpus, cpu_list),
             Self::XpsRxqs { rx_queues, .. } => words("xps_rxqs".to_owned(), rx_queues, |queues| numbers(queues)),
             Self::DeviceThreading { on, .. } => words("threaded".to_owned(), on, |on| switch(*on)),
-            Self::Napi { values, .. } => words("napi".to_owned(), &only_what_differs(values), ToString::to_string),
+            Self::Napi(PlannedQueue { values, .. }) => {
+                words("napi".to_owned(), &only_what_differs(values), ToString::to_string)
+            }
             Self::ThreadCpus { cpus, .. } => words("thread affinity".to_owned(), cpus, cpu_list),
             Self::ThreadScheduling { scheduling, .. } => words("thread scheduling".to_owned(), scheduling, class),
             Self::Sysctl { name, value } => words(name.clone(), value, Clone::clone),

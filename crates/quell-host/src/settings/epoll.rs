@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use quell_linux::Pid;
 use quell_linux::epoll_params;
-use quell_linux::kcmp::epoll_watches;
+use quell_linux::kcmp::{epoll_watches, is_same_file};
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
@@ -18,7 +18,10 @@ use tracing::debug;
 use super::napi::suspending;
 use super::{SettingsError, answered, handle_of};
 use crate::attach::SocketId;
+use crate::journal::claims::Owned;
+use crate::journal::record::EpollPlace;
 use crate::journal::{EpollParameters, UndoOutcome};
+use crate::ownership::{Claims, End};
 use crate::resume::Resumer;
 
 /// Number of epolls that are changed before their queues are freed again. A change takes microseconds, so a queue that
@@ -38,13 +41,40 @@ pub struct EpollToSet {
     pub new: EpollParams,
 }
 
-impl EpollToSet {
-    /// Returns the change for the journal.
-    pub(crate) fn change_from(&self, old: EpollParams) -> EpollParameters {
-        let ProcessIdentity { pid, starttime, .. } = self.process;
-        let (pid, start_time_ticks) = (pid.get().unsigned_abs(), starttime.0);
-        EpollParameters { pid, start_time_ticks, fd: self.fd, old, new: self.new, alternatives: Vec::new() }
+/// A recorded change of an epoll, and what else its end depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct EpollToEnd<'a> {
+    pub(crate) change: &'a EpollParameters,
+    /// Whether the change was made.
+    pub(crate) made: bool,
+    /// The other owners of the epoll.
+    pub(crate) claims: Claims<EpollParams>,
+}
+
+impl<'a> EpollToEnd<'a> {
+    pub(crate) fn new(change: &'a EpollParameters, made: bool, owned: &[Owned<EpollParameters>]) -> Self {
+        let matters = |owned: &&Owned<EpollParameters>| owned.matters_to_end_of(change.set_at_boot_ns);
+        let is_same = |owned: &&Owned<EpollParameters>| {
+            owned.change.since_boot_ns == change.since_boot_ns || are_one_epoll(change.place(), owned.change.place())
+        };
+        let claims = Claims::new(owned.iter().filter(matters).filter(is_same).map(Owned::claim));
+        Self { change, made, claims }
     }
+}
+
+/// Owners of the epoll at `place`.
+pub(crate) fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<EpollParams> {
+    let is_same = |owned: &&Owned<EpollParameters>| are_one_epoll(place, owned.change.place());
+    Claims::new(owned.iter().filter(is_same).map(Owned::claim))
+}
+
+/// Whether two descriptors, which can be of two processes, are one epoll. False if a process has exited.
+pub(crate) fn are_one_epoll(one: EpollPlace, other: EpollPlace) -> bool {
+    let same_file = || {
+        let descriptor = |place: EpollPlace| Some((Pid::from_kernel(place.pid)?, place.fd));
+        is_same_file(descriptor(one)?, descriptor(other)?).ok()
+    };
+    one == other || same_file() == Some(true)
 }
 
 /// A process whose epolls are to be changed.
@@ -78,12 +108,6 @@ impl Program {
             return Err(SettingsError::Gone { what });
         }
         Ok(epoll_params::get(&epoll)?)
-    }
-
-    /// Restores the epoll of a change if its parameters are those of the change. Returns the previous parameters.
-    fn restore(&self, change: &EpollParameters) -> Result<EpollParams, SettingsError> {
-        let current = self.get(change.fd, &[])?;
-        self.change(change.fd, change.set_to(current), change.old)
     }
 
     /// Changes the parameters of the epoll `fd` from `from` to `to`, and verifies them. Leaves the epoll alone if its
@@ -163,62 +187,62 @@ pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Ep
     }
 }
 
-/// Restores the parameters of epolls of one process, in this order, if they are unchanged since they were set. A
-/// descriptor and its parameters identify an epoll, because its sockets may have moved to another epoll.
+/// Ends the ownership of epolls of one process, in this order. A descriptor and its parameters identify an epoll,
+/// because its sockets may have moved to another epoll.
 pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,
-    changes: &[&EpollParameters],
+    epolls: &[EpollToEnd<'_>],
 ) -> Vec<Result<UndoOutcome, SettingsError>> {
     let prefers = |change: &EpollParameters| {
         let set = change.alternatives.iter().chain([&change.new]);
         set.into_iter().any(|params| params.prefer_busy_poll)
     };
-    let can_stall = changes.iter().any(|change| prefers(change) && !change.old.prefer_busy_poll);
+    let can_stall = epolls.iter().any(|epoll| prefers(epoll.change) && !epoll.change.old.prefer_busy_poll);
     let program = match Program::open(proc, process, can_stall) {
         Ok(program) => program,
-        Err(error) => return of_all(proc, process, error, changes.len()),
+        Err(error) => return of_all(proc, process, error, epolls.len()),
     };
-    let mut undoings = Vec::with_capacity(changes.len());
-    for changes in changes.chunks(AT_ONCE) {
-        let (outcomes, freed) = program
-            .with_queues_freed(|| changes.iter().map(|change| put_back_one(&program, change)).collect::<Vec<_>>());
+    let mut undoings = Vec::with_capacity(epolls.len());
+    for epolls in epolls.chunks(AT_ONCE) {
+        let (outcomes, freed) =
+            program.with_queues_freed(|| epolls.iter().map(|epoll| end_one(&program, epoll)).collect::<Vec<_>>());
         match freed {
             Ok(()) => undoings.extend(outcomes),
-            Err(error) => undoings.extend(of_all(proc, process, error, changes.len())),
+            Err(error) => undoings.extend(of_all(proc, process, error, epolls.len())),
         }
     }
-    put_back_moved(proc, &program, changes, &mut undoings);
+    put_back_moved(proc, &program, epolls, &mut undoings);
     undoings
 }
 
 /// Restores epolls whose descriptor has changed, for example because the program called dup2(2). Their parameters
 /// identify them: no program sets these exact values by chance. Does nothing if the epolls need different values,
-/// because the assignment of values to epolls is unknown.
+/// because the assignment of values to epolls is unknown, or if they have other owners.
 fn put_back_moved(
     proc: &ProcRoot,
     program: &Program,
-    changes: &[&EpollParameters],
+    epolls: &[EpollToEnd<'_>],
     undoings: &mut [Result<UndoOutcome, SettingsError>],
 ) {
     let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
         matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
     };
-    let first = changes[0];
-    let is_alike = |change: &&EpollParameters| {
-        (change.old, change.new, &change.alternatives) == (first.old, first.new, &first.alternatives)
+    let first = epolls[0].change;
+    let is_alike = |epoll: &EpollToEnd<'_>| {
+        let EpollParameters { old, new, alternatives, .. } = epoll.change;
+        (old, new, alternatives) == (&first.old, &first.new, &first.alternatives) && epoll.claims.is_empty()
     };
-    let are_alike = changes.iter().all(is_alike);
-    if !are_alike || !undoings.iter().any(is_lost) {
+    if !epolls.iter().all(is_alike) || !undoings.iter().any(is_lost) {
         return;
     }
     let Ok(fds) = proc.process(program.handle.pid()).fds() else { return };
-    let numbers: HashSet<i32> = changes.iter().map(|change| change.fd).collect();
+    let numbers: HashSet<i32> = epolls.iter().map(|epoll| epoll.change.fd).collect();
     let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
     let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
     for fd in others {
         let Ok(set) = program.get(fd.number, &[]) else { continue };
-        if set == first.old || set != first.set_to(set) {
+        if set == first.old || !first.claim(true).values.contains(&set) {
             continue;
         }
         if let (Ok(current), Ok(())) = program.with_queues_freed(|| program.change(fd.number, set, first.old))
@@ -230,22 +254,32 @@ fn put_back_moved(
     }
 }
 
-fn put_back_one(program: &Program, change: &EpollParameters) -> Result<UndoOutcome, SettingsError> {
-    let EpollParameters { fd, old, new, .. } = *change;
-    match program.restore(change) {
-        Ok(current) if current == old => Ok(UndoOutcome::AlreadyGone),
-        Ok(current) if current == change.set_to(current) => Ok(UndoOutcome::Undone),
-        Ok(current) => {
-            let pid = program.process.pid;
-            Ok(UndoOutcome::LeftAlone(format!(
-                "epoll {fd} of process {pid} has parameters that Quell did not set ({current} instead of {new}): \
-                 another program has changed them, or the number belongs to another epoll now; it was left alone (the \
-                 parameters before Quell were {old})"
-            )))
-        }
+fn end_one(
+    program: &Program,
+    EpollToEnd { change, made, claims }: &EpollToEnd<'_>,
+) -> Result<UndoOutcome, SettingsError> {
+    let EpollParameters { fd, new, old, .. } = **change;
+    let ended = program.get(fd, &[]).and_then(|now| match claims.end(&change.claim(*made), &now) {
+        End::Nothing => Ok(UndoOutcome::AlreadyGone),
+        End::Set(to) => match program.change(fd, now, to)? {
+            current if current == now => Ok(UndoOutcome::Undone),
+            current => Ok(left_alone(program, fd, current, new, old)),
+        },
+        End::Foreign { before } => Ok(left_alone(program, fd, now, new, before.unwrap_or_default())),
+    });
+    match ended {
         Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
-        Err(error) => Err(error),
+        ended => ended,
     }
+}
+
+fn left_alone(program: &Program, fd: i32, now: EpollParams, new: EpollParams, old: EpollParams) -> UndoOutcome {
+    let pid = program.process.pid;
+    UndoOutcome::LeftAlone(format!(
+        "epoll {fd} of process {pid} has parameters that Quell did not set ({now} instead of {new}): another program \
+         has changed them, or the number belongs to another epoll now; it was left alone (the parameters before Quell \
+         were {old})"
+    ))
 }
 
 /// Applies one error to every epoll of the process. If the process has exited, its epolls are closed and their queues
@@ -286,16 +320,14 @@ mod tests {
             skip(Lacks::KernelFeature, &error);
             return None;
         }
-        let proc = ProcRoot::default();
-        let ProcessIdentity { pid, starttime, .. } = identity(&proc, Pid::of_this_process());
-        Some(EpollParameters {
-            pid: pid.get().unsigned_abs(),
-            start_time_ticks: starttime.0,
-            fd: epoll.as_fd().as_raw_fd(),
-            old: EpollParams::default(),
-            new: PREFERS,
-            alternatives: Vec::new(),
-        })
+        let ProcessIdentity { pid, starttime, .. } = identity(&ProcRoot::default(), Pid::of_this_process());
+        let fd = epoll.as_fd().as_raw_fd();
+        let place = EpollPlace { pid: pid.get().unsigned_abs(), start_time_ticks: starttime.0, fd };
+        Some(EpollParameters::new(place, Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS])))
+    }
+
+    fn to_end(change: &EpollParameters) -> EpollToEnd<'_> {
+        EpollToEnd::new(change, true, &[])
     }
 
     #[test]
@@ -304,7 +336,7 @@ mod tests {
         let (Some(one_changed), Some(two_changed)) = (set_here(&one), set_here(&two)) else { return };
         drop(two);
         let process = identity(&proc, Pid::of_this_process());
-        let undoings = restore(&proc, process, &[&one_changed, &two_changed, &one_changed]);
+        let undoings = restore(&proc, process, &[&one_changed, &two_changed, &one_changed].map(to_end));
         let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
         assert_eq!(undoings, [UndoOutcome::Undone, UndoOutcome::AlreadyGone, UndoOutcome::AlreadyGone]);
         assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
@@ -318,7 +350,7 @@ mod tests {
         let process = identity(&proc, Pid::from_kernel(child.id()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(restore(&proc, process, &[&change]).pop().unwrap().unwrap(), UndoOutcome::AlreadyGone);
+        assert_eq!(restore(&proc, process, &[to_end(&change)]).pop().unwrap().unwrap(), UndoOutcome::AlreadyGone);
         let failed = of_all(&proc, process, SettingsError::HeldElsewhere { group: String::new() }, 1);
         assert!(matches!(failed[..], [Ok(UndoOutcome::AlreadyGone)]), "whatever failed first");
     }

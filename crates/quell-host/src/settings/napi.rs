@@ -1,5 +1,7 @@
 //! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
 
+use std::collections::BTreeMap;
+
 use quell_linux::io_uring::poll_napi_once;
 use quell_linux::link::{Link, Links};
 use quell_linux::netdev::{Napi, Netdev, Queue, QueueKind};
@@ -7,16 +9,18 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
-use quell_mode::PartialNapiSettings;
+use quell_mode::{NapiAttribute, PartialNapiSettings};
 use tracing::debug;
 
-use super::values::Restoration;
 use super::{SettingsError, answered};
 use crate::devices::{self, FoundDevice};
 use crate::driver_inference::napis_follow_queues;
-use crate::journal::claims::Claims;
-use crate::journal::{NapiSettingsChange, UndoOutcome};
+use crate::journal::claims::QueueOwners;
+use crate::journal::{NapiSettingsChange, QueueInPlan, UndoOutcome};
+use crate::ownership::{Claim, End};
+use crate::plan::{Diff, PlannedQueue};
 use crate::resume::Resumer;
+use crate::settings::host::Kernel;
 
 /// Reads the current state of an instance as a journal record, without values to set.
 ///
@@ -37,25 +41,107 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
         rx_queue: rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue),
         device: link.name,
         old: napi.settings,
-        new: PartialNapiSettings::default(),
+        new: PartialNapiSettings::NONE,
         alternatives: Vec::new(),
-        set_at_boot_ns: None,
+        set_at_boot_ns: 0,
+        since_boot_ns: BTreeMap::new(),
+        in_plan: None,
     })
 }
 
-/// Plans the change to `wanted`. Returns `None` if the instance already has these values, unless another journal has
-/// set them and may end earlier. Also sets values that the kernel does not report, without an old value. Pure.
+/// Values to set on a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    /// Values; none for a queue that an earlier change of the plan removes.
+    pub(crate) values: PartialNapiSettings,
+    /// Further values of the same fields, which an experiment sets later.
+    pub(crate) alternatives: Vec<PartialNapiSettings>,
+    /// What the plan of a profile does to the queue, and the values before the plan.
+    pub(crate) in_plan: Option<(QueueInPlan, PartialNapiSettings)>,
+}
+
+impl From<PartialNapiSettings> for Wanted {
+    fn from(values: PartialNapiSettings) -> Self {
+        Self { values, alternatives: Vec::new(), in_plan: None }
+    }
+}
+
+impl From<&PlannedQueue> for Wanted {
+    fn from(planned: &PlannedQueue) -> Self {
+        let PlannedQueue { values: Diff { old, new }, fate, .. } = planned;
+        let values = new.unwrap_or_default();
+        Self { values, alternatives: Vec::new(), in_plan: Some((*fate, old.unwrap_or_default())) }
+    }
+}
+
+/// Like [`look`], for a queue of a plan, which is absent if the plan has removed it.
+///
+/// # Errors
+/// As [`look`].
+pub(crate) fn look_at_planned(
+    kernel: &Kernel<'_>,
+    planned: &PlannedQueue,
+) -> Result<NapiSettingsChange, SettingsError> {
+    let PlannedQueue { device, queue, napi, values, fate } = planned;
+    if *fate != QueueInPlan::IsRemoved {
+        let found = look(kernel.namespace, kernel.napi(device, *queue)?.id)?;
+        return Ok(NapiSettingsChange { rx_queue: Some(*queue), ..found });
+    }
+    let link = kernel.link(device)?;
+    Ok(NapiSettingsChange {
+        namespace_cookie: kernel.namespace.cookie()?,
+        ifindex: Some(link.index),
+        sysfs_inode: devices::sysfs_inode(kernel.namespace, &link),
+        napi_id: napi.map_or(0, NapiId::get),
+        place: *queue,
+        rx_queue: Some(*queue),
+        device: link.name,
+        old: values.old.unwrap_or_default(),
+        new: PartialNapiSettings::NONE,
+        alternatives: Vec::new(),
+        set_at_boot_ns: 0,
+        since_boot_ns: BTreeMap::new(),
+        in_plan: None,
+    })
+}
+
+/// Plans a change of the queue `found`. Leaves out attributes that have their value and no owner. Returns `None` if
+/// nothing is left. Also sets values that the kernel does not report, without an old value. Pure.
 pub(crate) fn plan(
     found: NapiSettingsChange,
-    wanted: &PartialNapiSettings,
-    others: &Claims,
+    wanted: &Wanted,
+    owners: &QueueOwners,
     now_boot_ns: u64,
 ) -> Option<NapiSettingsChange> {
-    let before_all = others.before_all(&found.old);
-    let new = wanted.unlike(&found.old).changed_by(&wanted.unlike(&before_all));
-    let old = before_all.where_present_in(&new);
-    let set_at_boot_ns = Some(others.next_boot_ns(now_boot_ns));
-    (!new.is_empty()).then_some(NapiSettingsChange { old, new, set_at_boot_ns, ..found })
+    let at = owners.next_boot_ns(now_boot_ns);
+    let old = match wanted.in_plan {
+        Some((QueueInPlan::IsCreated, _)) => {
+            PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE }
+        }
+        Some((QueueInPlan::IsRecreated | QueueInPlan::IsRemoved, old)) => old,
+        Some((QueueInPlan::Stays, _)) | None => found.old,
+    };
+    let is_reset = wanted.in_plan.is_some_and(|(fate, _)| fate != QueueInPlan::Stays);
+    let mut change = NapiSettingsChange {
+        old: PartialNapiSettings::NONE,
+        set_at_boot_ns: at,
+        in_plan: wanted.in_plan.map(|(fate, _)| fate),
+        ..found
+    };
+    for attribute in NapiAttribute::ALL {
+        let (value, now, claims) = (wanted.values.get(attribute), old.get(attribute), owners.of(attribute));
+        let is_switched = wanted.alternatives.iter().any(|values| values.get(attribute) != now);
+        let concerns = value.is_some() && (value != now || is_switched || !claims.is_empty());
+        if !concerns && !(is_reset && (value.is_some() || now.is_some())) {
+            continue;
+        }
+        let claim = claims.take(at, now.as_ref(), value.into_iter().collect());
+        change.since_boot_ns.insert(attribute, claim.since);
+        change.old.extend(claim.before.map(|before| (attribute, before)));
+        change.new.extend(value.map(|value| (attribute, value)));
+    }
+    change.alternatives = wanted.alternatives.iter().map(|values| values.where_present_in(&change.new)).collect();
+    (!change.since_boot_ns.is_empty()).then_some(change)
 }
 
 /// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
@@ -151,41 +237,101 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) ->
     }
 }
 
-/// Restores values that are unchanged since they were set, unless another journal needs different ones.
+/// Ends the ownership of a queue: sets the values that are in force without it, except where another program has
+/// changed the value.
 ///
 /// # Errors
 /// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
 pub(crate) fn restore(
     proc: &ProcRoot,
     change: &NapiSettingsChange,
-    others: &Claims,
+    made: bool,
+    owners: &QueueOwners,
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
-        return Ok(UndoOutcome::Waits(describe_waiting(change, &device.link.name)));
+        return Ok(match change.new.unlike(&change.old).is_empty() {
+            true => UndoOutcome::AlreadyGone,
+            false => UndoOutcome::Waits(describe_waiting(change, &device.link.name)),
+        });
     };
     let now = napi.settings;
-    let target = others.instead_of(&change.old, &change.new);
-    debug!(device = ?device.link.name, napi = napi.id.get(), from = %now, to = %target, applied = %change.set_to(&now), "restoring values that nobody has changed since");
-    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.set_to(&now), &now);
-    let changed_by_others = others.of_strangers(&changed_by_others, &change.old);
-    if !back.is_empty() {
-        set(&device.namespace, proc, napi.id, &back)?;
+    let Ending { set, foreign, before } = Ending::of(change, made, owners, &now);
+    debug!(device = ?device.link.name, napi = napi.id.get(), from = %now, to = %set, %foreign, "ending the ownership of a queue");
+    if !set.is_empty() {
+        self::set(&device.namespace, proc, napi.id, &set)?;
     }
-    Ok(match (changed_by_others.is_empty(), back.is_empty()) {
+    Ok(match (foreign.is_empty(), set.is_empty()) {
         (true, true) => UndoOutcome::AlreadyGone,
         (true, false) => UndoOutcome::Undone,
         (false, nothing_set) => {
             let why = format!(
-                "another program has changed NAPI {} of {} to {changed_by_others}; this was left in place (the value \
-                 before Quell was {})",
-                napi.id,
-                device.link.name,
-                change.old.where_present_in(&changed_by_others)
+                "another program has changed NAPI {} of {} to {foreign}; this was left in place (the value before \
+                 Quell was {before})",
+                napi.id, device.link.name
             );
             if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::InPart(why) }
         }
     })
+}
+
+/// What remains to be done when an owner of a queue ends.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ending {
+    set: PartialNapiSettings,
+    /// Values that another program has set.
+    foreign: PartialNapiSettings,
+    /// Values before Quell of the same attributes.
+    before: PartialNapiSettings,
+}
+
+impl Ending {
+    fn of(change: &NapiSettingsChange, made: bool, owners: &QueueOwners, now: &PartialNapiSettings) -> Self {
+        let mut ending = Self::default();
+        for attribute in NapiAttribute::ALL {
+            let (Some(own), Some(now)) = (change.claim(attribute, made), now.get(attribute)) else { continue };
+            let claims = owners.of(attribute);
+            let end = match change.in_plan {
+                // The undo of the plan has recreated the queue, which thereby lost the values of its other owners.
+                Some(QueueInPlan::IsRecreated | QueueInPlan::IsRemoved) if own.is_reset_to(now) => {
+                    let target = claims.newest().copied().or(own.before);
+                    target.filter(|target| *target != now).map_or(End::Nothing, End::Set)
+                }
+                _ => claims.end(&own, &now),
+            };
+            match end {
+                End::Nothing => {}
+                End::Set(value) => ending.set.extend([(attribute, value)]),
+                End::Foreign { before } => {
+                    ending.foreign.extend([(attribute, now)]);
+                    ending.before.extend(before.map(|before| (attribute, before)));
+                }
+            }
+        }
+        ending
+    }
+}
+
+/// Current values of a queue that its owner has set differently, except those of newer owners. Pure.
+pub(crate) fn drift(
+    change: &NapiSettingsChange,
+    owners: &QueueOwners,
+    now: &PartialNapiSettings,
+) -> PartialNapiSettings {
+    let has_drifted = |attribute: &NapiAttribute| {
+        let (own, now) = (change.claim(*attribute, true)?, now.get(*attribute)?);
+        let is_in_force = own.values.is_empty() || own.values.contains(&now);
+        (!is_in_force && !owners.of(*attribute).cover(&own, &now)).then_some((*attribute, now))
+    };
+    NapiAttribute::ALL.iter().filter_map(has_drifted).collect()
+}
+
+impl Claim<u64> {
+    /// Whether a queue with this value, which was recreated, can have it from its driver. A value that the plan did not
+    /// change is the driver's in any case.
+    fn is_reset_to(&self, now: u64) -> bool {
+        now == 0 || self.values.iter().all(|value| Some(value) == self.before.as_ref())
+    }
 }
 
 fn describe_queue(change: &NapiSettingsChange) -> String {

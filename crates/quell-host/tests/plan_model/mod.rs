@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::plan::{ContextRef, PlanInput, PlannedChange, ProfilePlan, ProfileStep, RuleAction};
+use quell_host::plan::{ContextRef, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, RuleAction};
 use quell_host::snapshot::{
     Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Linked, Privileges, Provenance, Reading, RxQueue, SCHEMA,
     Snapshot, SnapshotKernel, SnapshotNapi, SnapshotScope, Sysctls, Taken, Thread, TxQueue, UnknownReason,
@@ -245,7 +245,7 @@ pub(crate) fn reverse(plan: &ProfilePlan) -> ProfilePlan {
     let back = inverted.map(|step| ProfileStep { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
     let mut steps: Vec<ProfileStep> = back.collect();
     steps.sort_by_key(|step| step.change.rank());
-    ProfilePlan { steps, impossible: Vec::new() }
+    ProfilePlan { steps, ..ProfilePlan::default() }
 }
 
 /// Whether an earlier change has removed the object, so that this change does nothing.
@@ -263,7 +263,7 @@ pub(crate) fn is_done_by_others(change: &PlannedChange) -> bool {
         | PlannedChange::XpsCpus { cpus, .. }
         | PlannedChange::ThreadCpus { cpus, .. } => cpus.new.is_none(),
         PlannedChange::XpsRxqs { rx_queues, .. } => rx_queues.new.is_none(),
-        PlannedChange::Napi { values, .. } => values.new.is_none(),
+        PlannedChange::Napi(PlannedQueue { values, .. }) => values.new.is_none(),
         PlannedChange::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
         PlannedChange::Sysctl { value, .. } => value.new.is_none(),
         // Rules and contexts are deleted explicitly.
@@ -347,7 +347,7 @@ impl World {
             PlannedChange::XpsRxqs { rx_queues, .. } => {
                 known(&mut nic.tx_queues)[queue].xps_rxqs = Reading::Known(rx_queues.new.clone().unwrap());
             }
-            PlannedChange::Napi { values, .. } => {
+            PlannedChange::Napi(PlannedQueue { values, .. }) => {
                 let new = values.new.unwrap();
                 let napi = &mut known(&mut nic.napis)[queue];
                 napi.set(&new);

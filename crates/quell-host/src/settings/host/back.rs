@@ -3,10 +3,8 @@
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
 use quell_linux::sched::Scheduling;
-use quell_mode::PartialNapiSettings;
 
 use crate::plan::{ChannelCounts, Diff, RingSizes, text};
-use crate::settings::values::Restoration;
 
 /// Restoration of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,11 +26,6 @@ pub(crate) trait Value: Clone + PartialEq {
             set: (!is(old) && is(new)).then(|| old.clone()),
             others: (!is(old) && !is(new)).then(|| current.clone()),
         }
-    }
-
-    /// Initial value of a part that survives when the object is recreated.
-    fn left_by_birth() -> Option<Self> {
-        None
     }
 
     /// Text for display.
@@ -66,22 +59,6 @@ impl Value for Vec<u32> {
 impl Value for Scheduling {
     fn in_words(&self) -> String {
         text::class(self)
-    }
-}
-
-impl Value for PartialNapiSettings {
-    fn back(old: &Self, new: &Self, current: &Self) -> Back<Self> {
-        let Restoration { back, changed_by_others } = Restoration::plan(old, &new.unlike(old), current);
-        let present = |values: PartialNapiSettings| (!values.is_empty()).then_some(values);
-        Back { set: present(back), others: present(changed_by_others) }
-    }
-
-    fn left_by_birth() -> Option<Self> {
-        Some(Self { irq_suspend_timeout_ns: Some(0), ..Self::default() })
-    }
-
-    fn in_words(&self) -> String {
-        self.to_string()
     }
 }
 

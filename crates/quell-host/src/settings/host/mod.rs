@@ -10,7 +10,7 @@ use quell_linux::netdev::{device_threading, set_device_threading};
 use quell_linux::proc::SysctlName;
 use quell_linux::sched;
 
-use super::{SettingsError, napi};
+use super::SettingsError;
 use crate::journal::{ChangeOutcome, UndoOutcome};
 use crate::plan::{ChannelCounts, Diff, PlannedChange, RingSizes};
 
@@ -54,26 +54,11 @@ pub(crate) fn restore(
         }
         value => on_value(kernel, value, PutBack { what: value.text().what }),
     };
-    match undone {
-        Err(error) if error.is_absent() => match describe_waiting(kernel, change) {
-            Some(text) => text.map(UndoOutcome::Waits),
-            None => Err(error),
-        },
-        undone => undone,
-    }
-    .or_else(|error| match error.is_absent() {
+    undone.or_else(|error| match error.is_absent() {
         // The setting vanished with its device, queue or thread.
         true => Ok(UndoOutcome::AlreadyGone),
         false => Err(error),
     })
-}
-
-/// Text for a change that waits for its queue, with the present name of its device. `None` if it is no change of a queue.
-pub(crate) fn describe_waiting(kernel: &Kernel<'_>, change: &PlannedChange) -> Option<Result<String, SettingsError>> {
-    let PlannedChange::Napi { device, queue, values: Diff { old, new: Some(new) }, .. } = change else { return None };
-    let values = new.unlike(&old.unwrap_or_default());
-    let text = |device: String| napi::waits(&format!("queue {queue}"), &device, &values);
-    (old.as_ref() != Some(new)).then(|| kernel.link(device).map(|link| text(link.name)))
 }
 
 /// Operation on one value that can be read and written.
@@ -119,8 +104,7 @@ impl Act for PutBack {
         read: impl Fn() -> Result<Option<T>, SettingsError>,
         write: impl Fn(&T) -> Result<(), SettingsError>,
     ) -> Result<UndoOutcome, SettingsError> {
-        let at_birth = T::left_by_birth();
-        let (Some(old), Some(current)) = (diff.old.as_ref().or(at_birth.as_ref()), read()?) else {
+        let (Some(old), Some(current)) = (diff.old.as_ref(), read()?) else {
             return Ok(UndoOutcome::AlreadyGone);
         };
         // A recreated queue has the default for values that were not set, or that were set to their previous value.
@@ -272,14 +256,6 @@ fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Resu
                 |cpus| Ok(kernel.proc.set_irq_affinity(irq()?, cpus)?),
             )
         }
-        PlannedChange::Napi { device, queue, values, .. } => act.act(
-            values,
-            || Ok(Some(kernel.napi(device, *queue)?.settings)),
-            |values| {
-                let napi = kernel.napi(device, *queue)?;
-                napi::set(kernel.namespace, kernel.proc, napi.id, &values.unlike(&napi.settings))
-            },
-        ),
         PlannedChange::ThreadCpus { device, queue, cpus, .. } => act.act(
             cpus,
             || Ok(Some(sched::affinity(kernel.thread(device, *queue)?)?)),

@@ -2,12 +2,12 @@
 //! walks the journal backwards. A dropped transaction, for example after a panic, reverts itself. If its process is
 //! killed, the next call of [`crate::recovery::recover`] reverts it.
 
+mod epolls;
+mod queues;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use quell_linux::NapiId;
-use quell_linux::clock::boottime_ns;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::link::{Links, VethEnd, VethPair};
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -15,23 +15,23 @@ use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 use quell_linux::visible;
-use quell_mode::{EpollParams, PartialNapiSettings};
+use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
 use crate::attach::SocketId;
 use crate::devices;
-use crate::journal::claims::Others;
+use crate::journal::claims::{Others, OwnersRefuse};
 use crate::journal::record::Record;
 use crate::journal::{
-    ChangeOutcome, Entry, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls,
-    OwnedJournal, RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
+    ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
+    RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::ring::Ring;
 use crate::settings::values::SocketPolling;
-use crate::settings::{SettingsError, affinity, answered, epoll, napi, not_possible, reuseport, ring, socket};
+use crate::settings::{SettingsError, affinity, answered, not_possible, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
 
 pub use crate::settings::epoll::EpollToSet;
@@ -84,6 +84,16 @@ pub enum ChangeError {
     /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Another owner of a queue refuses the values.
+    #[error("NAPI {napi} of {device}: {why}")]
+    Refused {
+        /// NAPI ID.
+        napi: u32,
+        /// Device of the queue.
+        device: String,
+        /// Reason.
+        why: OwnersRefuse,
+    },
 }
 
 impl Transaction {
@@ -155,154 +165,6 @@ impl Transaction {
         Ok(child)
     }
 
-    /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.
-    /// Records nothing and returns false if the instance already has them. If several transactions have set a queue,
-    /// the last one to revert restores its original values.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set; the journal then undoes the completed part.
-    pub fn set_napi(
-        &mut self,
-        namespace: &Namespace,
-        id: NapiId,
-        wanted: &PartialNapiSettings,
-    ) -> Result<bool, ChangeError> {
-        self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
-    }
-
-    /// Like [`Self::set_napi`], with an observer.
-    ///
-    /// # Errors
-    /// As there, and when the observer stops.
-    pub fn set_napi_watched(
-        &mut self,
-        namespace: &Namespace,
-        id: NapiId,
-        wanted: &PartialNapiSettings,
-        looks_on: &mut ChangeObserver<'_>,
-    ) -> Result<bool, ChangeError> {
-        let _span = error_span!("set_napi", napi = id.get()).entered();
-        hears(looks_on, ChangeStage::Before)?;
-        let others = Others::beside(self.journal_path(), self.boot_id.to_string());
-        // Hold the lock until the queue is set: another process may set or undo the same queue before or after, but not
-        // in between.
-        let _turn = match others.turn(&mut || looks_on(ChangeStage::Before).is_break()) {
-            Ok(turn) => turn,
-            // The observer may have stopped the wait.
-            Err(error) => {
-                hears(looks_on, ChangeStage::Before)?;
-                return Err(error.into());
-            }
-        };
-        let found = napi::look(namespace, id).inspect_err(not_possible)?;
-        debug!(device = ?found.device, rx_queue = found.rx_queue, from = %found.old.where_present_in(wanted), to = %wanted, "requested change");
-        let claims = others.claims(&found)?;
-        let Some(change) = napi::plan(found, wanted, &claims, boottime_ns()) else {
-            debug!("unchanged: the queue already has these values");
-            return Ok(false);
-        };
-        let new = change.new;
-        let seq = self.intend(RecordedChange::NapiSettings(change))?;
-        hears(looks_on, ChangeStage::Journalled)?;
-        napi::set(namespace, &self.proc, id, &new)?;
-        hears(looks_on, ChangeStage::Made)?;
-        self.done(seq, ChangeOutcome::Made)?;
-        Ok(true)
-    }
-
-    /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
-    /// verifies them. Records nothing and returns false if the epoll already has them.
-    ///
-    /// # Errors
-    /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
-    pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
-        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
-        let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
-        Ok(outcomes.pop().unwrap_or(Ok(false))?)
-    }
-
-    /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
-    /// freeing of queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
-    ///
-    /// # Errors
-    /// When they could not be recorded, or the observer stops.
-    pub fn set_epolls(
-        &mut self,
-        epolls: &[EpollToSet],
-        looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
-    ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
-        let _span = error_span!("set_epolls").entered();
-        let mut hears = |place, moment| hears(&mut |moment| looks_on(place, moment), moment);
-        let mut outcomes = Vec::with_capacity(epolls.len());
-        let mut planned: Vec<(usize, ProcessIdentity, EpollParameters)> = Vec::new();
-        for of_process in epolls.chunk_by(|one, other| one.process == other.process) {
-            let process = of_process[0].process;
-            let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
-            for wanted in of_process {
-                let place = outcomes.len();
-                hears(place, ChangeStage::Before)?;
-                let old = match &program {
-                    Ok(program) => program.get(wanted.fd, &wanted.watched),
-                    Err(error) => Err(SettingsError::OfAll(Arc::clone(error))),
-                };
-                let (pid, fd, new) = (process.pid.get(), wanted.fd, wanted.new);
-                match &old {
-                    Ok(old) if *old == new => {
-                        debug!(pid, fd, from = %old, "unchanged: the epoll already has these parameters")
-                    }
-                    Ok(old) => {
-                        debug!(pid, fd, from = %old, to = %new, "requested change");
-                        planned.push((place, process, wanted.change_from(*old)));
-                    }
-                    Err(error) => debug!(pid, fd, to = %new, %error, "the epoll cannot be read"),
-                }
-                outcomes.push(old.map(|_| false));
-            }
-        }
-        let first = self.next_seq();
-        let changes = planned.iter().map(|(.., change)| RecordedChange::EpollParameters(change.clone()));
-        let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
-        let intents: Vec<Record> = intents.collect();
-        self.journal_mut().write_all(intents)?;
-        for of_process in planned.chunk_by(|(_, one, _), (_, other, _)| one == other) {
-            let can_stall = |(.., change): &(_, _, EpollParameters)| change.old.prefer_busy_poll;
-            let program = epoll::Program::open(&self.proc, of_process[0].1, of_process.iter().any(can_stall));
-            let program = program.inspect_err(not_possible).map_err(Arc::new);
-            for together in of_process.chunks(epoll::AT_ONCE) {
-                let mut set_all = |program: &epoll::Program| {
-                    for (place, _, change) in together {
-                        hears(*place, ChangeStage::Journalled)?;
-                        outcomes[*place] = match program.change(change.fd, change.old, change.new) {
-                            Ok(current) if current == change.old => Ok(true),
-                            Ok(_) => {
-                                Err(SettingsError::Gone { what: format!("epoll {} of {}", change.fd, change.pid) })
-                            }
-                            Err(error) => Err(error),
-                        };
-                        hears(*place, ChangeStage::Made)?;
-                    }
-                    Ok::<(), ChangeError>(())
-                };
-                let freed = match &program {
-                    Ok(program) => {
-                        let (set, freed) = program.with_queues_freed(|| set_all(program));
-                        set?;
-                        freed.map_err(Arc::new)
-                    }
-                    Err(error) => Err(Arc::clone(error)),
-                };
-                if let Err(error) = freed {
-                    let failed = together.iter().map(|(place, ..)| *place);
-                    failed.for_each(|place| outcomes[place] = Err(SettingsError::OfAll(Arc::clone(&error))));
-                }
-            }
-        }
-        let made = (first..).zip(&planned).filter(|(_, (place, ..))| matches!(outcomes[*place], Ok(true)));
-        let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made }).collect();
-        self.journal_mut().write_all(made)?;
-        Ok(outcomes)
-    }
-
     /// Records changes that the caller makes afterwards, possibly repeatedly, with all values that it will set.
     ///
     /// # Errors
@@ -318,6 +180,11 @@ impl Transaction {
 
     pub(crate) fn boot_id(&self) -> String {
         self.boot_id.to_string()
+    }
+
+    /// The journals that can contain other owners of an object.
+    pub(crate) fn others(&self) -> Others {
+        Others::beside(self.journal_path(), self.boot_id())
     }
 
     /// Records that the preload library of `program` sets these parameters on its epolls.
@@ -438,6 +305,9 @@ impl Transaction {
         setting: &plan::PlannedChange,
         looks_on: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
+        if let plan::PlannedChange::Napi(queue) = setting {
+            return self.set_planned_queue(namespace, queue, looks_on).map(drop);
+        }
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
         let plan::ChangeText { what, old, new } = setting.text();

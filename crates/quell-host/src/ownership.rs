@@ -1,0 +1,291 @@
+//! Decides which value an attribute of an object has while several owners have set it, and after any of them ends. Pure.
+//!
+//! The value of the newest owner is in force. When an owner ends, the value of the newest owner that remains is in
+//! force, and after the last one the value from before the first. A value that no owner has set belongs to another
+//! program: it is kept, also by owners that end later, and is what a newer owner finds.
+//!
+//! The rules hold without a common state, so that any process can apply them from the journals: each [`Claim`] knows
+//! the first claim since the last foreign write (`since`), and the value before that one (`before`).
+
+/// What an owner has set for one attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim<T> {
+    /// Time of setting, unique among the claims of one object.
+    pub(crate) at: u64,
+    /// Time of the first claim since the last foreign write, possibly this one.
+    pub(crate) since: u64,
+    /// Value before the claim `since`; absent if there was none to restore.
+    pub(crate) before: Option<T>,
+    /// Values that the owner sets: several for an experiment.
+    pub(crate) values: Vec<T>,
+    /// Whether the value was set. Without it, the owner died in between and may have set it.
+    pub(crate) made: bool,
+}
+
+/// Claims of one attribute, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims<T>(Vec<Claim<T>>);
+
+impl<T> Default for Claims<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// What to do when an owner ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End<T> {
+    /// The right value is in force already.
+    Nothing,
+    /// Set this value.
+    Set(T),
+    /// Another program has set the value in force. It is kept; before the owner the value was this one.
+    Foreign {
+        /// Value that is not restored.
+        before: Option<T>,
+    },
+}
+
+impl<T: Clone + PartialEq> Claim<T> {
+    fn is_in_force(&self, now: &T) -> bool {
+        self.values.contains(now)
+    }
+}
+
+impl<T: Clone + PartialEq> Claims<T> {
+    pub(crate) fn new(claims: impl IntoIterator<Item = Claim<T>>) -> Self {
+        let mut claims: Vec<Claim<T>> = claims.into_iter().collect();
+        claims.sort_by_key(|claim| claim.at);
+        Self(claims)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the claim of a new owner that finds the value `now` and sets `values`.
+    pub(crate) fn take(&self, at: u64, now: Option<&T>, values: Vec<T>) -> Claim<T> {
+        let mut claim = Claim { at, since: at, before: now.cloned(), values, made: false };
+        for below in self.0.iter().rev() {
+            if now.is_some_and(|now| below.is_in_force(now)) {
+                claim.since = below.since;
+                claim.before.clone_from(&below.before);
+                break;
+            }
+            if below.made {
+                break;
+            }
+        }
+        claim
+    }
+
+    /// Whether a newer claim has set the value `now`, or has set one before another program did.
+    pub(crate) fn cover(&self, own: &Claim<T>, now: &T) -> bool {
+        self.0.iter().any(|claim| claim.at > own.at && (claim.made || claim.is_in_force(now)))
+    }
+
+    /// Decides what to do when the owner of the claim `own`, which is not among these, ends.
+    pub(crate) fn end(&self, own: &Claim<T>, now: &T) -> End<T> {
+        if self.cover(own, now) {
+            return End::Nothing;
+        }
+        let target = self.below(own).or(own.before.as_ref());
+        match target {
+            None => End::Nothing,
+            Some(target) if target == now => End::Nothing,
+            Some(target) if own.is_in_force(now) => End::Set(target.clone()),
+            // A driver that recreates a queue resets it to the value from before the first owner.
+            Some(_) if own.before.as_ref() == Some(now) => End::Nothing,
+            Some(_) => End::Foreign { before: own.before.clone() },
+        }
+    }
+
+    /// Value of the newest owner, if it set only one.
+    pub(crate) fn newest(&self) -> Option<&T> {
+        self.0.iter().rev().find(|claim| claim.made).and_then(|claim| claim.values.first())
+    }
+
+    /// Value of the newest claim below `own`, unless another program has written in between.
+    fn below(&self, own: &Claim<T>) -> Option<&T> {
+        let is_below = |claim: &&Claim<T>| claim.made && claim.at < own.at && claim.since == own.since;
+        self.0.iter().rev().find(is_below).and_then(|claim| claim.values.first())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Something that happens to one attribute.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        /// An owner sets its value; owners have numbers, and a number that owns already does nothing.
+        Take(usize),
+        /// An owner dies between its record and the write, before or after the write.
+        DieTaking(usize, bool),
+        End(usize),
+        Foreign(u8),
+        /// The driver recreates the queue with its default.
+        Reset,
+    }
+
+    const OWNERS: usize = 4;
+    const DEFAULT: u8 = 0;
+
+    /// Own value of each owner. Two owners share one.
+    fn value_of(owner: usize) -> u8 {
+        [10, 11, 12, 11][owner]
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            5 => (0..OWNERS).prop_map(Event::Take),
+            1 => (0..OWNERS, any::<bool>()).prop_map(|(owner, written)| Event::DieTaking(owner, written)),
+            5 => (0..OWNERS).prop_map(Event::End),
+            1 => (20..23_u8).prop_map(Event::Foreign),
+            1 => Just(Event::Reset),
+        ]
+    }
+
+    /// The rules as an operator would state them: a stack of owners upon a value.
+    #[derive(Debug, Clone)]
+    struct Stack {
+        value: u8,
+        bottom: u8,
+        /// Owners whose value another program or the driver has not replaced, the newest last, and whether they live.
+        owners: Vec<(usize, bool)>,
+    }
+
+    impl Stack {
+        fn take(&mut self, owner: usize, lives: bool) {
+            self.owners.push((owner, lives));
+            self.value = value_of(owner);
+        }
+
+        fn end(&mut self, owner: usize) {
+            let Some(place) = self.owners.iter().position(|(other, _)| *other == owner) else { return };
+            self.owners.remove(place);
+            if place == self.owners.len() {
+                let below = self.owners.iter().rev().find(|(_, lives)| *lives);
+                self.value = below.map_or(self.bottom, |(below, _)| value_of(*below));
+            }
+        }
+
+        fn replace(&mut self, value: u8) {
+            self.value = value;
+            self.bottom = value;
+            self.owners.clear();
+        }
+    }
+
+    /// The same by claims.
+    #[derive(Debug, Clone)]
+    struct Journals {
+        value: u8,
+        clock: u64,
+        claims: Vec<(usize, Claim<u8>)>,
+    }
+
+    impl Journals {
+        fn others(&self, owner: usize) -> Claims<u8> {
+            Claims::new(self.claims.iter().filter(|(other, _)| *other != owner).map(|(_, claim)| claim.clone()))
+        }
+
+        fn take(&mut self, owner: usize, made: bool, written: bool) {
+            self.clock += 1;
+            let claim = self.others(owner).take(self.clock, Some(&self.value), vec![value_of(owner)]);
+            self.claims.push((owner, Claim { made, ..claim }));
+            if written {
+                self.value = value_of(owner);
+            }
+        }
+
+        fn end(&mut self, owner: usize) -> End<u8> {
+            let Some(place) = self.claims.iter().position(|(other, _)| *other == owner) else { return End::Nothing };
+            let (_, own) = self.claims.remove(place);
+            let end = self.others(owner).end(&own, &self.value);
+            if let End::Set(value) = end {
+                self.value = value;
+            }
+            end
+        }
+    }
+
+    fn check(events: &[Event]) -> Result<(), TestCaseError> {
+        let mut stack = Stack { value: DEFAULT, bottom: DEFAULT, owners: Vec::new() };
+        let mut journals = Journals { value: DEFAULT, clock: 0, claims: Vec::new() };
+        let owns = |journals: &Journals, owner: usize| journals.claims.iter().any(|(other, _)| *other == owner);
+        for event in events {
+            match *event {
+                Event::Take(owner) if !owns(&journals, owner) => {
+                    stack.take(owner, true);
+                    journals.take(owner, true, true);
+                }
+                Event::DieTaking(owner, written) if !owns(&journals, owner) => {
+                    if written {
+                        stack.take(owner, false);
+                    }
+                    journals.take(owner, false, written);
+                }
+                Event::Take(_) | Event::DieTaking(..) => {}
+                Event::End(owner) => {
+                    stack.end(owner);
+                    journals.end(owner);
+                }
+                Event::Foreign(value) => {
+                    stack.replace(value);
+                    journals.value = value;
+                }
+                Event::Reset => {
+                    stack.replace(DEFAULT);
+                    journals.value = DEFAULT;
+                }
+            }
+            // Until a dead owner's journal is undone, its value may stay.
+            if journals.claims.iter().all(|(_, claim)| claim.made) {
+                prop_assert_eq!(journals.value, stack.value, "after {:?}: {:?}", event, journals);
+            }
+        }
+        for owner in 0..OWNERS {
+            stack.end(owner);
+            journals.end(owner);
+        }
+        prop_assert_eq!(journals.value, stack.bottom);
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(5_000))]
+        #[test]
+        fn owners_in_any_order_agree_with_a_stack_of_owners(events in proptest::collection::vec(event(), 0..24)) {
+            check(&events)?;
+        }
+    }
+
+    fn owned(at: u64, since: u64, before: u8, value: u8) -> Claim<u8> {
+        Claim { at, since, before: Some(before), values: vec![value], made: true }
+    }
+
+    #[test]
+    fn a_value_of_another_program_is_kept_and_named_with_the_value_before() {
+        let ended = Claims::new([]).end(&owned(1, 1, 0, 10), &20);
+        assert_eq!(ended, End::Foreign { before: Some(0) });
+    }
+
+    #[test]
+    fn an_owner_that_ends_below_another_one_changes_nothing_even_after_a_foreign_write() {
+        let above = Claims::new([owned(2, 1, 0, 11)]);
+        assert_eq!(above.end(&owned(1, 1, 0, 10), &11), End::Nothing);
+        assert_eq!(above.end(&owned(1, 1, 0, 10), &20), End::Nothing);
+    }
+
+    #[test]
+    fn an_experiment_owns_each_of_its_values() {
+        let experiment = Claim { values: vec![10, 11, 12], ..owned(2, 1, 0, 10) };
+        let below = Claims::new([owned(1, 1, 0, 9)]);
+        for now in [10, 11, 12] {
+            assert_eq!(below.end(&experiment, &now), End::Set(9));
+        }
+    }
+}

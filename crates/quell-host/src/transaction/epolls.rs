@@ -1,0 +1,135 @@
+//! Sets epolls.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use quell_linux::clock::boottime_ns;
+use quell_linux::proc::ProcessIdentity;
+use quell_mode::EpollParams;
+use tracing::{debug, error_span};
+
+use super::{ChangeError, ChangeStage, Transaction, hears};
+use crate::journal::claims::{Owned, next_boot_ns};
+use crate::journal::record::{EpollPlace, Record};
+use crate::journal::{ChangeOutcome, EpollParameters, RecordedChange};
+use crate::settings::epoll::{self, EpollToSet};
+use crate::settings::{SettingsError, not_possible};
+
+/// An epoll that gets new parameters.
+struct Planned {
+    /// Index in the request.
+    place: usize,
+    process: ProcessIdentity,
+    now: EpollParams,
+    change: EpollParameters,
+}
+
+impl Transaction {
+    /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
+    /// verifies them. Returns false if the epoll already has them; see [`Self::set_napi`].
+    ///
+    /// # Errors
+    /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
+    pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
+        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
+        let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(outcomes.pop().unwrap_or(Ok(false))?)
+    }
+
+    /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
+    /// freeing of queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
+    ///
+    /// # Errors
+    /// When they could not be recorded, or the observer stops.
+    pub fn set_epolls(
+        &mut self,
+        epolls: &[EpollToSet],
+        looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
+    ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
+        let _span = error_span!("set_epolls").entered();
+        let _turn = self.turn(&mut |stage| looks_on(0, stage))?;
+        let mut hears = |place, moment| hears(&mut |moment| looks_on(place, moment), moment);
+        let owned = self.others().of_epolls(self.history())?;
+        let mut at = next_boot_ns(&owned, boottime_ns());
+        let mut outcomes = Vec::with_capacity(epolls.len());
+        let mut planned: Vec<Planned> = Vec::new();
+        for of_process in epolls.chunk_by(|one, other| one.process == other.process) {
+            let process = of_process[0].process;
+            let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
+            for wanted in of_process {
+                let place = outcomes.len();
+                hears(place, ChangeStage::Before)?;
+                let now = match &program {
+                    Ok(program) => program.get(wanted.fd, &wanted.watched),
+                    Err(error) => Err(SettingsError::OfAll(Arc::clone(error))),
+                };
+                let (pid, fd, new) = (process.pid.get(), wanted.fd, wanted.new);
+                match &now {
+                    Ok(now) => match wanted.plan(*now, at, &owned) {
+                        Some(change) => {
+                            debug!(pid, fd, from = %now, to = %new, "requested change");
+                            planned.push(Planned { place, process, now: *now, change });
+                            at = at.saturating_add(1);
+                        }
+                        None => debug!(pid, fd, from = %now, "unchanged: the epoll already has these parameters"),
+                    },
+                    Err(error) => debug!(pid, fd, to = %new, %error, "the epoll cannot be read"),
+                }
+                outcomes.push(now.map(|_| false));
+            }
+        }
+        let first = self.next_seq();
+        let changes = planned.iter().map(|planned| RecordedChange::EpollParameters(planned.change.clone()));
+        let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
+        let intents: Vec<Record> = intents.collect();
+        self.journal_mut().write_all(intents)?;
+        for of_process in planned.chunk_by(|one, other| one.process == other.process) {
+            let can_stall = of_process.iter().any(|planned| planned.now.prefer_busy_poll);
+            let program = epoll::Program::open(&self.proc, of_process[0].process, can_stall);
+            let program = program.inspect_err(not_possible).map_err(Arc::new);
+            for together in of_process.chunks(epoll::AT_ONCE) {
+                let mut set_all = |program: &epoll::Program| {
+                    for Planned { place, now, change, .. } in together {
+                        hears(*place, ChangeStage::Journalled)?;
+                        outcomes[*place] = match program.change(change.fd, *now, change.new) {
+                            Ok(current) if current == *now => Ok(*now != change.new),
+                            Ok(_) => {
+                                Err(SettingsError::Gone { what: format!("epoll {} of {}", change.fd, change.pid) })
+                            }
+                            Err(error) => Err(error),
+                        };
+                        hears(*place, ChangeStage::Made)?;
+                    }
+                    Ok::<(), ChangeError>(())
+                };
+                let freed = match &program {
+                    Ok(program) => {
+                        let (set, freed) = program.with_queues_freed(|| set_all(program));
+                        set?;
+                        freed.map_err(Arc::new)
+                    }
+                    Err(error) => Err(Arc::clone(error)),
+                };
+                if let Err(error) = freed {
+                    let failed = together.iter().map(|planned| planned.place);
+                    failed.for_each(|place| outcomes[place] = Err(SettingsError::OfAll(Arc::clone(&error))));
+                }
+            }
+        }
+        let made = (first..).zip(&planned).filter(|(_, planned)| outcomes[planned.place].is_ok());
+        let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made }).collect();
+        self.journal_mut().write_all(made)?;
+        Ok(outcomes)
+    }
+}
+
+impl EpollToSet {
+    /// Plans the change of an epoll with the parameters `now`. Returns `None` if it has its parameters and no owner.
+    fn plan(&self, now: EpollParams, at: u64, owned: &[Owned<EpollParameters>]) -> Option<EpollParameters> {
+        let ProcessIdentity { pid, starttime, .. } = self.process;
+        let place = EpollPlace { pid: pid.get().unsigned_abs(), start_time_ticks: starttime.0, fd: self.fd };
+        let owners = epoll::owners(place, owned);
+        let is_needed = now != self.new || !owners.is_empty();
+        is_needed.then(|| EpollParameters::new(place, owners.take(at, Some(&now), vec![self.new])))
+    }
+}
