@@ -9,19 +9,20 @@ use std::time::Duration;
 
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
+use quell_mode::PartialNapiSettings;
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
 
 use crate::devices;
 use crate::journal::claims::Others;
-use crate::journal::{Entry, History, Journal, JournalError, RecordedChange, Watchdog};
+use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, PlanInput, PlannedChange, PlannedQueue, ProfilePlan};
+use crate::plan::{ChangeText, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::host::{Kernel, Place};
 use crate::settings::{SettingsError, napi};
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
-use crate::transaction::{ChangeError, ChangeStage, Transaction};
+use crate::transaction::{ChangeError, ChangeStage, Transaction, permitted};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
@@ -224,18 +225,51 @@ pub fn apply(
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
 }
 
+/// Checks that no other owner of a queue refuses the plan at present.
+///
+/// # Errors
+/// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
+pub fn refuse_under_owners(
+    journal: &Journal,
+    netns: Option<&NamespaceName>,
+    plan: &ProfilePlan,
+) -> Result<(), ApplyError> {
+    let of_queue = |step: &ProfileStep| match &step.change {
+        PlannedChange::Napi(queue) => queue.values.new.map(|new| (queue.clone(), new)),
+        _ => None,
+    };
+    let queues: Vec<(PlannedQueue, PartialNapiSettings)> = plan.steps.iter().filter_map(of_queue).collect();
+    each_queue(journal, &open(netns)?, queues.iter().map(|(queue, new)| (queue, *new)), |others, found, new| {
+        permitted(others, found, &new).map(|()| false)
+    })
+    .map(drop)
+}
+
 /// Whether another owner has set one of these queues.
 fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ApplyError> {
+    each_queue(journal, namespace, queues.iter().map(|queue| (queue, ())), |others, found, ()| {
+        Ok(!others.of_queue(found, None)?.is_empty())
+    })
+}
+
+/// Calls `is_found` for each queue that exists, until it returns true.
+fn each_queue<'a, T>(
+    journal: &Journal,
+    namespace: &Namespace,
+    queues: impl Iterator<Item = (&'a PlannedQueue, T)>,
+    is_found: impl Fn(&Others, &NapiSettingsChange, T) -> Result<bool, ChangeError>,
+) -> Result<bool, ApplyError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id().map_err(|error| ApplyError::Begin(error.into()))?;
     let others = Others::all(journal, boot_id.to_string());
     let kernel = Kernel::new(namespace, &proc);
-    for queue in queues {
+    for (queue, with) in queues {
         let found = match napi::look_at_planned(&kernel, queue) {
+            // An earlier change of the plan creates it.
             Err(error) if error.is_absent() => continue,
             found => found.map_err(ApplyError::Find)?,
         };
-        if !others.of_queue(&found, None).map_err(|error| ApplyError::Begin(error.into()))?.is_empty() {
+        if is_found(&others, &found, with).map_err(ApplyError::Begin)? {
             return Ok(true);
         }
     }

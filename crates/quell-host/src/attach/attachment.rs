@@ -20,14 +20,15 @@ use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, p
 use super::stall_log::StallLog;
 use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
+use crate::journal::claims::Others;
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, StallRecord, Stay, TargetProgram};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
-use crate::settings::SettingsError;
+use crate::settings::{SettingsError, napi};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
-use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
+use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, permitted};
 
 /// Prefix of the journal's purpose text; the mode follows.
 const PURPOSE: &str = "attach ";
@@ -509,6 +510,25 @@ fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targ
     };
     // A record that stays is only reported once more.
     let _ = journal.forget_stalls(&transaction.boot_id(), is_of_them);
+}
+
+/// Checks that no other owner of a queue refuses the plan at present.
+///
+/// # Errors
+/// [`AttachError::Begin`] with [`ChangeError::Refused`], and when the journals cannot be listed.
+pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), AttachError> {
+    let proc = ProcRoot::default();
+    let others = Others::all(journal, proc.boot_id().map_err(PersistError::Proc)?.to_string());
+    for step in plan.queues() {
+        let settings = |error: SettingsError| AttachError::Begin(error.into());
+        let namespace = namespaces::by_cookie(&proc, step.namespace_cookie).map_err(|error| settings(error.into()))?;
+        let Some(namespace) = namespace else { continue };
+        match napi::look(&namespace, step.napi) {
+            Err(error) if error.is_absent() => {}
+            found => permitted(&others, &found.map_err(settings)?, &step.new).map_err(AttachError::Begin)?,
+        }
+    }
+    Ok(())
 }
 
 /// Checks that none of the programs is attached.

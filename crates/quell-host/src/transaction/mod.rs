@@ -20,7 +20,7 @@ use tracing::{debug, error_span, info, warn};
 
 use crate::attach::SocketId;
 use crate::devices;
-use crate::journal::claims::{Others, OwnersRefuse};
+use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
     ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
@@ -34,7 +34,9 @@ use crate::settings::values::SocketPolling;
 use crate::settings::{SettingsError, affinity, answered, not_possible, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
 
+pub use crate::journal::claims::OwnersRefuse;
 pub use crate::settings::epoll::EpollToSet;
+pub(crate) use queues::permitted;
 
 /// Changes that are undone together.
 #[derive(Debug)]

@@ -9,12 +9,25 @@ use quell_mode::PartialNapiSettings;
 use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
-use crate::journal::claims::Turn;
+use crate::journal::claims::{Others, Turn};
 use crate::journal::{ChangeOutcome, NapiSettingsChange, RecordedChange};
 use crate::plan::PlannedQueue;
 use crate::settings::host::Kernel;
 use crate::settings::napi::{self, Wanted};
 use crate::settings::{SettingsError, not_possible};
+
+/// Checks that no other owner of a queue refuses these values at present. [`Transaction::set_napi`] checks it again.
+///
+/// # Errors
+/// [`ChangeError::Refused`], and when the queue or the journals cannot be read.
+pub(crate) fn permitted(
+    others: &Others,
+    found: &NapiSettingsChange,
+    new: &PartialNapiSettings,
+) -> Result<(), ChangeError> {
+    let refused = |why| ChangeError::Refused { napi: found.napi_id, device: found.device.clone(), why };
+    others.of_queue(found, None)?.permit(&found.old, new).map_err(refused)
+}
 
 impl Transaction {
     /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.

@@ -7,6 +7,7 @@
 #[path = "../command/mod.rs"]
 mod command;
 mod journals;
+mod owners;
 mod stage;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

@@ -148,7 +148,7 @@ impl Stage {
     }
 }
 
-pub(crate) fn wait_until(is_so: impl Fn() -> bool, otherwise: &str) {
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: &str) {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     while !is_so() {
         assert!(Instant::now() < deadline, "{otherwise}");

@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, profile_of};
-use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, profile_of, refuse_under_owners};
 use quell_host::drift::{self, Condition, Drift};
-use quell_host::journal::RecordedChange;
 use quell_host::persistent::{self, Persistent};
 use quell_host::plan::ProfilePlan;
 use quell_host::plan::consequences::consequences_of_profile;
@@ -84,20 +82,18 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
     refuse_without_host_settings(&profile, &called)?;
     let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
-    if !args.dry_run {
-        refuse_under_attachments()?;
-    }
     let observed = observe(request.netns, &profile).map_err(failure)?;
     let plan = ProfilePlan::of(&observed, &profile);
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &called);
     if args.dry_run {
         show(&plan, args.json)?;
-        return match plan.impossible.is_empty() || args.partly {
-            true => Ok(()),
-            false => Err(failure(ApplyError::Impossible(plan))),
-        };
+        if !plan.impossible.is_empty() && !args.partly {
+            return Err(failure(ApplyError::Impossible(plan)));
+        }
+        return refuse_under_owners(&journal(), request.netns, &plan).map_err(failure);
     }
+    refuse_under_owners(&journal(), request.netns, &plan).map_err(failure)?;
     let applied = transact(&request, args.confirm).map_err(failure)?;
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);
@@ -144,24 +140,6 @@ fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     }
 }
 
-/// Refuses to apply while an attachment has set queues: if a profile changed them too, neither could be undone exactly.
-fn refuse_under_attachments() -> Result<(), Failure> {
-    let attached = attachments(&journal()).map_err(Failure::refused)?;
-    let sets_queues = |attached: &&Attached| {
-        attached.history.pending().any(|(_, entry)| matches!(entry.change, RecordedChange::NapiSettings(_)))
-    };
-    match attached.iter().find(sets_queues) {
-        None => Ok(()),
-        Some(one) => {
-            let name = crate::render::attach::detached::name(one);
-            let text = format!(
-                "{name} is attached and changes the same settings: run `quell detach` first; nothing was changed"
-            );
-            Err(Failure::usage(text))
-        }
-    }
-}
-
 fn transact(request: &ApplyRequest<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
     let journal = journal();
     // Without this, changes left by a killed run would look like an applied profile.
@@ -193,6 +171,9 @@ fn failure(error: ApplyError) -> Failure {
             let text = format!("{profile} is already applied: run `quell revert` first; nothing was changed");
             Failure::new(Exit::KernelRefused, text)
         }
+        ApplyError::Begin(error @ ChangeError::Refused { .. }) => {
+            Failure::new(Exit::NotSupported, format!("{error}; nothing was changed"))
+        }
         ApplyError::Begin(ChangeError::Journal(error)) if error.source.kind() == ErrorKind::AlreadyExists => {
             let path = visible::path(&error.path);
             let text = format!("another `quell apply` is running ({path}); nothing was changed");
@@ -221,7 +202,6 @@ fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
 }
 
 fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
-    refuse_under_attachments()?;
     let applied = applied_profiles()?;
     if applied.is_empty() {
         return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::attach::attachment::{refuse_under_owners, refuse_what_is_attached};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
@@ -30,6 +30,7 @@ use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{Steering, mark_steered};
+use quell_host::transaction::ChangeError;
 use quell_host::transaction::ChangeStage;
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
@@ -121,9 +122,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         } else {
             show_plan(&report, &groups)?;
         }
-        return refuse(&report, args);
+        refuse(&report, args)?;
+        return refuse_under_owners(&journal(), &plan).map_err(failure);
     }
     refuse(&report, args)?;
+    refuse_under_owners(&journal(), &plan).map_err(failure)?;
     if !args.json {
         show_plan(&report, &groups)?;
     }
@@ -364,6 +367,7 @@ fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
         AttachError::Target(_) | AttachError::AlreadyAttached { .. } => Exit::Usage,
+        AttachError::Begin(ChangeError::Refused { .. }) => Exit::NotSupported,
         _ => return Failure::refused(error).unchanged(),
     };
     Failure::new(exit, error).unchanged()

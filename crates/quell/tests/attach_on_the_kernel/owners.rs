@@ -1,0 +1,209 @@
+//! Several owners of one queue or epoll: profiles, attachments and launched programs that begin and end in any order.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use quell_linux::process::Spawn;
+use quell_test_support::lab::TestLab;
+
+use crate::command;
+use crate::stage::{MODE, Stage, wait_until};
+
+/// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout.
+type Values = (u32, u64, u64);
+const BASE: Values = (0, 0, 0);
+const DEFER50: Values = (100, 50_000, 0);
+const SUSPEND20: Values = (100, 20_000, 20_000_000);
+const SUSPEND200: Values = (100, 200_000, 20_000_000);
+
+fn values(lab: &TestLab) -> Values {
+    let settings = lab.napi().settings;
+    (
+        settings.defer_hard_irqs.unwrap(),
+        settings.gro_flush_timeout_ns.unwrap(),
+        settings.irq_suspend_timeout_ns.unwrap(),
+    )
+}
+
+impl Stage {
+    fn profile(&self, mode: &str) -> PathBuf {
+        let path = self.dir.path().join(format!("{mode}.toml"));
+        let text = format!("[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"{mode}\"\n");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn apply(&self, code: i32, mode: &str, options: &[&str]) -> String {
+        let profile = self.profile(mode);
+        let arguments = [&["apply", "--netns", &self.lab.server_name], options, &[profile.to_str().unwrap()]].concat();
+        self.says(code, &arguments)
+    }
+
+    fn attach(&self, mode: &str) {
+        self.says(0, &["attach", mode, &self.pid(), "--yes", "--seconds", "0"]);
+    }
+
+    fn is_without_journals(&self) -> bool {
+        std::fs::read_dir(self.journals()).map_or(0, Iterator::count) == 0
+    }
+}
+
+#[test]
+fn the_rollback_of_a_profile_leaves_the_mode_of_an_attachment_and_the_detach_the_values_before_both() {
+    let Some(stage) = Stage::enter("own-confirm") else { return };
+    stage.apply(0, "defer50", &["--confirm", "3s"]);
+    assert_eq!(values(&stage.lab), DEFER50);
+    stage.attach(MODE);
+    let profiles = || stage.says(0, &["status"]).contains("defer50.toml");
+    wait_until(|| !profiles(), "the profile is not rolled back");
+    assert_eq!(values(&stage.lab), SUSPEND200);
+    assert!(!stage.says(0, &["status"]).contains("drift"));
+    stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(values(&stage.lab), BASE);
+    stage.assert_back();
+}
+
+#[test]
+fn the_detach_of_an_attachment_leaves_the_values_of_the_profile_below_or_above_it() {
+    let Some(stage) = Stage::enter("own-pair") else { return };
+    stage.apply(0, "defer50", &[]);
+    stage.attach(MODE);
+    stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(values(&stage.lab), DEFER50);
+    stage.says(0, &["revert"]);
+    assert_eq!(values(&stage.lab), BASE);
+    stage.attach(MODE);
+    stage.apply(0, "suspend20", &[]);
+    assert_eq!(values(&stage.lab), SUSPEND20);
+    assert!(!stage.says(0, &["status"]).contains("drift"), "a newer owner is not drift");
+    stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(values(&stage.lab), SUSPEND20);
+    stage.says(0, &["revert"]);
+    assert_eq!(values(&stage.lab), BASE);
+    stage.assert_back();
+}
+
+#[test]
+fn a_profile_with_the_values_of_an_attachment_keeps_them_when_that_one_ends() {
+    let Some(stage) = Stage::enter("own-equal") else { return };
+    stage.attach(MODE);
+    stage.apply(0, MODE, &[]);
+    assert!(stage.apply(0, MODE, &[]).contains("already matches"));
+    stage.says(0, &["detach", &stage.pid()]);
+    assert_eq!(values(&stage.lab), SUSPEND200);
+    stage.says(0, &["revert"]);
+    assert_eq!(values(&stage.lab), BASE);
+    stage.assert_back();
+}
+
+#[test]
+fn a_profile_that_would_end_the_suspension_of_an_attachment_is_refused() {
+    let Some(stage) = Stage::enter("own-refused") else { return };
+    stage.attach(MODE);
+    for options in [&["--dry-run"][..], &[]] {
+        let refused = stage.apply(5, "defer50", options);
+        assert!(refused.contains("needs interrupt suspension"), "{refused}");
+        assert_eq!(values(&stage.lab), SUSPEND200);
+    }
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
+/// The program under `quell run`, in the lab's namespace.
+fn launch(stage: &Stage) -> Child {
+    let mut command =
+        stage.quell(&["run", MODE, "--", "memcached", "-u", "root", "-U", "0", "-l", "192.0.2.1", "-p", "11212"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    stage.lab.server.run(|| command.spawn().unwrap()).unwrap()
+}
+
+#[test]
+fn the_revert_of_a_profile_leaves_the_mode_of_a_launched_program() {
+    let Some(stage) = Stage::enter("own-run") else { return };
+    stage.apply(0, "defer50", &[]);
+    let mut launched = launch(&stage);
+    let connect = || std::net::TcpStream::connect("192.0.2.1:11212");
+    wait_until(|| stage.lab.client.run(connect).unwrap().is_ok(), "memcached does not listen");
+    let connections: Vec<_> = (0..8).map(|_| stage.lab.client.run(connect).unwrap().unwrap()).collect();
+    wait_until(|| values(&stage.lab) == SUSPEND200, "the mode is not set");
+    stage.says(0, &["revert"]);
+    assert_eq!(values(&stage.lab), SUSPEND200);
+    drop(connections);
+    quell_linux::pidfd::PidFd::open(quell_linux::Pid::from_kernel(launched.id()).unwrap())
+        .unwrap()
+        .signal(quell_linux::pidfd::Signal::TERM)
+        .unwrap();
+    launched.wait().unwrap();
+    assert_eq!(values(&stage.lab), BASE);
+    assert!(stage.is_without_journals());
+}
+
+#[test]
+fn a_profile_and_an_attachment_that_begin_at_the_same_time_leave_nothing() {
+    let Some(stage) = Stage::enter("own-race") else { return };
+    let profile = stage.profile("suspend20");
+    for _ in 0..5 {
+        let apply = ["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()];
+        let start =
+            |arguments: &[&str]| stage.quell(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut both = [start(&["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]), start(&apply)];
+        both.iter_mut().for_each(|one| assert!(one.wait().unwrap().success()));
+        stage.says(0, &["detach", &stage.pid()]);
+        assert_eq!(values(&stage.lab), SUSPEND20);
+        stage.says(0, &["revert"]);
+        assert_eq!(values(&stage.lab), BASE);
+    }
+    stage.assert_back();
+}
+
+/// Two workers that inherit one epoll with a connection.
+const TWO_WORKERS: &str = "import os, select, socket
+connection, _ = socket.create_server(('192.0.2.1', 11301)).accept()
+epoll = select.epoll()
+epoll.register(connection, select.EPOLLIN | select.EPOLLET)
+if os.fork() and os.fork():
+    os.wait()
+while True:
+    epoll.poll()
+";
+
+#[test]
+fn two_workers_with_one_epoll_are_attached_and_detached_in_any_order() {
+    let Some(mut stage) = Stage::without_connections("own-epoll") else { return };
+    let server = stage.lab.start(Spawn::new("python3").args(["-c", TWO_WORKERS]));
+    let connect = || std::net::TcpStream::connect("192.0.2.1:11301");
+    let mut connection = None;
+    wait_until(
+        || {
+            connection = stage.lab.client.run(connect).unwrap().ok();
+            connection.is_some()
+        },
+        "the server does not listen",
+    );
+    let children = || {
+        let path = format!("/proc/{0}/task/{0}/children", server.pid());
+        let text = std::fs::read_to_string(path).unwrap();
+        text.split_whitespace().map(ToOwned::to_owned).collect::<Vec<String>>()
+    };
+    wait_until(|| children().len() == 2, "the workers do not start");
+    let workers = children();
+    let polls = |worker: &str| {
+        let shown: serde_json::Value =
+            serde_json::from_str(&command::says(0, &mut stage.quell(&["show", "-j", worker]))).unwrap();
+        shown["processes"][0]["files"]["epolls"][0]["params"].to_string()
+    };
+    let before = polls(&workers[0]);
+    let modes = ["suspend200", "suspend200,busy-poll-budget=8"];
+    for order in [[0, 1], [1, 0]] {
+        for (worker, mode) in workers.iter().zip(modes) {
+            stage.says(0, &["attach", mode, worker, "--yes", "--seconds", "0", "--accept-stalls"]);
+        }
+        stage.says(0, &["detach", &workers[order[0]]]);
+        let remains = polls(&workers[0]);
+        assert_eq!(remains.contains("\"busy_poll_budget\":8"), order[1] == 1, "{remains}");
+        assert_ne!(remains, before);
+        stage.says(0, &["detach", &workers[order[1]]]);
+        assert_eq!(polls(&workers[0]), before, "ended in the order {order:?}");
+    }
+    stage.assert_back();
+}
