@@ -222,20 +222,6 @@ fn the_unit_of_the_exporter_has_the_capabilities_that_it_needs_and_no_others() {
 }
 
 #[test]
-fn no_profile_is_applied_below_an_attachment() {
-    let Some(stage) = Stage::enter("cli-below") else { return };
-    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
-    let profile = stage.dir.path().join("profile.toml");
-    std::fs::write(&profile, "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"defer20\"\n")
-        .unwrap();
-    let refused = stage.says(1, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
-    assert!(refused.contains("quell detach"), "{refused}");
-    assert!(stage.is_set());
-    stage.says(0, &["detach", "--all"]);
-    stage.assert_back();
-}
-
-#[test]
 fn an_impossible_mode_is_refused_and_nothing_is_changed() {
     let Some(stage) = Stage::enter("cli-no") else { return };
     assert!(stage.says(5, &["attach", "eventspin50", &stage.pid(), "--yes"]).contains("nothing was changed"));
