@@ -213,7 +213,7 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
         Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
         Stay::WithOwner | Stay::Kept => None,
     };
-    let owners = [Some(history.begin.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
+    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
@@ -406,12 +406,13 @@ fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Purpose;
 
     #[test]
     fn a_removed_journal_shows_that_unrecorded_changes_were_undone() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         let change = RecordedChange::NetworkNamespace { name: "quell-x".into() };
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();

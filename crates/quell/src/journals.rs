@@ -1,6 +1,5 @@
 //! The journal directory, and messages about the recovery of journals. `quell-host` reads and writes the journals.
 
-use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::ChangeError;
@@ -42,7 +41,7 @@ pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
 /// Prints the result of recovering a journal that was found before the lab of this run was created.
 pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
     match found {
-        Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
+        Found::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => {}
         Found::Running { path, .. } => progress
             .say(&format!("another lab is running ({}): both disturb each other's measurements", visible::path(path))),
         // These are host settings, not a lab.

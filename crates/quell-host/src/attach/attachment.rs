@@ -13,14 +13,15 @@ use tracing::{debug, error_span, info, warn};
 
 use super::error::AttachError;
 use super::journal_name;
-use super::keeper::this_process;
 use super::ledger::{Due, Ledger};
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
-use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, StallRecord, Stay, TargetProgram};
+use crate::journal::{
+    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
@@ -29,8 +30,6 @@ use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
 use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
-/// Prefix of the journal's purpose text; the mode follows.
-const PURPOSE: &str = "attach ";
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
 /// Maximum number of searches. A process can exit during a search.
@@ -75,16 +74,18 @@ pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
 
-/// Mode recorded in a journal; `None` if it is not the journal of an attachment.
-#[must_use]
-pub fn mode_of(history: &History) -> Option<&str> {
-    history.begin.purpose.strip_prefix(PURPOSE)
-}
+impl Attached {
+    /// What the changes are for.
+    #[must_use]
+    pub fn purpose(&self) -> &Purpose {
+        &self.history.begin.purpose
+    }
 
-/// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
-#[must_use]
-pub fn is_launched(attached: &Attached) -> bool {
-    attached.keeper.is_none() && journal_name::is_of_a_launched_program(&attached.path)
+    /// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
+    #[must_use]
+    pub fn is_launched(&self) -> bool {
+        matches!(self.purpose(), Purpose::Launch { .. })
+    }
 }
 
 /// Attachments with a running owner, including those that are still being made.
@@ -92,6 +93,13 @@ pub fn is_launched(attached: &Attached) -> bool {
 /// # Errors
 /// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let mut of_programs = in_use(journal)?;
+    of_programs.retain(|attached| attached.purpose().is_of_programs());
+    Ok(of_programs)
+}
+
+/// Journals that are not reverted, or only in part.
+fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let attached = |listed| match listed {
         ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
         // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command that
@@ -101,7 +109,9 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     };
     let listed = journal.list()?.into_iter().filter_map(attached);
     let attachment = |(path, history): (PathBuf, History)| {
-        mode_of(&history).filter(|_| !history.only_waits())?;
+        if history.only_waits() {
+            return None;
+        }
         let keeper = match history.stay {
             Stay::KeptBy(keeper) => Some(keeper),
             _ => None,
@@ -122,7 +132,8 @@ pub fn adapt(findings: &mut [Finding], journal: &Journal) {
 }
 
 impl Attachment {
-    /// Begins an attachment: creates its journal and starts its keeper, but sets no values.
+    /// Begins an attachment: creates its journal and starts its keeper, but sets no values. Without processes it is for a
+    /// program that is launched later ([`Self::is_for`]).
     ///
     /// # Errors
     /// When one of the programs is attached already, or the journal or the keeper cannot be created.
@@ -134,9 +145,13 @@ impl Attachment {
     ) -> Result<Self, AttachError> {
         refuse_what_is_attached(journal, &targets)?;
         forget_earlier_boots(journal)?;
-        let purpose = format!("{PURPOSE}{}", request.mode);
+        let mode = request.mode;
+        let purpose = match targets.selection() {
+            Selection::Processes(pids) if pids.is_empty() => Purpose::Launch { mode },
+            Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
+        };
         let name = journal_name::of(targets.selection());
-        let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
+        let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
@@ -288,7 +303,7 @@ impl Attachment {
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
-        Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
+        Ok(self.transaction.kept_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     /// Records in the journal that stalls do not end the attachment.
@@ -511,13 +526,13 @@ fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targ
     let _ = journal.forget_stalls(&transaction.boot_id(), is_of_them);
 }
 
-/// Checks that none of the programs is attached.
+/// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
 ///
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     let living: Vec<&TargetProgram> = targets.living().collect();
-    for attached in attachments(journal)? {
+    for attached in in_use(journal)? {
         let is_living = |target: &&TargetProgram| living.iter().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
             return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });

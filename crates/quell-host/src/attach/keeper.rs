@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_linux::pidfd::Signal;
-use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_linux::{Pid, clock};
@@ -149,17 +149,8 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     }
 }
 
-/// Identity of this process for the journal.
-///
-/// # Errors
-/// When /proc cannot be read.
-pub fn this_process(proc: &ProcRoot) -> Result<Keeper, PersistError> {
-    let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
-    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
-}
-
 fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, PersistError> {
-    Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
+    Ok(owned.history().stay == Stay::KeptBy(Keeper::this_process(proc)?))
 }
 
 /// Makes `keeper` undo the attachment of the journal at `path` and reports the outcome. Undoes the remaining changes

@@ -71,7 +71,7 @@ impl Others {
             });
             let mut of_queue: Vec<NapiSettingsChange> = of_queue.collect();
             of_queue.reverse();
-            claims.extend(of_queue.into_iter().map(|change| (history.begin.began_unix_s, change)));
+            claims.extend(of_queue);
         }
         Ok(Claims::in_the_order_of_setting(claims))
     }
@@ -82,13 +82,9 @@ impl Others {
 pub(crate) struct Claims(Vec<NapiSettingsChange>);
 
 impl Claims {
-    /// Sorts changes. Each has the start time of its journal in seconds since 1970, which is the only time in format 4.
-    fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettingsChange)>) -> Self {
-        claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
-            None => (None, *began_unix_s),
-            set => (set, 0),
-        });
-        Self(claims.into_iter().map(|(_, change)| change).collect())
+    fn in_the_order_of_setting(mut claims: Vec<NapiSettingsChange>) -> Self {
+        claims.sort_by_key(|change| change.set_at_boot_ns);
+        Self(claims)
     }
 
     /// Whether the queue appears in no other journal.
@@ -98,7 +94,7 @@ impl Claims {
 
     /// Time stamp for a change made now: later than all of these, even with a coarse clock.
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
-        let last = self.0.iter().filter_map(|claim| claim.set_at_boot_ns).max();
+        let last = self.0.iter().map(|claim| claim.set_at_boot_ns).max();
         last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
     }
 
@@ -132,6 +128,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_linux::Ifindex;
 
     fn suspend(timeout_ns: u64) -> PartialNapiSettings {
         PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() }
@@ -141,7 +138,7 @@ mod tests {
         NapiSettingsChange {
             namespace_cookie: 1,
             device: "eth0".into(),
-            ifindex: None,
+            ifindex: Ifindex::new(2).unwrap(),
             sysfs_inode: Some(5),
             napi_id: 9,
             place: 0,
@@ -149,29 +146,20 @@ mod tests {
             old: suspend(old),
             new: suspend(new),
             alternatives: Vec::new(),
-            set_at_boot_ns: None,
+            set_at_boot_ns: 1,
         }
     }
 
     fn set_at(boot_ns: u64, change: NapiSettingsChange) -> NapiSettingsChange {
-        NapiSettingsChange { set_at_boot_ns: Some(boot_ns), ..change }
+        NapiSettingsChange { set_at_boot_ns: boot_ns, ..change }
     }
 
     #[test]
-    fn the_order_of_setting_does_not_depend_on_the_wall_clock() {
+    fn the_value_that_was_set_last_is_in_effect() {
         let first = set_at(100, claim(0, 20));
         let second = set_at(101, claim(0, 30));
-        let claims = Claims::in_the_order_of_setting(vec![(7, second.clone()), (7, first.clone())]);
-        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "begun in one second");
-        let claims = Claims::in_the_order_of_setting(vec![(6, second), (7, first)]);
-        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "the clock was set back");
-    }
-
-    #[test]
-    fn a_change_of_format_4_counts_as_the_oldest() {
-        let claims = vec![(9, claim(0, 20)), (1, set_at(5, claim(0, 30))), (8, claim(0, 10))];
-        let order: Vec<_> = Claims::in_the_order_of_setting(claims).0.into_iter().map(|claim| claim.new).collect();
-        assert_eq!(order, [suspend(10), suspend(20), suspend(30)]);
+        let claims = Claims::in_the_order_of_setting(vec![second, first]);
+        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30));
     }
 
     #[test]

@@ -2,8 +2,7 @@
 //! Pure: it parses text and never opens a file.
 
 use super::record::{
-    Begin, ChangeOutcome, Keeper, LineError, READABLE_FORMATS, Record, RecordedChange, TargetProgram, UndoOutcome,
-    Watchdog,
+    Begin, ChangeOutcome, FORMAT, Keeper, LineError, Record, RecordedChange, TargetProgram, UndoOutcome, Watchdog,
 };
 
 /// Contents of one journal.
@@ -59,10 +58,7 @@ pub enum HistoryError {
     #[error("line 1 does not name the writer")]
     NoBegin,
     /// Another version of Quell wrote it.
-    #[error(
-        "its format is {found:?}, but this version reads only {}: use the version of Quell that wrote it",
-        READABLE_FORMATS.join(" and ")
-    )]
+    #[error("its format is {found:?}, but this version reads only {FORMAT:?}: use the version of Quell that wrote it")]
     Format {
         /// Format named by the first line.
         found: String,
@@ -170,7 +166,7 @@ impl History {
                 Ok(())
             }
             Record::Target(target) => {
-                // Earlier versions recorded a process again after each change of its name.
+                // A process that left a cgroup and came back is recorded again.
                 match self.targets.iter_mut().find(|known| known.is_same_process(&target)) {
                     Some(known) => known.name = target.name,
                     None => self.targets.push(target),
@@ -233,7 +229,7 @@ impl Entry {
 
 fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
     match Record::from_line(first) {
-        Ok(Record::Begin(begin)) if READABLE_FORMATS.contains(&begin.format.as_str()) => Ok(begin),
+        Ok(Record::Begin(begin)) if begin.format == FORMAT => Ok(begin),
         Ok(Record::Begin(begin)) => Err(HistoryError::Format { found: begin.format }),
         Ok(_) => Err(HistoryError::NoBegin),
         Err(source) => Err(HistoryError::Damaged { line: 1, source }),
@@ -242,7 +238,7 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::FORMAT;
+    use super::super::purpose::Purpose;
     use super::*;
     use proptest::prelude::*;
 
@@ -251,9 +247,9 @@ mod tests {
             format: FORMAT.into(),
             version: "0.1.0".into(),
             boot_id: "b".into(),
-            pid: 1,
+            owner: Keeper { pid: 1, start_time_ticks: 5 },
             began_unix_s: 0,
-            purpose: "lab".into(),
+            purpose: Purpose::Lab,
         }
     }
 
@@ -334,20 +330,6 @@ mod tests {
         assert!(waiting.only_waits());
         assert_eq!(waiting.pending().map(|(seq, _)| seq).collect::<Vec<_>>(), [1]);
         assert_eq!(history(&[intend(0), waits(0), undone(0)]).pending().count(), 0, "its queue came back");
-    }
-
-    #[test]
-    fn a_journal_of_format_4_is_read() {
-        let begin = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
-        let napi = r#"{"record":"intend","seq":0,"change":{"change":"napi-settings","namespace-cookie":1,"device":"eth0",
-            "napi-id":9,"place":0,"old":{"defer-hard-irqs":0},"new":{"defer-hard-irqs":100}}}"#;
-        let napi = napi.split_whitespace().collect::<String>();
-        let undone = r#"{"record":"undone","seq":0,"undoing":{"undoing":"in-part","why":"changed"}}"#;
-        let line = |json: &str| format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
-        let history = History::parse(&(begin.clone() + &line(&napi))).unwrap();
-        let RecordedChange::NapiSettings(change) = &history.entries[0].change else { panic!("{history:?}") };
-        assert_eq!((change.ifindex, change.sysfs_inode, change.rx_queue), (None, None, None));
-        assert_eq!(History::parse(&(begin + &line(&napi) + &line(undone))).unwrap().pending().count(), 0);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
     Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
-        ifindex: Some(napi.ifindex),
+        ifindex: napi.ifindex,
         sysfs_inode: devices::sysfs_inode(namespace, &link),
         napi_id: id.get(),
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
@@ -39,7 +39,7 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
         old: napi.settings,
         new: PartialNapiSettings::default(),
         alternatives: Vec::new(),
-        set_at_boot_ns: None,
+        set_at_boot_ns: 0,
     })
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn plan(
     let before_all = others.before_all(&found.old);
     let new = wanted.unlike(&found.old).changed_by(&wanted.unlike(&before_all));
     let old = before_all.where_present_in(&new);
-    let set_at_boot_ns = Some(others.next_boot_ns(now_boot_ns));
+    let set_at_boot_ns = others.next_boot_ns(now_boot_ns);
     (!new.is_empty()).then_some(NapiSettingsChange { old, new, set_at_boot_ns, ..found })
 }
 

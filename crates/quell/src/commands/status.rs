@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use quell_host::apply::profile_of;
-use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
+use quell_host::attach::attachment::{Attached, attachments};
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal, RecordedChange};
@@ -68,7 +67,8 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
 /// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was taken back.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
-    for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
+    for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| attached.is_launched())
+    {
         let condition = condition(&launched.path, &launched.history).map_err(Failure::refused)?;
         applied.push(AppliedReport::launched(launched, condition));
     }
@@ -123,7 +123,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
         PersistState::KeptBy(_) => false,
-        PersistState::OutOfSight(_) => mode_of(&kept.history).is_none(),
+        PersistState::OutOfSight(_) => !kept.history.begin.purpose.is_of_programs(),
         _ => true,
     };
     for kept in applied()?.into_iter().filter(is_applied) {
@@ -185,7 +185,7 @@ fn restore(journal: &Journal, kept: &Persistent) -> Result<Reverted, PersistErro
 }
 
 fn name(kept: &Persistent) -> String {
-    profile_of(&kept.history).map_or_else(|| visible::path(&kept.path), |profile| format!("profile {profile}"))
+    kept.history.begin.purpose.to_string()
 }
 
 /// Keeps the changes made by `apply --confirm`.

@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, RecordedChange, StallRecord, TargetProgram};
+use quell_host::journal::{History, JournalError, Purpose, RecordedChange, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible;
@@ -28,7 +27,7 @@ pub(crate) struct StatusReport {
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
     /// Purposes of journals whose run has ended without undoing everything: killed, failed, or before a reboot.
-    left_behind: Vec<String>,
+    left_behind: Vec<Purpose>,
     /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
     /// Stalls that the owners of modes found, also of modes that were taken back since.
@@ -40,7 +39,7 @@ pub(crate) struct StatusReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct StallReport {
-    purpose: String,
+    purpose: Purpose,
     programs: Vec<TargetProgram>,
     stalls: u64,
     last_unix_s: u64,
@@ -53,7 +52,7 @@ struct StallReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
-    purpose: String,
+    purpose: Purpose,
     /// Description of each setting.
     settings: Vec<String>,
 }
@@ -62,8 +61,7 @@ struct WaitingReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
-    purpose: String,
-    profile: Option<String>,
+    purpose: Purpose,
     journal: String,
     since_unix_s: u64,
     standing: Standing,
@@ -123,9 +121,7 @@ impl AppliedReport {
             persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None),
             persistent::PersistState::OutOfSight(_) => (Standing::OutOfSight, None),
         };
-        let profile = profile_of(&kept.history).map(ToOwned::to_owned);
-        let of_journal = Self::of_journal(&kept.path, &kept.history, standing, condition);
-        Self { profile, goes_back_unix_s, ..of_journal }
+        Self { goes_back_unix_s, ..Self::of_journal(&kept.path, &kept.history, standing, condition) }
     }
 
     /// Report for a program started by `quell run`.
@@ -137,7 +133,6 @@ impl AppliedReport {
         let Condition { drifted, gone, .. } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
-            profile: None,
             journal: visible::path(path),
             since_unix_s: history.begin.began_unix_s,
             standing,
@@ -524,12 +519,15 @@ mod tests {
 
     #[test]
     fn nothing_is_applied_only_if_nothing_is_left_either() {
-        let report = |left: &[&str]| {
-            let left_behind = left.iter().map(|&purpose| purpose.to_owned()).collect();
+        let report = |left: &[Purpose]| {
+            let left_behind = left.to_vec();
             StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new()) }.to_string()
         };
         assert_eq!(report(&[]), "nothing is applied\n");
-        assert_eq!(report(&["attach base"]), "left by an earlier run: attach base: undo with `quell revert`\n");
+        assert_eq!(
+            report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
+            "left by an earlier run: attach base: undo with `quell revert`\n"
+        );
     }
 
     #[test]

@@ -407,7 +407,7 @@ fn a_second_search_on_the_same_program_is_refused() {
     stage.wait_until_switched();
     let (code, _, stderr) = end(stage.start(&[&["tune"], LONG].concat()));
     assert_ne!(code, Some(0));
-    assert!(stderr.contains("is already attached (attach experiment)"), "{stderr}");
+    assert!(stderr.contains("is already attached (search for a mode)"), "{stderr}");
     assert!(stderr.contains("nothing was changed"), "{stderr}");
     first.pidfd().signal(Signal::INT).unwrap();
     assert_eq!(end(first).0, Some(130));

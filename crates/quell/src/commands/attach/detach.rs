@@ -1,7 +1,7 @@
 //! `quell detach`: makes the keepers undo attachments, and reports the outcome.
 
 use clap::Args;
-use quell_host::attach::attachment::{Attached, attachments, is_launched};
+use quell_host::attach::attachment::{Attached, attachments};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
 use quell_host::persistent::PersistError;
@@ -134,9 +134,8 @@ pub(crate) struct Ended {
 pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     let mut ended = Ended::default();
     for attached in chosen {
-        if is_launched(&attached) {
-            let mode = &attached.history.begin.purpose;
-            output::say(&format!("skipped: {mode} of `quell run`, which is undone when the command exits"));
+        if attached.is_launched() {
+            output::say(&format!("skipped: {}, which is undone when the command exits", attached.purpose()));
         }
         let Some(keeper) = attached.keeper else { continue };
         match detach(journal, &attached.path, &keeper) {
@@ -184,7 +183,7 @@ fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, F
 
 #[cfg(test)]
 mod tests {
-    use quell_host::journal::Keeper;
+    use quell_host::journal::{Keeper, Purpose};
     use quell_host::transaction::Transaction;
 
     use super::*;
@@ -193,7 +192,8 @@ mod tests {
     fn an_error_of_one_attachment_does_not_affect_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
+        let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };
+        let transaction = Transaction::begin(&journal, "attach-1", purpose).unwrap();
         let keeper_that_ended = Keeper { pid: u32::MAX, start_time_ticks: 0 };
         let attached = Attached { keeper: Some(keeper_that_ended), ..attachments(&journal).unwrap().remove(0) };
         let unreadable = Attached { path: dir.path().join("x".repeat(300)), ..attached.clone() };

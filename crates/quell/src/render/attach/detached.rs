@@ -1,6 +1,6 @@
 //! Outcome of detaching, as text and as JSON.
 
-use quell_host::attach::attachment::{Attached, mode_of};
+use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{RecordedChange, TargetProgram};
 use serde_json::{Value, json};
@@ -46,7 +46,8 @@ pub(crate) fn unrecorded(changes: &[RecordedChange]) -> String {
 
 /// The attachment's first program and mode.
 pub(crate) fn name(attached: &Attached) -> String {
-    let mode = mode_of(&attached.history).unwrap_or_default();
+    let purpose = attached.purpose();
+    let mode = purpose.mode().map_or_else(|| purpose.to_string(), |mode| mode.to_string());
     let targets = &attached.history.targets;
     let first = targets.first().map(|TargetProgram { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
     match targets.len() {
@@ -59,7 +60,7 @@ pub(crate) fn name(attached: &Attached) -> String {
 pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
     let one = |(attached, detached): &(Attached, Detached)| {
         json!({
-            "mode": mode_of(&attached.history),
+            "purpose": attached.purpose(),
             "programs": attached.history.targets,
             "undone": detached.undone,
             "already-gone": detached.already_gone,
