@@ -4,7 +4,6 @@
 
 pub mod clients;
 pub mod command;
-pub mod earlier;
 pub mod figures;
 pub mod judge;
 pub mod model;

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_that_an_earlier_version_left_open_are_removed() {
+    fn permissions_of_other_users_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
