@@ -3,8 +3,10 @@
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::ChangeError;
+use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
 
+use crate::exit::Failure;
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::status::waits;
@@ -18,6 +20,14 @@ pub(crate) fn journal() -> Journal {
     let set = std::env::var_os("QUELL_JOURNAL_DIR").filter(|dir| !dir.is_empty());
     let dir = set.unwrap_or_else(|| JOURNAL_DIR.into());
     Journal::in_dir(dir)
+}
+
+/// ID of this boot, as in journals.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn boot_id() -> Result<String, Failure> {
+    Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
 }
 
 /// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints errors.

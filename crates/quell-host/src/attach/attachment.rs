@@ -61,8 +61,10 @@ pub struct Attached {
     pub path: PathBuf,
     /// Contents of the journal.
     pub history: History,
-    /// Keeper process; absent while the attachment is still being set up.
+    /// Keeper process; absent while the command that began the journal owns it.
     pub keeper: Option<Keeper>,
+    /// Whether a process holds the journal's lock.
+    pub is_locked: bool,
 }
 
 /// Takes a snapshot of the whole host. The queues of a program may belong to a device in another namespace, and other
@@ -86,39 +88,77 @@ impl Attached {
     pub fn is_launched(&self) -> bool {
         matches!(self.purpose(), Purpose::Launch { .. })
     }
+
+    /// Process that undoes the changes on SIGTERM: the keeper, or the command that began the journal.
+    #[must_use]
+    pub fn owner(&self) -> Keeper {
+        self.keeper.unwrap_or(self.history.begin.owner)
+    }
+
+    /// Whether the command that began the journal still makes or switches the changes.
+    #[must_use]
+    pub fn is_in_progress(&self) -> bool {
+        self.is_locked && self.history.stay == Stay::WithOwner
+    }
+
+    /// Whether the owner runs, and is visible here.
+    #[must_use]
+    pub fn is_owner_visible(&self) -> bool {
+        let proc = ProcRoot::default();
+        let Keeper { pid, start_time_ticks } = self.owner();
+        proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
+    }
 }
 
-/// Attachments with a running owner, including those that are still being made.
+/// Attachments and experiments on programs that are not reverted, including those that are still being made.
 ///
 /// # Errors
 /// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
-    let mut of_programs = in_use(journal)?;
-    of_programs.retain(|attached| attached.purpose().is_of_programs());
-    Ok(of_programs)
+    Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())
 }
 
-/// Journals that are not reverted, or only in part.
+/// Like [`attachments`], with the profiles that are being applied.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let is_begun = |attached: &Attached| attached.purpose().profile().is_some() && attached.is_in_progress();
+    let is_meant = |attached: &Attached| attached.purpose().is_of_programs() || is_begun(attached);
+    Ok(in_use(journal)?.into_iter().filter(is_meant).collect())
+}
+
+/// Ended attachments with settings that wait for their queues.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let waits = |attached: &Attached| attached.purpose().is_of_programs() && attached.history.only_waits();
+    Ok(recorded(journal)?.into_iter().filter(waits).collect())
+}
+
+/// Journals that are not reverted.
 fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
-    let attached = |listed| match listed {
-        ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
-        // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command that
-        // recovers journals reverts it.
-        ListedJournal::Abandoned { path, history } => Some((path, history)),
-        _ => None,
-    };
-    let listed = journal.list()?.into_iter().filter_map(attached);
-    let attachment = |(path, history): (PathBuf, History)| {
-        if history.only_waits() {
-            return None;
-        }
+    Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
+}
+
+/// All readable journals.
+fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let attached = |listed| {
+        let (path, history, is_locked) = match listed {
+            ListedJournal::Running { path, history } => (path, history?, true),
+            // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command
+            // that recovers journals reverts it.
+            ListedJournal::Abandoned { path, history } => (path, history, false),
+            ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
+        };
         let keeper = match history.stay {
             Stay::KeptBy(keeper) => Some(keeper),
             _ => None,
         };
-        Some(Attached { path, history, keeper })
+        Some(Attached { path, history, keeper, is_locked })
     };
-    Ok(listed.filter_map(attachment).collect())
+    Ok(journal.list()?.into_iter().filter_map(attached).collect())
 }
 
 /// Adapts the advice of findings to the attachments of the programs. Does nothing if the journals cannot be read.

@@ -13,7 +13,8 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 fn one(attached: &Attached, detached: &Detached) -> String {
     let count = detached.restored();
     let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-    let mut text = format!("detached {}: {settings} restored", name(attached));
+    let done = if attached.purpose().mode().is_some() { "detached" } else { "ended" };
+    let mut text = format!("{done} {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
@@ -51,7 +52,8 @@ pub(crate) fn name(attached: &Attached) -> String {
     let targets = &attached.history.targets;
     let first = targets.first().map(|TargetProgram { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
     match targets.len() {
-        0 | 1 => format!("{first} ({mode})"),
+        0 => purpose.to_string(),
+        1 => format!("{first} ({mode})"),
         many => format!("{first} and {} more ({mode})", many - 1),
     }
 }
