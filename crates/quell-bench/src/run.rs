@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quell_experiment::{ExperimentDesign, ExperimentEvent};
 use quell_host::attach::{Selection, TargetError, Targets};
-use quell_host::journal::{Journal, JournalError};
+use quell_host::journal::{Journal, JournalError, Purpose};
 use quell_host::recovery::{Found, Reverted, recover};
 use quell_host::snapshot::TakeError;
 use quell_host::switching::{SwitchError, Switching};
@@ -408,7 +408,7 @@ impl<'a> LabServer<'a> {
             irqs: Vec::new(),
         };
         let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
-        let switching = Switching::begin(self.journal, targets, &preview.plan, None)?;
+        let switching = Switching::begin(self.journal, Purpose::Lab, targets, &preview.plan, None)?;
         Ok(Programs::new(switching, &preview.plan, modes, &impossible, watched, traffic, self.stopped))
     }
 }

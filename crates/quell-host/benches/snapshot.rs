@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{Cost, SnapshotScope, take};
 use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
@@ -29,7 +29,7 @@ const START_BOUND: Duration = Duration::from_secs(10);
 fn main() {
     let dir = tempfile::tempdir().unwrap();
     let id = format!("qt-snapshot-{}", std::process::id());
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "benchmark").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let name = |end: &str| NamespaceName::new(format!("{id}-{end}")).unwrap();
     let server = transaction.create_namespace(&name("server")).unwrap();
     let client = transaction.create_namespace(&name("client")).unwrap();

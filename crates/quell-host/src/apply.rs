@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use crate::devices;
 use crate::journal::claims::Others;
-use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, RecordedChange, Watchdog};
+use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, Purpose, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
 use crate::plan::{ChangeText, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep};
 use crate::recovery::{Reverted, is_running};
@@ -74,7 +74,7 @@ pub enum ApplyError {
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     /// The namespace already has a profile.
-    #[error("{} is already applied here; nothing was changed", profile_of(history).unwrap_or("a profile"))]
+    #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
     AlreadyApplied {
         /// Path of its journal.
         path: PathBuf,
@@ -188,9 +188,8 @@ pub fn apply(
     if let Some(applied) = applied()? {
         return Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) });
     }
-    let place = request.netns.map(|name| format!("{IN_NAMESPACE}{name}")).unwrap_or_default();
-    let purpose = format!("{PURPOSE}{}{place}", request.called);
-    let mut transaction = Transaction::begin(journal, &id(cookie), &purpose).map_err(ApplyError::Begin)?;
+    let purpose = Purpose::Profile { name: request.called.to_owned(), netns: request.netns.map(ToString::to_string) };
+    let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {
         info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
@@ -282,11 +281,6 @@ fn guards(pid: u32, start_time_ticks: u64) -> bool {
     proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
 }
 
-/// Prefix of the journal's purpose text; the name of the profile follows.
-const PURPOSE: &str = "profile ";
-/// Separator before the name of the namespace, for a profile of a namespace other than the caller's.
-const IN_NAMESPACE: &str = " in namespace ";
-
 /// Journal name for the profile of a namespace, of which there is at most one. It contains the cookie, because
 /// namespace names are reused.
 fn id(namespace_cookie: u64) -> String {
@@ -300,7 +294,7 @@ fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persist
         _ => false,
     };
     let is_applied_here = |kept: &Persistent| {
-        profile_of(&kept.history).is_some() && kept.history.pending().any(|(_, entry)| is_here(entry))
+        kept.history.begin.purpose.profile().is_some() && kept.history.pending().any(|(_, entry)| is_here(entry))
     };
     Ok(persistent::list(journal)?.into_iter().find(is_applied_here))
 }
@@ -310,7 +304,8 @@ fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persist
 fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), ApplyError> {
     let proc = ProcRoot::default();
     for kept in persistent::list(journal).map_err(ApplyError::Forget)? {
-        if namespace_of(&kept.history) == Some(name.as_str()) && is_gone(&proc, &kept.history)? {
+        let Purpose::Profile { netns: Some(netns), .. } = &kept.history.begin.purpose else { continue };
+        if netns == name.as_str() && is_gone(&proc, &kept.history)? {
             persistent::release(journal, &kept.path).map_err(ApplyError::Forget)?;
         }
     }
@@ -334,19 +329,6 @@ fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
         }
     }
     Ok(true)
-}
-
-/// Profile recorded in a journal; `None` if it is not the journal of a profile.
-#[must_use]
-pub fn profile_of(history: &History) -> Option<&str> {
-    let of = history.begin.purpose.strip_prefix(PURPOSE)?;
-    Some(of.rsplit_once(IN_NAMESPACE).map_or(of, |(profile, _)| profile))
-}
-
-/// Name of the network namespace of a profile.
-fn namespace_of(history: &History) -> Option<&str> {
-    let of = history.begin.purpose.strip_prefix(PURPOSE)?;
-    of.rsplit_once(IN_NAMESPACE).map(|(_, name)| name)
 }
 
 fn what_is_left(request: &ApplyRequest<'_>) -> Result<ProfilePlan, ApplyError> {

@@ -14,14 +14,12 @@ use crate::settings::SettingsError;
 
 /// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DeviceKey<'a> {
+pub(crate) struct DeviceKey {
     /// `SO_NETNS_COOKIE` of its namespace when the change was made.
     pub(crate) namespace_cookie: u64,
-    /// Interface index; absent in journals of format 4, which only record the name.
-    pub(crate) ifindex: Option<Ifindex>,
-    /// Name when the change was made.
-    pub(crate) name: &'a str,
-    /// Inode of its sysfs directory; absent if sysfs could not be mounted, and in journals of format 4.
+    /// Interface index in that namespace.
+    pub(crate) ifindex: Ifindex,
+    /// Inode of its sysfs directory; absent if sysfs could not be mounted.
     pub(crate) sysfs_inode: Option<u64>,
 }
 
@@ -48,7 +46,7 @@ fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> 
 ///
 /// # Errors
 /// When a namespace or its devices cannot be read.
-pub(crate) fn find(proc: &ProcRoot, key: &DeviceKey<'_>) -> Result<Option<FoundDevice>, SettingsError> {
+pub(crate) fn find(proc: &ProcRoot, key: &DeviceKey) -> Result<Option<FoundDevice>, SettingsError> {
     if let Some(namespace) = namespaces::by_cookie(proc, key.namespace_cookie)?
         && let Some(link) = link_of(&namespace, key)?
         && is_same(&namespace, &link, key)?
@@ -61,17 +59,11 @@ pub(crate) fn find(proc: &ProcRoot, key: &DeviceKey<'_>) -> Result<Option<FoundD
     }
 }
 
-fn link_of(namespace: &Namespace, key: &DeviceKey<'_>) -> Result<Option<Link>, NetlinkError> {
-    let mut links = Links::open_in(namespace)?;
-    let link = match (key.ifindex, InterfaceName::new(key.name)) {
-        (Some(ifindex), _) => links.by_index(ifindex),
-        (None, Ok(name)) => links.by_name(&name),
-        (None, Err(_)) => return Ok(None),
-    };
-    present(link)
+fn link_of(namespace: &Namespace, key: &DeviceKey) -> Result<Option<Link>, NetlinkError> {
+    present(Links::open_in(namespace)?.by_index(key.ifindex))
 }
 
-fn is_same(namespace: &Namespace, link: &Link, key: &DeviceKey<'_>) -> Result<bool, SysfsError> {
+fn is_same(namespace: &Namespace, link: &Link, key: &DeviceKey) -> Result<bool, SysfsError> {
     if key.sysfs_inode.is_none() {
         return Ok(true);
     }

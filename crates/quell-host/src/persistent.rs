@@ -71,11 +71,8 @@ pub enum PersistError {
         /// Cause.
         source: PidFdError,
     },
-    /// The keeper of an attachment could not be signalled.
-    #[error(
-        "could not signal the keeper of {}: {source}; the attachment lasts until its programs exit",
-        visible::path(path)
-    )]
+    /// The owner of an attachment or experiment could not be signalled.
+    #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
     Keeper {
         /// Path of the journal.
         path: PathBuf,
@@ -83,7 +80,11 @@ pub enum PersistError {
         source: PidFdError,
     },
     /// The process was signalled and has not exited yet.
-    #[error("process {pid}, the guardian of {}, is still running {after:?} after SIGTERM", visible::path(path))]
+    #[error(
+        "process {pid}, the owner of {}, is still running {} s after SIGTERM; it restores its changes when it ends",
+        visible::path(path),
+        after.as_secs()
+    )]
     StillAtIt {
         /// Path of the journal.
         path: PathBuf,

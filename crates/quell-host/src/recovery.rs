@@ -1,6 +1,7 @@
 //! Undoes journals whose owners are dead, the last change first. Leaves persistent changes alone; see
 //! [`crate::persistent`].
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -131,9 +132,21 @@ pub enum Found {
 /// # Errors
 /// When the journals cannot be listed, or the boot ID cannot be read.
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
+    recover_except(journal, &BTreeSet::new())
+}
+
+/// Like [`recover`], without another wait for the journals in `tried`, if other processes hold their locks.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let recover = |file| recover_file(unless_strangers_hold_it(journal, file, &proc), boot_id, &proc);
+    let recover = |file| {
+        let was_tried = matches!(&file, JournalFile::Running { path, .. } if tried.contains(path));
+        let file = if was_tried { file } else { unless_strangers_hold_it(journal, file, &proc) };
+        recover_file(file, boot_id, &proc)
+    };
     Ok(journal.files()?.into_iter().map(recover).collect())
 }
 
@@ -145,17 +158,6 @@ pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, Chan
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     Ok(journal.take(path)?.map(|file| recover_file(file, boot_id, &proc)))
-}
-
-/// Tries again to undo the changes that wait for queues. Leaves journals with other pending changes alone.
-///
-/// # Errors
-/// As [`recover`].
-pub fn recover_what_waits(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
-    let proc = ProcRoot::default();
-    let boot_id = proc.boot_id()?;
-    let waits = |file: &JournalFile| matches!(file, JournalFile::Abandoned(owned) if owned.history().only_waits());
-    Ok(journal.files()?.into_iter().filter(waits).map(|file| recover_file(file, boot_id, &proc)).collect())
 }
 
 fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
@@ -213,7 +215,7 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
         Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
         Stay::WithOwner | Stay::Kept => None,
     };
-    let owners = [Some(history.begin.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
+    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
@@ -395,12 +397,13 @@ fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::Purpose;
 
     #[test]
     fn a_removed_journal_shows_that_unrecorded_changes_were_undone() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         let change = RecordedChange::NetworkNamespace { name: "quell-x".into() };
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();

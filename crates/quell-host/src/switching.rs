@@ -28,17 +28,13 @@ use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::journal::claims::{Others, Owned, next_boot_ns};
 use crate::journal::record::EpollPlace;
-use crate::journal::{EpollParameters, Journal, JournalError, RecordedChange};
+use crate::journal::{EpollParameters, Journal, JournalError, Purpose, RecordedChange};
 use crate::namespaces;
 use crate::recovery::Reverted;
 use crate::settings::napi::Wanted;
 use crate::settings::{SettingsError, epoll, napi};
 use crate::snapshot::Snapshot;
 use crate::transaction::{ChangeError, Transaction};
-
-/// Purpose text of the journal. Its prefix is that of attachments, which prevents an attachment of the programs during
-/// the experiment.
-const PURPOSE: &str = "attach experiment";
 
 /// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -273,12 +269,13 @@ fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
 
 impl Switching {
     /// Creates the journal, starts the keeper that restores everything if this process is killed, and records the
-    /// values of all modes. Sets no values.
+    /// values of all modes. Sets no values. `purpose` is an experiment, a search, or a lab with its own programs.
     ///
     /// # Errors
     /// See [`SwitchError`]. Nothing was changed in that case.
     pub fn begin(
         journal: &Journal,
+        purpose: Purpose,
         targets: Targets,
         plan: &SwitchPlan,
         start_keeper: Option<&mut StartKeeper<'_>>,
@@ -288,7 +285,7 @@ impl Switching {
         }
         refuse_what_is_attached(journal, &targets)?;
         let name = crate::attach::journal_name::of(targets.selection());
-        let mut transaction = Transaction::begin(journal, &name, PURPOSE)?;
+        let mut transaction = Transaction::begin(journal, &name, purpose)?;
         if let Some(start_keeper) = start_keeper {
             start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         }

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 
-use quell_host::apply::{self, ApplyError, ApplyRequest, observe, profile_of};
+use quell_host::apply::{self, ApplyError, ApplyRequest, observe};
 use quell_host::drift::{condition, reassert};
 use quell_host::journal::{Journal, Watchdog};
 use quell_host::persistent;
@@ -91,7 +91,7 @@ fn an_applied_profile_lasts_until_its_release() {
     assert!(again.journal.is_none(), "applying twice changes nothing");
 
     let kept = persistent::list(&journal).unwrap();
-    assert_eq!(profile_of(&kept[0].history), Some("test.toml"));
+    assert_eq!(kept[0].history.begin.purpose.profile(), Some("test.toml"));
     let drifted = || condition(&kept[0].path, &kept[0].history).unwrap().drifted;
     assert!(drifted().is_empty());
     let mut netdev = Netdev::open_in(&lab.server).unwrap();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use quell_host::apply::{ApplyRequest, apply};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::persistent;
 use quell_host::recovery::recover;
 use quell_host::transaction::{ChangeStage, Transaction};
@@ -164,7 +164,7 @@ impl Stage {
                 None => return,
             }
         } else {
-            let mut transaction = Transaction::begin(&self.journal(), &format!("owner-{owner}"), "test").unwrap();
+            let mut transaction = Transaction::begin(&self.journal(), &format!("owner-{owner}"), Purpose::Lab).unwrap();
             let fd = if owner == 2 { self.duplicate.as_raw_fd() } else { self.program.epoll_fd() };
             set(&mut transaction, &self.lab.server, UdpProgram::process(), fd, owner, &mut |_, _| {
                 ControlFlow::Continue(())
@@ -323,7 +323,7 @@ fn owns_and_is_killed() {
     let (owner, at): (usize, u64) = (owner.parse().unwrap(), at.parse().unwrap());
     let die = || PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
     let mut transaction =
-        Transaction::begin(&Journal::in_dir(Path::new(dir)), &format!("owner-{owner}"), "test").unwrap();
+        Transaction::begin(&Journal::in_dir(Path::new(dir)), &format!("owner-{owner}"), Purpose::Lab).unwrap();
     let mut stages = 0;
     let process = ProcessIdentity::of(&ProcRoot::default(), pid).unwrap();
     set(&mut transaction, &namespace, process, fd.parse().unwrap(), owner, &mut |_, _| {

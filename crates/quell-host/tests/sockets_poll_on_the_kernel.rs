@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
 
 use quell_host::attach::SocketId;
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::settings::values::{SocketPolling, SocketValues};
 use quell_host::transaction::Transaction;
 use quell_linux::Pid;
@@ -35,7 +35,7 @@ fn numbered(socket: &impl AsFd) -> SocketId {
 }
 
 fn begin(dir: &tempfile::TempDir, test: &str) -> Transaction {
-    Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
+    Transaction::begin(&Journal::in_dir(dir.path()), &id(test), Purpose::Lab).unwrap()
 }
 
 fn accept(listener: &TcpListener) -> (TcpStream, TcpStream) {

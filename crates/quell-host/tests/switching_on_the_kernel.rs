@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
@@ -70,7 +70,8 @@ impl Server {
     }
 
     fn switching(&self, dir: &tempfile::TempDir) -> Switching {
-        Switching::begin(&Journal::in_dir(dir.path()), self.targets(), &self.plan(&MODES), None).unwrap()
+        Switching::begin(&Journal::in_dir(dir.path()), Purpose::Experiment, self.targets(), &self.plan(&MODES), None)
+            .unwrap()
     }
 }
 
@@ -170,7 +171,8 @@ fn a_program_is_either_attached_or_switched() {
     assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused}");
     drop(switching);
     let attachment = attach().unwrap();
-    let refused = Switching::begin(&journal, server.targets(), &server.plan(&MODES), None).unwrap_err();
+    let refused =
+        Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None).unwrap_err();
     assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "{refused}");
     attachment.end().unwrap();
 }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use quell_host::journal::record::Record;
-use quell_host::journal::{Attempt, ChangeOutcome, Journal, RecordedChange};
+use quell_host::journal::{Attempt, ChangeOutcome, Journal, Purpose, RecordedChange};
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
@@ -52,7 +52,7 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
     let dir = tempfile::tempdir().unwrap();
     let id = id("revert");
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let mut child = populate(&mut transaction, &name);
     let reverted = transaction.revert().unwrap();
     let kinds: Vec<&str> = reverted
@@ -87,7 +87,7 @@ fn a_panic_undoes_everything() {
     let id = id("panic");
     let name = NamespaceName::new(id.clone()).unwrap();
     let panicked = std::panic::catch_unwind(|| {
-        let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+        let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
         let _child = populate(&mut transaction, &name);
         panic!("on purpose");
     });
@@ -105,7 +105,7 @@ fn changes_of_a_dead_owner_are_recovered_once() {
     let journal = Journal::in_dir(dir.path());
     let id = id("gone");
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&journal, &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&journal, &id, Purpose::Lab).unwrap();
     let mut child = populate(&mut transaction, &name);
     let running = recover(&journal).unwrap();
     assert!(matches!(running[..], [Found::Running { .. }]), "the owner is running");
@@ -135,7 +135,7 @@ fn a_namespace_of_another_program_with_the_same_name_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let id = id("other");
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let ours = transaction.create_namespace(&name).unwrap();
     // This name held the last reference, so the next namespace may get its inode number.
     drop(ours);
@@ -156,7 +156,7 @@ fn a_name_that_existed_before_is_not_removed() {
     let id = id("taken");
     let name = NamespaceName::new(id.clone()).unwrap();
     drop(Namespace::create_named(&name).unwrap());
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     transaction.create_namespace(&name).unwrap_err();
     let reverted = transaction.revert().unwrap();
     let kept = exists(&name);
@@ -183,7 +183,7 @@ fn a_process_that_left_its_session_ends_with_its_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let id = id("daemon");
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let namespace = transaction.create_namespace(&name).unwrap();
     let daemon = daemonise(&mut transaction, &namespace);
     let reverted = transaction.revert().unwrap();
@@ -201,7 +201,7 @@ fn children_of_an_unrecorded_process_are_killed_with_its_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let id = id("cut");
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let namespace = transaction.create_namespace(&name).unwrap();
     let daemon = daemonise(&mut transaction, &namespace);
 
@@ -224,7 +224,7 @@ fn children_of_an_unrecorded_process_are_killed_with_its_namespace() {
 fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
-    drop(journal.begin("old", "lab", "00000000-0000-0000-0000-000000000000").unwrap());
+    drop(journal.begin("old", Purpose::Lab, "00000000-0000-0000-0000-000000000000").unwrap());
     let found = recover(&journal).unwrap();
     assert!(matches!(&found[..], [Found::Recovered { reverted, .. }] if reverted.undone.is_empty()));
     assert!(journal_is_empty(dir.path()));
@@ -249,7 +249,7 @@ fn changes_are_undone_even_if_the_journal_cannot_be_written() {
     let id = id("full");
     let path = dir.path().join(format!("{id}.journal"));
     let name = NamespaceName::new(id.clone()).unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, Purpose::Lab).unwrap();
     let mut child = populate(&mut transaction, &name);
     if !set_immutable(&path, true) {
         return;
@@ -268,7 +268,7 @@ fn an_unwritable_journal_does_not_prevent_the_recovery_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     for id in ["a", "b"] {
-        drop(journal.begin(id, "lab", "00000000-0000-0000-0000-000000000000").unwrap());
+        drop(journal.begin(id, Purpose::Lab, "00000000-0000-0000-0000-000000000000").unwrap());
     }
     if !set_immutable(&dir.path().join("a.journal"), true) {
         return;
@@ -286,7 +286,7 @@ fn a_wait_for_the_queue_lock_can_be_stopped() {
     use std::ops::ControlFlow;
 
     let dir = tempfile::tempdir().unwrap();
-    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), "turn", "test").unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), "turn", Purpose::Lab).unwrap();
     let turn = std::fs::File::open(dir.path()).unwrap();
     turn.lock().unwrap();
     let here = Namespace::current().unwrap();
@@ -313,7 +313,7 @@ fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
     let reverted = |executable: Option<FileId>| {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("forged", "lab", &proc.boot_id().unwrap().to_string()).unwrap();
+        let mut owned = journal.begin("forged", Purpose::Lab, &proc.boot_id().unwrap().to_string()).unwrap();
         owned
             .write(Record::Intend { seq: 0, change: RecordedChange::Process { command: vec!["sleep".into()] } })
             .unwrap();

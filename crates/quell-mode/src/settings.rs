@@ -20,14 +20,11 @@ pub const NAPI_POLL_WEIGHT: u16 = 64;
 pub struct EpollParams {
     /// Time for which `epoll_wait` busy polls before it sleeps, in units of 1,024 ns, from 0 to [`USECS_MAX`]. With 0,
     /// it polls once if `prefer_busy_poll` is set and `net.core.busy_poll` is 0.
-    #[serde(alias = "busy-poll-usecs")]
     pub busy_poll_usecs: u32,
     /// Maximum number of packets per poll. 0 selects the kernel's default of 8. A value above [`NAPI_POLL_WEIGHT`]
     /// needs CAP_NET_ADMIN.
-    #[serde(alias = "busy-poll-budget")]
     pub busy_poll_budget: u16,
     /// Whether busy polling by the application takes precedence over softirq processing. IRQ suspension requires it.
-    #[serde(alias = "prefer-busy-poll")]
     pub prefer_busy_poll: bool,
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use quell_host::attach::attachment::{attachments, mode_of};
+use quell_host::attach::attachment::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::drift::condition;
@@ -363,9 +363,9 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
 fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
     let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {
-        let mode = mode_of(&attached.history);
+        let mode = attached.purpose().mode();
         let targets = attached.history.targets.iter();
-        targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?.to_owned())))
+        targets.filter_map(move |target| Some(((target.pid, target.start_time_ticks), mode?.to_string())))
     });
     of_attachment.collect()
 }
@@ -375,7 +375,7 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     let mut conditions = BTreeMap::new();
     for attached in attachments(journal).unwrap_or_default() {
         let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
-        let Some(Ok(mode)) = mode_of(&attached.history).map(str::parse) else { continue };
+        let Some(mode) = attached.purpose().mode() else { continue };
         let condition = ModeCondition {
             drifted,
             is_steered: attached.history.steers(),

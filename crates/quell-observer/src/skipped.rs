@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_host::attach::attachment::{Attached, is_launched};
+use quell_host::attach::attachment::Attached;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use quell_host::journal::RecordedChange;
 use quell_host::snapshot::Snapshot;
@@ -42,7 +42,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
             part(SkipReason::OtherWays)
         }
         // The preload library limits the waits of launched programs.
-        Limitation::WaitsAsWritten { .. } if is_launched(attached) => None,
+        Limitation::WaitsAsWritten { .. } if attached.is_launched() => None,
         Limitation::WaitsAsWritten { .. } => part(SkipReason::WaitsAsWritten),
         _ => part(SkipReason::Other),
     });

@@ -8,8 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_host::attach::keeper::this_process;
-use quell_host::journal::{Journal, Keeper};
+use quell_host::journal::{Journal, Keeper, Purpose};
 use quell_host::transaction::{ChangeStage, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::capability::{Capability, effective, in_initial_user_namespace};
@@ -97,7 +96,7 @@ pub fn go_on(_: usize, _: ChangeStage) -> ControlFlow<()> {
 
 /// For tests without crashes: names this process as keeper, which undoes everything itself.
 pub fn no_keeper(_: &Path) -> Result<Keeper, String> {
-    this_process(&ProcRoot::default()).map_err(|error| error.to_string())
+    Keeper::this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
 /// A name that no other test uses.
@@ -136,7 +135,7 @@ impl TestLab {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let journal_dir = tempfile::tempdir().unwrap();
         let id = id(test);
-        let mut transaction = Transaction::begin(&Journal::in_dir(journal_dir.path()), &id, "test").unwrap();
+        let mut transaction = Transaction::begin(&Journal::in_dir(journal_dir.path()), &id, Purpose::Lab).unwrap();
         let name = |end: &str| NamespaceName::new(format!("{id}-{end}")).unwrap();
         let (server_name, client_name) = (name("server"), name("client"));
         let server = transaction.create_namespace(&server_name).unwrap();
@@ -219,7 +218,7 @@ impl TestLab {
 
     /// Begins a transaction with its own journal in `dir`.
     pub fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
-        Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
+        Transaction::begin(&Journal::in_dir(dir.path()), &id(test), Purpose::Lab).unwrap()
     }
 }
 

@@ -1,11 +1,12 @@
 //! The journal directory, and messages about the recovery of journals. `quell-host` reads and writes the journals.
 
-use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::ChangeError;
+use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
 
+use crate::exit::Failure;
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::status::waits;
@@ -19,6 +20,14 @@ pub(crate) fn journal() -> Journal {
     let set = std::env::var_os("QUELL_JOURNAL_DIR").filter(|dir| !dir.is_empty());
     let dir = set.unwrap_or_else(|| JOURNAL_DIR.into());
     Journal::in_dir(dir)
+}
+
+/// ID of this boot, as in journals.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn boot_id() -> Result<String, Failure> {
+    Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
 }
 
 /// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints errors.
@@ -42,7 +51,7 @@ pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
 /// Prints the result of recovering a journal that was found before the lab of this run was created.
 pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
     match found {
-        Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
+        Found::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => {}
         Found::Running { path, .. } => progress
             .say(&format!("another lab is running ({}): both disturb each other's measurements", visible::path(path))),
         // These are host settings, not a lab.

@@ -9,7 +9,7 @@ use quell_bench::experiment::Preview;
 use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use quell_bench::server::{PORT, Server, ServerCommand};
 use quell_host::attach::{Selection, Targets};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::switching::Switching;
 use quell_linux::proc::ProcRoot;
 use quell_load::{Generator, LoadReport, RunObserver, RunSpec, Schedule, Workload};
@@ -47,7 +47,8 @@ impl MemcachedLab {
         Server::pin(&mut workers, lab.server.queues.ids(), &lab.plan.cpus.server).unwrap();
         let targets = Targets::find(Selection::Processes(server.processes().unwrap())).unwrap();
         let plan = Preview::of(&targets, &[*mode]).unwrap().plan;
-        let mut switching = Switching::begin(&Journal::in_dir(directory.path()), targets, &plan, None).unwrap();
+        let mut switching =
+            Switching::begin(&Journal::in_dir(directory.path()), Purpose::Lab, targets, &plan, None).unwrap();
         switching.switch_to(0).unwrap();
         Self { lab, server, generator, switching, _journal: directory, _turn: turn }
     }

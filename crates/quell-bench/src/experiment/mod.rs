@@ -4,7 +4,6 @@
 
 pub mod clients;
 pub mod command;
-pub mod earlier;
 pub mod figures;
 pub mod judge;
 pub mod model;
@@ -21,7 +20,7 @@ use quell_experiment::{
 use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::AttachPlan;
 use quell_host::attach::{Targets, observe};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::proc::ProcRoot;
@@ -398,7 +397,7 @@ pub fn run_programs(
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let watched = server_side::with_cpus_of(&request.modes, watched);
-    let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
+    let switching = Switching::begin(journal, Purpose::Experiment, targets, &preview.plan, Some(start_keeper))?;
     let traffic = match request.clients.take() {
         Some(clients) => Traffic::Clients(Box::new(clients)),
         None => {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use quell_host::journal::{Journal, JournalError};
+use quell_host::journal::{Journal, JournalError, Purpose};
 use quell_host::recovery::Reverted;
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
@@ -44,9 +44,6 @@ const FEATURES: &[(&str, bool)] = &[
     ("tx-tcp6-segmentation", false),
     ("tx-generic-segmentation", false),
 ];
-
-/// Purpose field of the lab's journal.
-pub const PURPOSE: &str = "veth lab";
 
 /// Parameters of a lab.
 #[derive(Debug, Clone)]
@@ -121,7 +118,7 @@ impl VethLab {
     /// # Errors
     /// See [`LabError`].
     pub fn raise(journal: &Journal, name: String, plan: VethPlan) -> Result<Self, LabError> {
-        let mut transaction = Transaction::begin(journal, &name, PURPOSE)?;
+        let mut transaction = Transaction::begin(journal, &name, Purpose::Lab)?;
         let server_name = NamespaceName::new(format!("{name}-server"))?;
         let client_name = NamespaceName::new(format!("{name}-client"))?;
         let server = transaction.create_namespace(&server_name)?;

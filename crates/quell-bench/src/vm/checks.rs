@@ -114,7 +114,7 @@ fn seen(spread: Spread) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::earlier::tests::recorded;
+    use crate::vm::tests::recorded;
     use quell_experiment::SliceObservation;
 
     const BASE: usize = 0;

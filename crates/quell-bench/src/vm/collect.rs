@@ -79,7 +79,7 @@ fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f6
 mod tests {
     use super::*;
     use crate::experiment::EndOfExperiment;
-    use crate::vm::earlier::tests::recorded;
+    use crate::vm::tests::recorded;
     use quell_experiment::StopReason;
 
     fn host(run_ns: u64, wait_ns: u64) -> Option<Schedstat> {

@@ -16,7 +16,7 @@ use quell_experiment::{
 };
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{Selection, TargetError, Targets};
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{Device, Linked, Provenance, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::InterfaceName;
@@ -226,7 +226,7 @@ impl GuestLab {
             modes.iter().map(|mode| needs_launch(mode).map(|requirement| requirement.to_string())).collect();
         let switching = match plan.queues.is_empty() {
             true => None,
-            false => Some(Switching::begin(journal, targets, &plan, None)?),
+            false => Some(Switching::begin(journal, Purpose::Lab, targets, &plan, None)?),
         };
         let traffic = Traffic::Generator(running, None);
         let tell = RefCell::new(tell);

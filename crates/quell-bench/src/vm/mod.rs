@@ -4,7 +4,6 @@
 
 pub mod checks;
 mod collect;
-pub mod earlier;
 pub mod features;
 pub mod guest;
 mod nearest;
@@ -251,8 +250,13 @@ fn outcome<T>(ended: Result<(), VmLabError>, so_far: Option<T>) -> Result<T, VmL
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Result of a guest.
+    pub(crate) fn recorded() -> crate::experiment::ExperimentResult {
+        serde_json::from_str(include_str!("../../../quell/tests/fixtures/interrupts.json")).unwrap()
+    }
 
     #[test]
     fn an_interrupted_task_has_the_result_so_far_if_its_lab_was_set_up() {

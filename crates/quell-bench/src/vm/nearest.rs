@@ -1,7 +1,7 @@
 //! Finds the nearest alternative to a mode that the guest's kernel refuses. Each alternative is set, verified and
 //! undone before it is reported.
 
-use quell_host::journal::{Journal, JournalError};
+use quell_host::journal::{Journal, JournalError, Purpose};
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
 use quell_linux::netdev::{DeviceThreadingError, device_threading, set_device_threading};
@@ -82,7 +82,7 @@ impl NearestFinder<'_> {
         if params == EpollParams::default() {
             return Ok(());
         }
-        let mut transaction = Transaction::begin(self.journal, "nearest", "nearest to a mode")?;
+        let mut transaction = Transaction::begin(self.journal, "nearest", Purpose::Lab)?;
         for fd in &self.epolls {
             transaction.set_epoll(self.server, *fd, params)?;
         }

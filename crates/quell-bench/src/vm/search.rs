@@ -73,7 +73,7 @@ fn is_next(tuner: &Tuner, mode: DeliveryMode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::earlier::tests::recorded;
+    use crate::vm::tests::recorded;
     use quell_experiment::SliceObservation;
     use quell_tune::{ArmState, TuneAnswer, TuneSpace};
 

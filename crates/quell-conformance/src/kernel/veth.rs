@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use quell_host::journal::{Journal, JournalError};
+use quell_host::journal::{Journal, JournalError, Purpose};
 use quell_host::recovery::Reverted;
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
@@ -66,7 +66,7 @@ impl VethSite {
     /// See [`SiteError`].
     pub fn raise(journal: &Journal, queues: u32, peer_tso: bool) -> Result<Self, SiteError> {
         let name = unique_name();
-        let mut transaction = Transaction::begin(journal, &name, "conformance")?;
+        let mut transaction = Transaction::begin(journal, &name, Purpose::Lab)?;
         let application_name = NamespaceName::new(format!("{name}-app"))?;
         let peer_name = NamespaceName::new(format!("{name}-peer"))?;
         let application = transaction.create_namespace(&application_name)?;

@@ -13,7 +13,6 @@ use tracing::{debug, error_span, info, warn};
 
 use super::error::AttachError;
 use super::journal_name;
-use super::keeper::this_process;
 use super::ledger::{Due, Ledger};
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
@@ -21,7 +20,9 @@ use super::stall_log::StallLog;
 use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::journal::claims::Others;
-use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, StallRecord, Stay, TargetProgram};
+use crate::journal::{
+    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+};
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
@@ -30,8 +31,6 @@ use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
 use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, permitted};
 
-/// Prefix of the journal's purpose text; the mode follows.
-const PURPOSE: &str = "attach ";
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
 /// Maximum number of searches. A process can exit during a search.
@@ -63,8 +62,10 @@ pub struct Attached {
     pub path: PathBuf,
     /// Contents of the journal.
     pub history: History,
-    /// Keeper process; absent while the attachment is still being set up.
+    /// Keeper process; absent while the command that began the journal owns it.
     pub keeper: Option<Keeper>,
+    /// Whether a process holds the journal's lock.
+    pub is_locked: bool,
 }
 
 /// Takes a snapshot of the whole host. The queues of a program may belong to a device in another namespace, and other
@@ -76,40 +77,89 @@ pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
 
-/// Mode recorded in a journal; `None` if it is not the journal of an attachment.
-#[must_use]
-pub fn mode_of(history: &History) -> Option<&str> {
-    history.begin.purpose.strip_prefix(PURPOSE)
+impl Attached {
+    /// What the changes are for.
+    #[must_use]
+    pub fn purpose(&self) -> &Purpose {
+        &self.history.begin.purpose
+    }
+
+    /// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
+    #[must_use]
+    pub fn is_launched(&self) -> bool {
+        matches!(self.purpose(), Purpose::Launch { .. })
+    }
+
+    /// Process that undoes the changes on SIGTERM: the keeper, or the command that began the journal.
+    #[must_use]
+    pub fn owner(&self) -> Keeper {
+        self.keeper.unwrap_or(self.history.begin.owner)
+    }
+
+    /// Whether the command that began the journal still makes or switches the changes.
+    #[must_use]
+    pub fn is_in_progress(&self) -> bool {
+        self.is_locked && self.history.stay == Stay::WithOwner
+    }
+
+    /// Whether the owner runs, and is visible here.
+    #[must_use]
+    pub fn is_owner_visible(&self) -> bool {
+        let proc = ProcRoot::default();
+        let Keeper { pid, start_time_ticks } = self.owner();
+        proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
+    }
 }
 
-/// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
-#[must_use]
-pub fn is_launched(attached: &Attached) -> bool {
-    attached.keeper.is_none() && journal_name::is_of_a_launched_program(&attached.path)
-}
-
-/// Attachments with a running owner, including those that are still being made.
+/// Attachments and experiments on programs that are not reverted, including those that are still being made.
 ///
 /// # Errors
 /// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
-    let attached = |listed| match listed {
-        ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
-        // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command that
-        // recovers journals reverts it.
-        ListedJournal::Abandoned { path, history } => Some((path, history)),
-        _ => None,
-    };
-    let listed = journal.list()?.into_iter().filter_map(attached);
-    let attachment = |(path, history): (PathBuf, History)| {
-        mode_of(&history).filter(|_| !history.only_waits())?;
+    Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())
+}
+
+/// Like [`attachments`], with the profiles that are being applied.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let is_begun = |attached: &Attached| attached.purpose().profile().is_some() && attached.is_in_progress();
+    let is_meant = |attached: &Attached| attached.purpose().is_of_programs() || is_begun(attached);
+    Ok(in_use(journal)?.into_iter().filter(is_meant).collect())
+}
+
+/// Ended attachments with settings that wait for their queues.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let waits = |attached: &Attached| attached.purpose().is_of_programs() && attached.history.only_waits();
+    Ok(recorded(journal)?.into_iter().filter(waits).collect())
+}
+
+/// Journals that are not reverted.
+fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
+}
+
+/// All readable journals.
+fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+    let attached = |listed| {
+        let (path, history, is_locked) = match listed {
+            ListedJournal::Running { path, history } => (path, history?, true),
+            // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command
+            // that recovers journals reverts it.
+            ListedJournal::Abandoned { path, history } => (path, history, false),
+            ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
+        };
         let keeper = match history.stay {
             Stay::KeptBy(keeper) => Some(keeper),
             _ => None,
         };
-        Some(Attached { path, history, keeper })
+        Some(Attached { path, history, keeper, is_locked })
     };
-    Ok(listed.filter_map(attachment).collect())
+    Ok(journal.list()?.into_iter().filter_map(attached).collect())
 }
 
 /// Adapts the advice of findings to the attachments of the programs. Does nothing if the journals cannot be read.
@@ -123,7 +173,8 @@ pub fn adapt(findings: &mut [Finding], journal: &Journal) {
 }
 
 impl Attachment {
-    /// Begins an attachment: creates its journal and starts its keeper, but sets no values.
+    /// Begins an attachment: creates its journal and starts its keeper, but sets no values. Without processes it is for a
+    /// program that is launched later ([`Self::is_for`]).
     ///
     /// # Errors
     /// When one of the programs is attached already, or the journal or the keeper cannot be created.
@@ -135,9 +186,13 @@ impl Attachment {
     ) -> Result<Self, AttachError> {
         refuse_what_is_attached(journal, &targets)?;
         forget_earlier_boots(journal)?;
-        let purpose = format!("{PURPOSE}{}", request.mode);
+        let mode = request.mode;
+        let purpose = match targets.selection() {
+            Selection::Processes(pids) if pids.is_empty() => Purpose::Launch { mode },
+            Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
+        };
         let name = journal_name::of(targets.selection());
-        let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
+        let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
@@ -289,7 +344,7 @@ impl Attachment {
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
-        Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
+        Ok(self.transaction.kept_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     /// Records in the journal that stalls do not end the attachment.
@@ -531,13 +586,13 @@ pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), A
     Ok(())
 }
 
-/// Checks that none of the programs is attached.
+/// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
 ///
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     let living: Vec<&TargetProgram> = targets.living().collect();
-    for attached in attachments(journal)? {
+    for attached in in_use(journal)? {
         let is_living = |target: &&TargetProgram| living.iter().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
             return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });

@@ -5,7 +5,7 @@ use quell_linux::Pid;
 use super::pass::place;
 use super::plan::AttachStep;
 use super::target::TargetError;
-use crate::journal::JournalError;
+use crate::journal::{JournalError, Purpose};
 use crate::persistent::PersistError;
 use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
@@ -22,12 +22,12 @@ pub enum AttachError {
     #[error(transparent)]
     Look(#[from] TakeError),
     /// One of the programs is attached already.
-    #[error("process {pid} is already attached ({purpose}): run `quell detach {pid}` first")]
+    #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached {
         /// Process ID.
         pid: u32,
         /// Purpose recorded in its journal.
-        purpose: String,
+        purpose: Purpose,
     },
     /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
@@ -105,5 +105,13 @@ impl AttachError {
             }
             _ => false,
         }
+    }
+}
+
+fn end_first(pid: u32, purpose: &Purpose) -> String {
+    match purpose {
+        Purpose::Launch { .. } => "it ends when the command exits".to_owned(),
+        _ if purpose.is_of_programs() => format!("run `quell detach {pid}` first"),
+        _ => "wait until that command has ended (`quell lab list`)".to_owned(),
     }
 }

@@ -9,8 +9,6 @@ use quell_linux::Pid;
 
 use super::target::Selection;
 
-/// Prefix of the journal name of a launched program; the launcher's PID follows.
-const LAUNCHED: &str = "run-";
 /// Maximum number of characters taken from a cgroup name. A character has up to four bytes, and a file name has at most
 /// 255 bytes.
 const GROUP_NAME_CHARS: usize = 40;
@@ -23,16 +21,11 @@ pub(crate) fn of(selection: &Selection) -> String {
     }
 }
 
-/// Whether the journal at `path` belongs to a launched program.
-pub(super) fn is_of_a_launched_program(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(LAUNCHED.as_bytes()))
-}
-
 /// The lowest PID, and the number of further processes. No other attachment can contain that PID.
 fn of_processes(pids: &[Pid]) -> String {
     let pids: BTreeSet<Pid> = pids.iter().copied().collect();
     match (pids.first(), pids.len()) {
-        (None, _) => format!("{LAUNCHED}{}", Pid::of_this_process()),
+        (None, _) => format!("run-{}", Pid::of_this_process()),
         (Some(only), 1) => format!("attach-{only}"),
         (Some(lowest), count) => format!("attach-{lowest}+{}", count - 1),
     }
@@ -63,10 +56,7 @@ mod tests {
 
     #[test]
     fn a_launched_program_is_named_after_its_launcher() {
-        let launched = processes([]);
-        assert_eq!(launched, format!("run-{}", std::process::id()));
-        assert!(is_of_a_launched_program(&Path::new("/run/quell").join(launched)));
-        assert!(!is_of_a_launched_program(Path::new("/run/quell/attach-1.journal")));
+        assert_eq!(processes([]), format!("run-{}", std::process::id()));
     }
 
     #[test]

@@ -6,13 +6,15 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use quell_linux::file::is_locked_by;
 use quell_linux::pidfd::Signal;
-use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_linux::{Pid, clock};
 use tracing::{debug, error_span, info, warn};
 
+use super::attachment::Attached;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
@@ -149,31 +151,36 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
     }
 }
 
-/// Identity of this process for the journal.
-///
-/// # Errors
-/// When /proc cannot be read.
-pub fn this_process(proc: &ProcRoot) -> Result<Keeper, PersistError> {
-    let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
-    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
-}
-
 fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, PersistError> {
-    Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
+    Ok(owned.history().stay == Stay::KeptBy(Keeper::this_process(proc)?))
 }
 
-/// Makes `keeper` undo the attachment of the journal at `path` and reports the outcome. Undoes the remaining changes
-/// here if the keeper was killed or had died. Returns `None` if nothing was left to undo.
+/// Makes the owner of a journal undo its changes, and reports the outcome. Undoes the remaining changes here if the owner
+/// was killed or had died. Returns `None` if nothing was left to undo.
 ///
 /// # Errors
-/// When the keeper cannot be signalled or does not exit in time, or the journal cannot be read.
-pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, PersistError> {
+/// When the owner cannot be signalled or does not exit in time, or the journal cannot be read.
+pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>, PersistError> {
+    let path = &attached.path;
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
-    tell(path, Guardian::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
+    let (mut owner, proc) = (attached.owner(), ProcRoot::default());
+    let holds_lock = |owner: Keeper| Pid::from_kernel(owner.pid).is_some_and(|pid| is_locked_by(&proc, path, pid));
+    let is_of_this_boot = attached.history.begin.boot_id == proc.boot_id()?.to_string();
+    // A keeper may be about to take the journal over. The command that began it has left it if it does not hold the lock.
+    if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {
+        tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+        // The command may have handed the journal over before the signal.
+        if let Stay::KeptBy(keeper) = witness.history().map_err(PersistError::Listen)?.stay
+            && keeper != owner
+        {
+            owner = keeper;
+            tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+        }
+    }
     let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen);
     // This process has retried all waiting changes.
     let before = Reverted { waiting: Vec::new(), ..by_others()? };
-    Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, keeper.pid))? {
+    Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, owner.pid))? {
         Some(here) => here.after(before).into(),
         None => by_others()?.into(),
     }))

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_linux::file::lock_within;
+use quell_linux::visible;
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 
 use super::error::{Attempt, JournalError};
@@ -80,9 +81,9 @@ impl Others {
                 _ => continue,
             };
             if path != self.own && history.begin.boot_id == self.boot_id {
-                let purpose = history.begin.purpose.clone();
-                let serves_programs = is_running && !history.targets.is_empty();
-                let owner = if serves_programs { Owner::OfPrograms(purpose) } else { Owner::Other(purpose) };
+                let name = name_of_owner(&history);
+                let serves_programs = is_running && history.begin.purpose.is_of_programs();
+                let owner = if serves_programs { Owner::OfPrograms(name) } else { Owner::Other(name) };
                 owned.extend(of_journal(&history, owner));
             }
         }
@@ -134,7 +135,7 @@ pub(crate) struct Owned<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Owner {
     ThisJournal,
-    /// A running owner that changes the host for certain programs, with its purpose.
+    /// A running owner that changes the host for certain programs, with its name.
     OfPrograms(String),
     Other(String),
 }
@@ -153,6 +154,12 @@ impl Owned<EpollParameters> {
     }
 }
 
+/// What the owner does, and for which program.
+fn name_of_owner(history: &History) -> String {
+    let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
+    format!("{}{}", history.begin.purpose, program.unwrap_or_default())
+}
+
 /// Time stamp for a change made now, later than these, even with a coarse clock.
 pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
     let last = owned.iter().map(|owned| owned.at).max();
@@ -167,11 +174,9 @@ pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OwnersRefuse {
     /// An experiment sets the queue.
-    #[error(
-        "an experiment ({owner}) switches the settings of this queue; wait for its end, or end it with `quell detach`"
-    )]
+    #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
     Experiment {
-        /// Purpose of its journal.
+        /// Its name.
         owner: String,
     },
     /// The new values would end what another owner needs.
@@ -180,7 +185,7 @@ pub enum OwnersRefuse {
          mode that keeps this"
     )]
     TakesEffect {
-        /// Purpose of the owner's journal.
+        /// Name of the owner.
         owner: String,
         /// What the owner needs.
         needs: &'static str,
@@ -258,6 +263,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use quell_linux::Ifindex;
 
     fn suspend(timeout_ns: u64) -> PartialNapiSettings {
         PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::NONE }
@@ -267,7 +273,7 @@ mod tests {
         NapiSettingsChange {
             namespace_cookie: 1,
             device: "eth0".into(),
-            ifindex: None,
+            ifindex: Ifindex::new(2).unwrap(),
             sysfs_inode: Some(5),
             napi_id: 9,
             place: 0,

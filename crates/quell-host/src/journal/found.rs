@@ -11,7 +11,7 @@ use quell_linux::file::{lock_unless_interrupted, lock_within, try_lock};
 use quell_linux::signal::Interruption;
 
 use super::error::{Attempt, JournalError, UnusableJournal};
-use super::history::{History, HistoryError};
+use super::history::{History, HistoryError, Stay};
 use super::store::{EXTENSION, Journal, OwnedJournal, TEMPORARY_EXTENSION};
 use super::trust;
 
@@ -75,6 +75,14 @@ impl Witness {
         self.0.rewind()?;
         let bytes = read_whole(&self.0)?;
         History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
+    }
+
+    /// Whether its changes are still maintained by a keeper, and none was undone.
+    pub fn is_kept(&mut self) -> bool {
+        let is_kept = |history: History| {
+            matches!(history.stay, Stay::KeptBy(_)) && history.entries.iter().all(|entry| entry.undone.is_none())
+        };
+        self.is_removed().is_ok_and(|removed| !removed) && self.history().is_ok_and(is_kept)
     }
 
     /// Whether its owner has removed it, which means that nothing remains to be undone.
@@ -352,6 +360,7 @@ fn whole_bytes(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::purpose::Purpose;
     use super::super::record::{Record, RecordedChange};
     use super::super::store::create_locked;
     use super::*;
@@ -371,7 +380,7 @@ mod tests {
 
     /// An abandoned journal with an incomplete last line.
     fn torn(journal: &Journal) -> PathBuf {
-        let owned = journal.begin("a", "lab", "boot").unwrap();
+        let owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         let path = owned.path().to_owned();
         drop(owned);
         let mut text = fs::read(&path).unwrap();
@@ -384,7 +393,7 @@ mod tests {
     fn a_journal_is_running_while_its_owner_lives_and_abandoned_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("deep/journal"));
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         owned.write(namespace(0)).unwrap();
         assert!(matches!(journal.files().unwrap()[..], [JournalFile::Running { history: Some(_), .. }]));
         assert!(matches!(journal.list().unwrap()[..], [ListedJournal::Running { history: Some(_), .. }]));
@@ -399,13 +408,13 @@ mod tests {
     fn a_journal_that_was_set_aside_is_gone_for_those_who_waited_for_it() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let owned = journal.begin("a", "attach", "boot").unwrap();
+        let owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         let path = owned.path().to_owned();
         let waited_for = File::open(&path).unwrap();
         assert!(is_at(&path, &waited_for).unwrap());
         owned.set_aside().unwrap();
         assert!(!is_at(&path, &waited_for).unwrap());
-        let _next = journal.begin("a", "attach", "boot").unwrap();
+        let _next = journal.begin("a", Purpose::Lab, "boot").unwrap();
         assert!(!is_at(&path, &waited_for).unwrap(), "the name belongs to another journal");
     }
 
@@ -483,7 +492,7 @@ mod tests {
     fn an_edited_journal_is_unusable_and_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         owned.write(namespace(0)).unwrap();
         drop(owned);
         let path = dir.path().join("a.journal");
@@ -509,12 +518,12 @@ mod tests {
     fn others_can_neither_read_nor_lock_a_journal() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("deep/journal"));
-        let owned = journal.begin("a", "lab", "boot").unwrap();
+        let owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         assert_eq!((mode(journal.dir()), mode(owned.path())), (0o700, 0o600));
     }
 
     #[test]
-    fn permissions_that_an_earlier_version_left_open_are_removed() {
+    fn permissions_of_other_users_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
@@ -529,7 +538,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("notes"), "mine").unwrap();
         open_to(dir.path(), 0o755);
-        let error = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap_err();
+        let error = Journal::in_dir(dir.path()).begin("a", Purpose::Lab, "boot").unwrap_err();
         assert!(error.to_string().contains("chmod 700"), "{error}");
         assert_eq!(mode(dir.path()), 0o755);
     }
@@ -547,7 +556,9 @@ mod tests {
         assert!(journal.take(&path).is_err() && journal.witness(&path).is_err());
         open_to(&path, 0o600);
         open_to(dir.path(), 0o777);
-        assert!(journal.files().is_err() && journal.list().is_err() && journal.begin("b", "lab", "boot").is_err());
+        assert!(
+            journal.files().is_err() && journal.list().is_err() && journal.begin("b", Purpose::Lab, "boot").is_err()
+        );
     }
 
     #[test]
@@ -571,7 +582,7 @@ mod tests {
     fn the_readable_lines_of_a_damaged_journal_can_be_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         (0..2).for_each(|seq| owned.write(namespace(seq)).unwrap());
         let path = owned.path().to_owned();
         assert!(journal.take_damaged(&path).unwrap_err().is_locked(), "its owner lives");

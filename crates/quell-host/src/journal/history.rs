@@ -2,8 +2,7 @@
 //! Pure: it parses text and never opens a file.
 
 use super::record::{
-    Begin, ChangeOutcome, Keeper, LineError, READABLE_FORMATS, Record, RecordedChange, TargetProgram, UndoOutcome,
-    Watchdog,
+    Begin, ChangeOutcome, FORMAT, Keeper, LineError, Record, RecordedChange, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan::PlannedChange;
 
@@ -60,10 +59,7 @@ pub enum HistoryError {
     #[error("line 1 does not name the writer")]
     NoBegin,
     /// Another version of Quell wrote it.
-    #[error(
-        "its format is {found:?}, but this version reads only {}: use the version of Quell that wrote it",
-        READABLE_FORMATS.join(" and ")
-    )]
+    #[error("its format is {found:?}, but this version reads only {FORMAT:?}: use the version of Quell that wrote it")]
     Format {
         /// Format named by the first line.
         found: String,
@@ -175,7 +171,7 @@ impl History {
                 Ok(())
             }
             Record::Target(target) => {
-                // Earlier versions recorded a process again after each change of its name.
+                // A process that left a cgroup and came back is recorded again.
                 match self.targets.iter_mut().find(|known| known.is_same_process(&target)) {
                     Some(known) => known.name = target.name,
                     None => self.targets.push(target),
@@ -238,7 +234,7 @@ impl Entry {
 
 fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
     match Record::from_line(first) {
-        Ok(Record::Begin(begin)) if READABLE_FORMATS.contains(&begin.format.as_str()) => Ok(begin),
+        Ok(Record::Begin(begin)) if begin.format == FORMAT => Ok(begin),
         Ok(Record::Begin(begin)) => Err(HistoryError::Format { found: begin.format }),
         Ok(_) => Err(HistoryError::NoBegin),
         Err(source) => Err(HistoryError::Damaged { line: 1, source }),
@@ -247,7 +243,7 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::FORMAT;
+    use super::super::purpose::Purpose;
     use super::*;
     use proptest::prelude::*;
 
@@ -256,9 +252,9 @@ mod tests {
             format: FORMAT.into(),
             version: "0.1.0".into(),
             boot_id: "b".into(),
-            pid: 1,
+            owner: Keeper { pid: 1, start_time_ticks: 5 },
             began_unix_s: 0,
-            purpose: "lab".into(),
+            purpose: Purpose::Lab,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The journal records every change to the host on disk before it is made. After a crash, the next Quell process undoes
 //! the changes.
 //!
-//! - [`record`] defines the lines, [`history`] interprets them.
+//! - [`record`] and [`purpose`] define the lines, [`history`] interprets them.
 //! - [`store`] handles files and their owners, `trust` their permissions.
 //! - [`found`] handles journals of other processes.
 //! - [`stalls`] handles the records of stalled queues.
@@ -13,6 +13,7 @@ pub(crate) mod claims;
 pub mod error;
 pub mod found;
 pub mod history;
+pub mod purpose;
 pub mod record;
 pub mod stalls;
 pub mod store;
@@ -21,6 +22,7 @@ mod trust;
 pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
+pub use purpose::Purpose;
 pub use record::{
     ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, QueueInPlan,
     RecordedChange, ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram,

@@ -13,21 +13,20 @@ use serde::{Deserialize, Serialize};
 use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
+use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::reuseport::ClassicInstruction;
-use quell_linux::{CpuList, Ifindex};
+use quell_linux::{CpuList, Ifindex, Pid};
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 
+use super::purpose::Purpose;
 use crate::devices::DeviceKey;
 use crate::ownership::Claim;
 use crate::plan;
 use crate::settings::values::{SocketPolling, SocketValues};
 use crate::snapshot::Protocol;
 
-/// Format of the journals that this version writes.
-pub const FORMAT: &str = "quell-journal/7";
-/// Formats that this version reads. Format 6 lacks `accept-stalls`. Format 5 also lacks `alternatives`. Format 4 also
-/// lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of settings, and `executable` of processes.
-pub const READABLE_FORMATS: [&str; 4] = ["quell-journal/4", "quell-journal/5", "quell-journal/6", FORMAT];
+/// Format of the journals.
+pub const FORMAT: &str = "quell-journal/1";
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +92,17 @@ pub struct Keeper {
     pub start_time_ticks: u64,
 }
 
+impl Keeper {
+    /// Identity of this process.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn this_process(proc: &ProcRoot) -> Result<Self, ProcError> {
+        let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
+        Ok(Self { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+    }
+}
+
 /// A program for which changes are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -123,12 +133,12 @@ pub struct Begin {
     pub version: String,
     /// `/proc/sys/kernel/random/boot_id`. After a reboot no kernel object is left to undo.
     pub boot_id: String,
-    /// Process that began the journal.
-    pub pid: u32,
+    /// Process that began the journal. It undoes its changes on SIGTERM, and when it is done.
+    pub owner: Keeper,
     /// Wall-clock seconds since 1970, for display.
     pub began_unix_s: u64,
-    /// Purpose in a few words, for example `lab`.
-    pub purpose: String,
+    /// What the changes are for.
+    pub purpose: Purpose,
 }
 
 /// A change of the host, with everything needed to undo it.
@@ -184,7 +194,7 @@ pub struct HostSetting {
     pub namespace_cookie: u64,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
     /// namespace. Absent if it could not be read, and for settings without a device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
     /// The setting, with its old and new value.
     pub setting: plan::PlannedChange,
@@ -199,11 +209,10 @@ pub struct NapiSettingsChange {
     /// Device name.
     pub device: String,
     /// Interface index in that namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ifindex: Option<Ifindex>,
+    pub ifindex: Ifindex,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
     /// namespace. Absent if it could not be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
     /// NAPI ID. The kernel reuses an ID only after it has used all 2³² IDs.
     pub napi_id: u32,
@@ -212,7 +221,7 @@ pub struct NapiSettingsChange {
     pub place: u32,
     /// Receive queue of the instance. The instance that polls this queue later is its successor. Absent if the kernel
     /// does not report it and it cannot be inferred.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_queue: Option<u32>,
     /// Values before the change of the time `since_boot_ns`; absent if the kernel reported none.
     pub old: PartialNapiSettings,
@@ -302,7 +311,7 @@ pub struct ReuseportFilter {
     /// Socket inodes. Sockets that joined the group later have the filter too.
     pub sockets: Vec<u64>,
     /// Filter of the server to attach again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<ReplacedFilter>,
 }
 
@@ -383,7 +392,7 @@ pub enum UndoOutcome {
     Undone,
     /// Nothing was left to undo.
     AlreadyGone,
-    /// A part was undone; the text gives the reason for the rest. Format 4 also uses this value if nothing was undone.
+    /// A part was undone; the text gives the reason for the rest.
     InPart(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
@@ -408,8 +417,8 @@ pub enum ChangeOutcome {
         pid: u32,
         /// Start time, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
-        /// Its executable file. Without this value the process is not killed. Absent in format 4.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Its executable file. Without this value the process is not killed. Absent if it could not be read.
+        #[serde(skip_serializing_if = "Option::is_none")]
         executable: Option<FileId>,
     },
     /// An RSS context, with the ID assigned by the driver.
@@ -470,9 +479,9 @@ impl NapiSettingsChange {
         Some(Claim { at, since, before, values: values.collect(), made })
     }
 
-    pub(crate) fn device_key(&self) -> DeviceKey<'_> {
+    pub(crate) fn device_key(&self) -> DeviceKey {
         let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
-        DeviceKey { namespace_cookie, ifindex, name: &self.device, sysfs_inode }
+        DeviceKey { namespace_cookie, ifindex, sysfs_inode }
     }
 }
 
@@ -499,10 +508,10 @@ impl EpollParameters {
 
 impl HostSetting {
     /// `None` for settings without a device.
-    pub(crate) fn device_key(&self) -> Option<DeviceKey<'_>> {
+    pub(crate) fn device_key(&self) -> Option<DeviceKey> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;
-        Some(DeviceKey { namespace_cookie, ifindex: Some(device.ifindex), name: &device.name, sysfs_inode })
+        Some(DeviceKey { namespace_cookie, ifindex: device.ifindex, sysfs_inode })
     }
 }
 
@@ -556,6 +565,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn begin(purpose: Purpose) -> Begin {
+        Begin {
+            format: FORMAT.to_owned(),
+            version: "0.1.0".to_owned(),
+            boot_id: "b".to_owned(),
+            owner: Keeper { pid: 7, start_time_ticks: 8 },
+            began_unix_s: 9,
+            purpose,
+        }
+    }
+
     fn process() -> Record {
         Record::Done {
             seq: 3,
@@ -577,6 +597,16 @@ mod tests {
             Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
             Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];
+        let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
+        let purposes = [
+            Purpose::Profile { name: "a in namespace b".into(), netns: None },
+            Purpose::Profile { name: "a".into(), netns: Some("b".into()) },
+            Purpose::Attachment { mode },
+            Purpose::Launch { mode },
+            Purpose::Search,
+            Purpose::Command { role: "load".into() },
+        ];
+        let records = records.into_iter().chain(purposes.map(|purpose| Record::Begin(begin(purpose))));
         for record in records {
             let line = record.to_line();
             assert_eq!(line.matches('\n').count(), 1, "one record, one line");

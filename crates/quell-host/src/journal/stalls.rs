@@ -10,6 +10,7 @@ use quell_linux::clock::boottime_ns;
 use serde::{Deserialize, Serialize};
 
 use super::error::JournalError;
+use super::purpose::Purpose;
 use super::record::TargetProgram;
 use super::store::{Journal, create_locked};
 use super::trust;
@@ -27,7 +28,7 @@ pub struct StallRecord {
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
     /// Purpose of the journal, which contains the mode.
-    pub purpose: String,
+    pub purpose: Purpose,
     /// Programs with the mode.
     pub programs: Vec<TargetProgram>,
     /// Number of stalls that were found and freed.
@@ -35,7 +36,7 @@ pub struct StallRecord {
     /// Time of the last one, in nanoseconds since boot.
     pub last_boot_ns: u64,
     /// Cause that the rules of `quell doctor` found; absent if they found none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Whether the mode was taken back.
     pub taken_back: bool,
@@ -119,10 +120,14 @@ fn read(path: &Path) -> Option<StallRecord> {
 mod tests {
     use super::*;
 
+    fn attach_suspend20() -> Purpose {
+        Purpose::Attachment { mode: "suspend20".parse().unwrap() }
+    }
+
     fn record(pid: u32, taken_back: bool) -> StallRecord {
         StallRecord {
             boot_id: "b".to_owned(),
-            purpose: "attach suspend20".to_owned(),
+            purpose: attach_suspend20(),
             programs: vec![TargetProgram { pid, start_time_ticks: 1, name: "server".to_owned() }],
             stalls: 3,
             last_boot_ns: boottime_ns(),
@@ -136,7 +141,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("journal"));
         for (pid, taken_back) in [(1, true), (2, false)] {
-            let owned = journal.begin(&format!("attach-{pid}"), "attach suspend20", "b").unwrap();
+            let owned = journal.begin(&format!("attach-{pid}"), attach_suspend20(), "b").unwrap();
             let record = record(pid, taken_back);
             record.write(owned.path()).unwrap();
             assert!(journal.stall_records("b").unwrap().contains(&record));
@@ -152,7 +157,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("journal"));
         let paths = [1, 2].map(|pid| {
-            let owned = journal.begin(&format!("attach-{pid}"), "lab", "b").unwrap();
+            let owned = journal.begin(&format!("attach-{pid}"), Purpose::Lab, "b").unwrap();
             let path = owned.path().to_owned();
             owned.remove().unwrap();
             path

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_linux::file::reserve;
+use quell_linux::proc::ProcRoot;
 
 use super::error::{Attempt, JournalError};
 use super::history::{History, Stay};
-use super::record::{Begin, FORMAT, Record};
+use super::purpose::Purpose;
+use super::record::{Begin, FORMAT, Keeper, Record};
 use super::{stalls, trust};
 
 pub(super) const EXTENSION: &str = "journal";
@@ -59,20 +61,20 @@ impl Journal {
     ///
     /// # Errors
     /// When the directory or the file cannot be created, usually because of missing privileges.
-    pub fn begin(&self, id: &str, purpose: &str, boot_id: &str) -> Result<OwnedJournal, JournalError> {
+    pub fn begin(&self, id: &str, purpose: Purpose, boot_id: &str) -> Result<OwnedJournal, JournalError> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let path = self.dir.join(format!("{id}.{EXTENSION}"));
+        let failed = |source| JournalError { attempt: Attempt::Begin, path: path.clone(), source };
         let begin = Begin {
             format: FORMAT.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: boot_id.to_owned(),
-            pid: std::process::id(),
+            owner: Keeper::this_process(&ProcRoot::default()).map_err(|error| failed(io::Error::other(error)))?,
             began_unix_s: began,
-            purpose: purpose.to_owned(),
+            purpose,
         };
-        let path = self.dir.join(format!("{id}.{EXTENSION}"));
-        let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.pid));
-        let begun = self.create(&temporary, path.clone(), begin);
-        begun.map_err(|source| JournalError { attempt: Attempt::Begin, path, source })
+        let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.owner.pid));
+        self.create(&temporary, path.clone(), begin).map_err(failed)
     }
 
     fn create(&self, temporary: &Path, path: PathBuf, begin: Begin) -> io::Result<OwnedJournal> {
@@ -272,7 +274,7 @@ mod tests {
     fn a_journal_that_was_removed_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        journal.begin("a", "lab", "boot").unwrap().remove().unwrap();
+        journal.begin("a", Purpose::Lab, "boot").unwrap().remove().unwrap();
         assert!(journal.files().unwrap().is_empty());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     }
@@ -281,15 +283,15 @@ mod tests {
     fn a_journal_does_not_replace_another_of_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let _first = journal.begin("a", "lab", "boot").unwrap();
-        assert_eq!(journal.begin("a", "lab", "boot").unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
+        let _first = journal.begin("a", Purpose::Lab, "boot").unwrap();
+        assert_eq!(journal.begin("a", Purpose::Lab, "boot").unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
     fn remains_of_a_failed_write_do_not_corrupt_the_next_record() {
         let dir = tempfile::tempdir().unwrap();
-        let mut owned = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap();
+        let mut owned = Journal::in_dir(dir.path()).begin("a", Purpose::Lab, "boot").unwrap();
         owned.file.write_all(b"0000").unwrap();
         owned.write(process(0, "sleep")).unwrap();
         let written = History::parse(&fs::read_to_string(owned.path()).unwrap()).unwrap();
@@ -322,7 +324,7 @@ mod tests {
 
     fn write_more_than_fits() {
         let dir = tempfile::tempdir().unwrap();
-        let mut owned = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap();
+        let mut owned = Journal::in_dir(dir.path()).begin("a", Purpose::Lab, "boot").unwrap();
         let before = fs::read(owned.path()).unwrap();
         let error = owned.write(process(0, &"x".repeat(600))).unwrap_err();
         assert_eq!((error.attempt, error.source.kind()), (Attempt::WriteIntent, io::ErrorKind::FileTooLarge));

@@ -73,7 +73,7 @@ pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the permissions of other users from a directory of an earlier version, if it holds only journals.
+/// Removes the permissions of other users from the directory, if it holds only journals.
 pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     let metadata = fs::metadata(dir)?;
     check(&metadata)?;

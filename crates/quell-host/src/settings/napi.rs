@@ -34,7 +34,7 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
     Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
-        ifindex: Some(napi.ifindex),
+        ifindex: napi.ifindex,
         sysfs_inode: devices::sysfs_inode(namespace, &link),
         napi_id: id.get(),
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
@@ -90,7 +90,7 @@ pub(crate) fn look_at_planned(
     let link = kernel.link(device)?;
     Ok(NapiSettingsChange {
         namespace_cookie: kernel.namespace.cookie()?,
-        ifindex: Some(link.index),
+        ifindex: link.index,
         sysfs_inode: devices::sysfs_inode(kernel.namespace, &link),
         napi_id: napi.map_or(0, NapiId::get),
         place: *queue,

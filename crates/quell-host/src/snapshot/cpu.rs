@@ -35,7 +35,6 @@ pub struct Cpu {
     /// Frequency governor (`scaling_governor`); absent if the kernel has none.
     pub governor: Reading<String>,
     /// Driver that sets its frequency (`scaling_driver`); absent if the kernel has none.
-    #[serde(default = "Reading::<String>::not_asked_then")]
     pub scaling_driver: Reading<String>,
     /// Idle states, lightest first; absent without a cpuidle driver, as in most VMs.
     pub idle_states: Reading<Vec<CpuidleState>>,

@@ -63,7 +63,6 @@ pub struct Device {
     /// Packets for the device that were lost because a receive queue was full: `rx_missed_errors`, overruns of its
     /// queues, and for veth the `tx_dropped` of the peer. `counters` has these and frames that no protocol wanted in
     /// `rx-dropped`.
-    #[serde(default = "Reading::<u64>::not_asked_then")]
     pub rx_queue_dropped: Reading<u64>,
     /// Its receive queues in use, in ascending order.
     pub rx_queues: Reading<Vec<RxQueue>>,

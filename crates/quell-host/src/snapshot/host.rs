@@ -37,7 +37,6 @@ pub struct SnapshotScope {
     /// Name of the device to which the snapshot is restricted; absent: all devices.
     pub device: Option<String>,
     /// Whether to read the files from which other programs set queues.
-    #[serde(default)]
     pub configured_files: bool,
 }
 
@@ -53,7 +52,6 @@ pub struct SnapshotKernel {
     pub machine: String,
     /// Whether NAPI kthreads can busy poll (`threaded` of 2, Linux 6.19), according to the attribute limits of
     /// `napi-set`.
-    #[serde(default = "Reading::<bool>::not_asked_then")]
     pub threaded_busy_poll: Reading<bool>,
 }
 
@@ -98,7 +96,6 @@ pub struct Service {
     /// Process ID.
     pub pid: Pid,
     /// Interrupts that irqbalance leaves alone; not asked for other programs.
-    #[serde(default = "Reading::<IrqBans>::not_asked_then")]
     pub irq_bans: Reading<IrqBans>,
 }
 
@@ -127,7 +124,6 @@ pub struct NetworkNamespace {
     /// Whether Quell runs in this namespace.
     pub is_readers: bool,
     /// Why its devices could not be listed and are missing from the snapshot; null if they were listed.
-    #[serde(default)]
     pub unlisted_devices: Option<Unknown>,
     /// Protocols whose sockets could not be listed and are missing from the snapshot.
     pub unlisted_sockets: Vec<Unknown>,

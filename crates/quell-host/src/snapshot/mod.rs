@@ -42,10 +42,8 @@ pub use socket::{Protocol, SnapshotSocket, SocketState};
 #[cfg(doc)]
 use quell_linux::NapiId;
 
-/// `schema` field of the snapshots that this version writes.
-pub const SCHEMA: &str = "quell-snapshot/3";
-/// Earlier schemas that are still read. The first one spells the parameters of epolls in kebab case.
-const EARLIER_SCHEMAS: [&str; 2] = ["quell-picture/1", "quell-picture/2"];
+/// `schema` field of snapshots.
+pub const SCHEMA: &str = "quell-snapshot/1";
 
 /// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -67,7 +65,6 @@ pub struct Snapshot {
     pub services: Reading<Vec<Service>>,
     /// Files from which other programs set queues, interrupts or busy polling; `.link` files in the order in which
     /// systemd-udevd examines them.
-    #[serde(default = "Reading::<Vec<ConfiguredFile>>::not_asked_then")]
     pub configured_files: Reading<Vec<ConfiguredFile>>,
     /// Network namespaces that were read, in ascending order of inode.
     pub namespaces: Vec<NetworkNamespace>,
@@ -85,7 +82,6 @@ pub struct Snapshot {
     pub sockets: Vec<SnapshotSocket>,
     /// Inodes of the connections of the SSH session that took the snapshot, in ascending order; empty for a local
     /// session.
-    #[serde(default = "Reading::<Vec<u64>>::not_asked_then")]
     pub management_sockets: Reading<Vec<u64>>,
 }
 
@@ -94,9 +90,7 @@ pub struct Snapshot {
 #[non_exhaustive]
 pub enum SnapshotError {
     /// The text is a snapshot of another version, or not a snapshot.
-    #[error(
-        "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {EARLIER_SCHEMAS:?}: take a new snapshot"
-    )]
+    #[error("its schema is {found:?}, but this version of Quell reads {SCHEMA:?}: take a new snapshot")]
     Schema {
         /// The `schema` field, if present.
         found: Option<String>,
@@ -117,7 +111,7 @@ impl Snapshot {
             schema: Option<String>,
         }
         let head: Head = serde_json::from_slice(json)?;
-        if !head.schema.as_deref().is_some_and(|schema| schema == SCHEMA || EARLIER_SCHEMAS.contains(&schema)) {
+        if head.schema.as_deref() != Some(SCHEMA) {
             return Err(SnapshotError::Schema { found: head.schema });
         }
         Ok(serde_json::from_slice(json)?)
@@ -150,21 +144,9 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_another_version_is_refused_by_its_name() {
-        let error = Snapshot::parse(br#"{"schema": "quell-picture/0", "cpus": 7}"#).unwrap_err();
-        assert!(error.to_string().contains(r#"Some("quell-picture/0")"#), "{error}");
+        let error = Snapshot::parse(br#"{"schema": "quell-snapshot/99", "cpus": 7}"#).unwrap_err();
+        assert!(error.to_string().contains(r#"Some("quell-snapshot/99")"#), "{error}");
         assert!(matches!(Snapshot::parse(b"{}"), Err(SnapshotError::Schema { found: None })));
-    }
-
-    /// The first schema spelled the parameters of epolls in kebab case.
-    #[test]
-    fn parameters_of_epolls_are_read_in_both_spellings() {
-        use quell_mode::EpollParams;
-
-        let params = EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
-        let before = r#"{"busy-poll-usecs": 64, "busy-poll-budget": 32, "prefer-busy-poll": true}"#;
-        assert_eq!(serde_json::from_str::<EpollParams>(before).unwrap(), params);
-        let now = serde_json::to_string(&params).unwrap();
-        assert_eq!(now, r#"{"busy_poll_usecs":64,"busy_poll_budget":32,"prefer_busy_poll":true}"#);
     }
 
     #[test]

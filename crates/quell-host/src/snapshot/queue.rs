@@ -44,10 +44,8 @@ pub struct RxQueue {
     /// NAPI instance that polls it; null if the interface is down or receives without NAPI.
     pub napi: Reading<Option<Linked<NapiId>>>,
     /// Virtual device to which the queue is leased, such as the netkit of a container; null if it is not leased.
-    #[serde(default = "Reading::<Option<QueueLease>>::not_asked_then")]
     pub lease: Reading<Option<QueueLease>>,
     /// Whether an AF_XDP socket is reported to own the queue. Kernels before 6.15 never report it.
-    #[serde(default)]
     pub xsk: bool,
     /// CPUs to which received packets are forwarded (RPS, `rps_cpus`). Empty: off, as required for a polled queue.
     pub rps_cpus: Reading<CpuList>,

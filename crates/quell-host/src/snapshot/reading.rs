@@ -64,11 +64,6 @@ impl<T> Reading<T> {
         Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, said: said.into() }) })
     }
 
-    /// Value of a field that the version of Quell which took the snapshot did not have.
-    pub(crate) fn not_asked_then() -> Self {
-        Self::unknown(UnknownReason::NotAsked, "not queried by the version that took the snapshot")
-    }
-
     /// The value, if known.
     #[must_use]
     pub fn known(&self) -> Option<&T> {

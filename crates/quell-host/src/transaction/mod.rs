@@ -23,7 +23,7 @@ use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
-    ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal,
+    ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal, Purpose,
     RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
@@ -99,15 +99,15 @@ pub enum ChangeError {
 }
 
 impl Transaction {
-    /// Begins a transaction named `id`, with a purpose for display.
+    /// Begins a transaction named `id`.
     ///
     /// # Errors
     /// When the journal cannot be created.
-    pub fn begin(journal: &Journal, id: &str, purpose: &str) -> Result<Self, ChangeError> {
+    pub fn begin(journal: &Journal, id: &str, purpose: Purpose) -> Result<Self, ChangeError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
         let journal = journal.begin(id, purpose, &boot_id.to_string())?;
-        info!(journal = visible::path(journal.path()), purpose, "began a transaction");
+        info!(journal = visible::path(journal.path()), purpose = %journal.history().begin.purpose, "began a transaction");
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 

@@ -88,7 +88,11 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
         ),
         edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-read-us", json!(50))]),
         edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-poll-us", json!(50))]),
-        edit("service-undoes-settings", Warning, vec![("/services", json!([{"name": "irqbalance", "pid": 77}]))]),
+        edit(
+            "service-undoes-settings",
+            Warning,
+            vec![("/services", json!([{"name": "irqbalance", "pid": 77, "irq-bans": not_read()}]))],
+        ),
         edit("service-undoes-settings", Warning, vec![irqbalance(&["--banirq=120"])]),
         edit("service-undoes-settings", CannotTell, vec![irqbalance(&["--policyscript=/etc/policy"])]),
         edit("service-undoes-settings", Warning, vec![service("tuned")]),

@@ -38,8 +38,12 @@ fn irqbalance(arguments: &[&str]) -> (&'static str, Value) {
     ("/services", json!([{"name": "irqbalance", "pid": 77, "irq-bans": bans}]))
 }
 
+fn not_read() -> Value {
+    json!({"unknown": {"why": "not-asked", "said": "not read"}})
+}
+
 fn service(name: &str) -> (&'static str, Value) {
-    ("/services", json!([{"name": name, "pid": 77}]))
+    ("/services", json!([{"name": name, "pid": 77, "irq-bans": not_read()}]))
 }
 
 /// Places a file before that of the healthy snapshot.

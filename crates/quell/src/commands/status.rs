@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use quell_host::apply::profile_of;
-use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
+use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal, RecordedChange};
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
-use quell_host::recovery::{self, Found, Reverted, recover};
+use quell_host::recovery::{self, Found, Reverted, recover_except};
 use quell_host::snapshot::SnapshotScope;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
@@ -19,7 +18,7 @@ use quell_observer::{IntervalReport, Observer};
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::lab::is_persistent_lab;
 use crate::exit::{Exit, Failure};
-use crate::journals::journal;
+use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::status::{self as render, AppliedReport, StatusReport};
 
@@ -68,9 +67,14 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
 /// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was taken back.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
-    for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
-        let condition = condition(&launched.path, &launched.history).map_err(Failure::refused)?;
-        applied.push(AppliedReport::launched(launched, condition));
+    let in_progress = attachments_and_begun_profiles(&journal()).map_err(Failure::refused)?;
+    for attached in in_progress.iter().filter(|attached| attached.is_in_progress()) {
+        // Other commands are still changing their settings.
+        let condition = match attached.is_launched() {
+            true => condition(&attached.path, &attached.history).map_err(Failure::refused)?,
+            false => Condition::default(),
+        };
+        applied.push(AppliedReport::in_progress(attached, condition));
     }
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).filter_map(Pid::from_kernel).collect();
     let pids: Vec<Pid> = pids.into_iter().filter(|pid| ProcRoot::default().process(*pid).stat().is_ok()).collect();
@@ -97,10 +101,6 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-fn boot_id() -> Result<String, Failure> {
-    Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
-}
-
 fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
     let condition = match kept.standing {
         PersistState::BeforeThisBoot | PersistState::OutOfSight(_) => Condition::default(),
@@ -118,22 +118,24 @@ fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
-    let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(Failure::refused)?);
+    let applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
+    let Ended { detached, mut errors } = detach::end(&journal, applied_last);
     let mut all = Vec::new();
     // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
         PersistState::KeptBy(_) => false,
-        PersistState::OutOfSight(_) => mode_of(&kept.history).is_none(),
+        PersistState::OutOfSight(_) => !kept.history.begin.purpose.is_of_programs(),
         _ => true,
     };
     for kept in applied()?.into_iter().filter(is_applied) {
         match restore(&journal, &kept) {
             Ok(reverted) => all.push((name(&kept), reverted)),
-            Err(error) => errors.push(error),
+            Err(error) => errors.push((kept.path, error)),
         }
     }
     let mut damaged = Vec::new();
-    for found in recover(&journal).map_err(Failure::refused)? {
+    let tried = errors.iter().map(|(path, _)| path.clone()).collect();
+    for found in recover_except(&journal, &tried).map_err(Failure::refused)? {
         match found {
             Found::Recovered { path, reverted } => {
                 // Do not count changes twice that were set aside just now and tried again.
@@ -148,9 +150,9 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
             }
             Found::Unusable(unusable) => match salvage(&journal, &unusable.path, args.remove_damaged) {
                 Ok(salvaged) => damaged.extend(salvaged),
-                Err(error) => errors.push(error),
+                Err(error) => errors.push((unusable.path, error)),
             },
-            Found::Failed(error) => errors.push(error.into()),
+            Found::Failed(error) => errors.push((error.path.clone(), error.into())),
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
@@ -158,7 +160,8 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     if args.json {
         output::json(&render::reverted_report(&detached, &all, &damaged))?;
     } else {
-        output::data(&render::reverted(&detached, &all, &damaged))?;
+        let text = render::reverted(&detached, &all, &damaged);
+        output::data(if text.is_empty() && errors.is_empty() { "nothing to revert\n" } else { &text })?;
     }
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
         || detached.iter().any(|(_, detached)| !detached.failed.is_empty())
@@ -185,7 +188,7 @@ fn restore(journal: &Journal, kept: &Persistent) -> Result<Reverted, PersistErro
 }
 
 fn name(kept: &Persistent) -> String {
-    profile_of(&kept.history).map_or_else(|| visible::path(&kept.path), |profile| format!("profile {profile}"))
+    kept.history.begin.purpose.to_string()
 }
 
 /// Keeps the changes made by `apply --confirm`.

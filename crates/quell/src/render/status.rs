@@ -4,12 +4,11 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, RecordedChange, StallRecord, TargetProgram};
+use quell_host::journal::{History, JournalError, Purpose, RecordedChange, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible;
@@ -28,7 +27,7 @@ pub(crate) struct StatusReport {
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
     /// Purposes of journals whose run has ended without undoing everything: killed, failed, or before a reboot.
-    left_behind: Vec<String>,
+    left_behind: Vec<Purpose>,
     /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
     /// Stalls that the owners of modes found, also of modes that were taken back since.
@@ -40,7 +39,7 @@ pub(crate) struct StatusReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct StallReport {
-    purpose: String,
+    purpose: Purpose,
     programs: Vec<TargetProgram>,
     stalls: u64,
     last_unix_s: u64,
@@ -53,7 +52,7 @@ struct StallReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
-    purpose: String,
+    purpose: Purpose,
     /// Description of each setting.
     settings: Vec<String>,
 }
@@ -62,11 +61,12 @@ struct WaitingReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
-    purpose: String,
-    profile: Option<String>,
+    purpose: Purpose,
     journal: String,
     since_unix_s: u64,
     standing: Standing,
+    /// Process that undoes the changes when it ends, or on SIGTERM. Null for profiles that stay.
+    owner_pid: Option<u32>,
     goes_back_unix_s: Option<u64>,
     /// Number of existing settings.
     settings: usize,
@@ -109,6 +109,7 @@ enum Standing {
     Applied,
     Attached,
     Launched,
+    InProgress,
     Unconfirmed,
     OutOfSight,
     BeforeThisBoot,
@@ -116,31 +117,37 @@ enum Standing {
 
 impl AppliedReport {
     pub(crate) fn new(kept: &Persistent, condition: Condition) -> Self {
-        let (standing, goes_back_unix_s) = match kept.standing {
-            persistent::PersistState::Kept => (Standing::Applied, None),
-            persistent::PersistState::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
-            persistent::PersistState::KeptBy(_) => (Standing::Attached, None),
-            persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None),
-            persistent::PersistState::OutOfSight(_) => (Standing::OutOfSight, None),
+        let (standing, owner_pid, goes_back_unix_s) = match kept.standing {
+            persistent::PersistState::Kept => (Standing::Applied, None, None),
+            persistent::PersistState::Unconfirmed(watchdog) => {
+                (Standing::Unconfirmed, Some(watchdog.pid), Some(watchdog.deadline_unix_s))
+            }
+            persistent::PersistState::KeptBy(keeper) => (Standing::Attached, Some(keeper.pid), None),
+            persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None, None),
+            persistent::PersistState::OutOfSight(pid) => (Standing::OutOfSight, Some(pid), None),
         };
-        let profile = profile_of(&kept.history).map(ToOwned::to_owned);
-        let of_journal = Self::of_journal(&kept.path, &kept.history, standing, condition);
-        Self { profile, goes_back_unix_s, ..of_journal }
+        Self { owner_pid, goes_back_unix_s, ..Self::of_journal(&kept.path, &kept.history, standing, condition) }
     }
 
-    /// Report for a program started by `quell run`.
-    pub(crate) fn launched(attached: &Attached, condition: Condition) -> Self {
-        Self::of_journal(&attached.path, &attached.history, Standing::Launched, condition)
+    /// Report for changes of a command that still runs.
+    pub(crate) fn in_progress(attached: &Attached, condition: Condition) -> Self {
+        let standing = match (attached.is_owner_visible(), attached.is_launched()) {
+            (false, _) => Standing::OutOfSight,
+            (true, true) => Standing::Launched,
+            (true, false) => Standing::InProgress,
+        };
+        let of_journal = Self::of_journal(&attached.path, &attached.history, standing, condition);
+        Self { owner_pid: Some(attached.owner().pid), ..of_journal }
     }
 
     fn of_journal(path: &Path, history: &History, standing: Standing, condition: Condition) -> Self {
         let Condition { drifted, gone, .. } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
-            profile: None,
             journal: visible::path(path),
             since_unix_s: history.begin.began_unix_s,
             standing,
+            owner_pid: None,
             goes_back_unix_s: None,
             settings: history.pending().count() - gone,
             gone,
@@ -210,7 +217,7 @@ impl StatusReport {
         };
         let of_launched = drifted(|standing| matches!(standing, Standing::Launched));
         let of_attached = drifted(|standing| matches!(standing, Standing::Attached));
-        let of_profiles = drifted(|standing| !matches!(standing, Standing::Launched | Standing::Attached));
+        let of_profiles = drifted(|standing| matches!(standing, Standing::Applied | Standing::Unconfirmed));
         let reassert = match self.applied.iter().any(|applied| applied.is_on_top_of_profiles) {
             true => "`quell detach` first, then `quell apply --reassert`",
             false => "`quell apply --reassert`",
@@ -302,6 +309,15 @@ impl fmt::Display for AppliedReport {
             }
         )?;
         match (self.standing, self.goes_back_unix_s) {
+            (Standing::InProgress, _) => {
+                let owner = self.owner_pid.unwrap_or_default();
+                let end = self.programs.first().map(|program| format!("`quell detach {}` or ", program.pid));
+                let end = end.unwrap_or_default();
+                writeln!(
+                    f,
+                    "  by process {owner}, which still runs: undone when it ends; {end}`quell revert` ends it"
+                )?;
+            }
             (Standing::BeforeThisBoot, _) => {
                 writeln!(f, "  applied before the last boot, which undid it: run `quell apply` again")?;
             }
@@ -370,11 +386,8 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Outcome of `quell revert` as text.
+/// Outcome of `quell revert` as text; empty if nothing was found.
 pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)], damaged: &[Salvaged]) -> String {
-    if all.is_empty() && detached.is_empty() && damaged.is_empty() {
-        return "nothing to revert\n".to_owned();
-    }
     let mut text = detached::text(detached);
     for (name, reverted) in all {
         text.push_str(&one_reverted(name, reverted));
@@ -524,12 +537,15 @@ mod tests {
 
     #[test]
     fn nothing_is_applied_only_if_nothing_is_left_either() {
-        let report = |left: &[&str]| {
-            let left_behind = left.iter().map(|&purpose| purpose.to_owned()).collect();
+        let report = |left: &[Purpose]| {
+            let left_behind = left.to_vec();
             StatusReport { left_behind, ..StatusReport::new(Vec::new(), Vec::new(), &[], Vec::new()) }.to_string()
         };
         assert_eq!(report(&[]), "nothing is applied\n");
-        assert_eq!(report(&["attach base"]), "left by an earlier run: attach base: undo with `quell revert`\n");
+        assert_eq!(
+            report(&[Purpose::Attachment { mode: "base".parse().unwrap() }]),
+            "left by an earlier run: attach base: undo with `quell revert`\n"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use quell_host::journal::{Journal, Purpose};
+use quell_linux::proc::ProcRoot;
 use quell_test_support::small_disk::SmallDisk;
 use quell_test_support::{Lacks, skip};
 
@@ -112,9 +114,26 @@ fn a_locked_journal_is_reported_with_the_process_that_holds_it() {
     let held = std::fs::File::open(stage.journal()).unwrap();
     held.lock().unwrap();
     let said = stage.says(2, &["revert"]);
-    assert!(said.contains(&format!("process {} (", std::process::id())) && said.contains("holds its lock"), "{said}");
+    assert!(said.contains(&format!("process {} (", std::process::id())), "{said}");
+    assert_eq!(said.matches("holds its lock").count(), 1, "one attempt and one error: {said}");
+    assert!(!said.contains("nothing to revert"), "{said}");
     drop(held);
     stage.says(0, &["revert"]);
+    stage.assert_back();
+}
+
+#[test]
+fn an_attachment_that_was_killed_before_its_first_change_is_listed_and_reverted() {
+    let Some(stage) = Stage::enter("cli-begun") else { return };
+    let boot_id = ProcRoot::default().boot_id().unwrap().to_string();
+    let purpose = Purpose::Attachment { mode: MODE.parse().unwrap() };
+    drop(Journal::in_dir(stage.journals()).begin("attach-1", purpose, &boot_id).unwrap());
+    let left = format!("attach {MODE}");
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains(&format!("left by an earlier run: {left}")), "{status}");
+    let reverted = stage.says(0, &["revert"]);
+    assert!(reverted.contains(&format!("{left}: 0 settings restored")), "{reverted}");
+    assert!(stage.says(0, &["revert"]).contains("nothing to revert"));
     stage.assert_back();
 }
 

@@ -282,6 +282,21 @@ fn a_check_that_a_signal_ends_gives_no_verdict() {
 }
 
 #[test]
+fn an_attachment_that_ends_during_its_check_is_not_reported_as_applied() {
+    let Some(stage) = Stage::enter("cli-ended") else { return };
+    let mut attach = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--seconds", "600"]);
+    let attach = attach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(|| stage.says(0, &["status"]).contains("cannot tell"), "the keeper does not own the journal");
+    stage.says(0, &["detach", &stage.pid()]);
+    let ended = attach.wait_with_output().unwrap();
+    let (shown, said) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(ended.status.code(), Some(3), "{shown}{said}");
+    assert!(said.contains("taken back while it was being checked: another command ended"), "{said}");
+    assert!(!shown.contains("in effect"), "{shown}");
+    stage.assert_back();
+}
+
+#[test]
 fn everything_is_restored_when_the_program_is_killed() {
     let Some(stage) = Stage::enter("cli-end") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
@@ -326,11 +341,13 @@ fn detached_settings_wait_while_the_link_is_down() {
         detached.contains("  waits: queue 0 of server0") && detached.contains("wait for their queues"),
         "{detached}"
     );
+    let again = stage.says(3, &["detach", &stage.pid()]);
+    assert!(again.contains("0 settings restored") && again.contains("wait for their queues"), "{again}");
     let status = stage.says(0, &["status"]);
     assert!(status.contains("nothing is applied") && status.contains("reverted except 2 settings"), "{status}");
     quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
-    let detached = stage.says(0, &["detach", "--all"]);
-    assert!(detached.contains("restored 2 pending settings of earlier attachments"), "{detached}");
+    let detached = stage.says(0, &["detach", &stage.pid()]);
+    assert!(detached.contains("2 settings restored"), "{detached}");
     let napis = quell_linux::netdev::Netdev::open_in(&stage.lab.server).unwrap().napis(index).unwrap();
     assert!(napis.iter().all(|napi| napi.settings.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
     assert_eq!(std::fs::read_dir(stage.journals()).unwrap().count(), 0);

@@ -407,11 +407,42 @@ fn a_second_search_on_the_same_program_is_refused() {
     stage.wait_until_switched();
     let (code, _, stderr) = end(stage.start(&[&["tune"], LONG].concat()));
     assert_ne!(code, Some(0));
-    assert!(stderr.contains("is already attached (attach experiment)"), "{stderr}");
+    assert!(stderr.contains("is already attached (search for a mode)"), "{stderr}");
     assert!(stderr.contains("nothing was changed"), "{stderr}");
     first.pidfd().signal(Signal::INT).unwrap();
     assert_eq!(end(first).0, Some(130));
     stage.assert_as_before();
+}
+
+#[test]
+fn a_running_search_is_listed_with_its_owner_and_ended_by_detach() {
+    let Some(stage) = enter("tp-seen") else { return };
+    let (search, server) = (start(&stage, LONG), stage.server.pid().to_string());
+    stage.wait_until_switched();
+    let (code, status, _) = end(stage.start_without_pid(&["status"]));
+    assert_eq!(code, Some(0), "{status}");
+    assert!(status.contains(&format!("search for a mode to memcached {server}")), "{status}");
+    assert!(status.contains(&format!("by process {}", search.pid())), "{status}");
+    let (_, top, _) = end(stage.start_without_pid(&["top", &server, "-i", "0.2", "-n", "1", "-j"]));
+    let top: serde_json::Value = serde_json::from_str(&top).unwrap();
+    assert_eq!(top["programs"][0]["mode"], serde_json::Value::Null, "{top}");
+    let (code, detached, said) = end(stage.start_without_pid(&["detach", &server]));
+    assert_eq!(code, Some(0), "{detached}{said}");
+    assert!(detached.contains(&format!("ended memcached {server} (search for a mode)")), "{detached}");
+    stage.assert_as_before();
+    assert_ne!(end(search).0, Some(0));
+}
+
+#[test]
+fn a_running_experiment_is_ended_by_revert() {
+    let Some(stage) = enter("tp-ends") else { return };
+    let experiment = stage.start(&["bench", "--modes=suspend200", "--budget=600s", "--slice=50", "--yes"]);
+    stage.wait_until_switched();
+    let (code, reverted, said) = end(stage.start_without_pid(&["revert"]));
+    assert_eq!(code, Some(0), "{reverted}{said}");
+    assert!(reverted.contains("(experiment)"), "{reverted}");
+    stage.assert_as_before();
+    assert_ne!(end(experiment).0, Some(0));
 }
 
 #[test]

@@ -32,8 +32,8 @@ fn memcached_has_the_mode_before_its_first_connection_and_everything_is_restored
     assert!(lab.maps(memcached).contains("libquell-preload-"));
     lab.ask_memcached();
     let status = lab.quell(&["status"]);
-    assert!(status.contains("attach suspend200") && status.contains("by `quell run`"), "{status}");
-    assert!(lab.quell(&["detach", "--all"]).contains("skipped: attach suspend200 of `quell run`"));
+    assert!(status.contains("run suspend200") && status.contains("by `quell run`"), "{status}");
+    assert!(lab.quell(&["detach", "--all"]).contains("skipped: run suspend200, which is undone"));
 
     quell.signal(Signal::TERM);
     let ended = quell.end();

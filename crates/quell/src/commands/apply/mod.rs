@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, profile_of, refuse_under_owners};
+use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, refuse_under_owners};
 use quell_host::drift::{self, Condition, Drift};
 use quell_host::persistent::{self, Persistent};
 use quell_host::plan::ProfilePlan;
@@ -167,8 +167,8 @@ fn failure(error: ApplyError) -> Failure {
             Failure::new(Exit::NotSupported, text)
         }
         ApplyError::AlreadyApplied { history, .. } => {
-            let profile = profile_of(&history).unwrap_or("another profile");
-            let text = format!("{profile} is already applied: run `quell revert` first; nothing was changed");
+            let purpose = &history.begin.purpose;
+            let text = format!("{purpose} is already applied: run `quell revert` first; nothing was changed");
             Failure::new(Exit::KernelRefused, text)
         }
         ApplyError::Begin(error @ ChangeError::Refused { .. }) => {
@@ -198,7 +198,7 @@ fn failure(error: ApplyError) -> Failure {
 /// When the journals cannot be read.
 fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     let kept = persistent::list(&journal()).map_err(Failure::refused)?;
-    Ok(kept.into_iter().filter(|kept| profile_of(&kept.history).is_some()).collect())
+    Ok(kept.into_iter().filter(|kept| kept.history.begin.purpose.profile().is_some()).collect())
 }
 
 fn reassert(args: &ApplyArgs) -> Result<(), Failure> {

@@ -1,11 +1,13 @@
 //! `quell detach`: makes the keepers undo attachments, and reports the outcome.
 
+use std::path::PathBuf;
+
 use clap::Args;
-use quell_host::attach::attachment::{Attached, attachments, is_launched};
+use quell_host::attach::attachment::{Attached, attachments, waiting};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
 use quell_host::persistent::PersistError;
-use quell_host::recovery::{Found, recover_one, recover_what_waits};
+use quell_host::recovery::{Found, recover_one};
 use quell_linux::Pid;
 
 use super::ask;
@@ -36,22 +38,13 @@ pub(crate) struct DetachArgs {
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
-    if attachments.is_empty() && args.pids.is_empty() {
-        let restored = restore_what_waits(&journal)?;
-        if restored == 0 && args.all {
-            output::say("no program is attached");
-        }
-        if restored > 0 || args.all {
-            return if args.json { output::json(&render::report(&[])) } else { Ok(()) };
-        }
-    }
-    let chosen = choose(attachments, args)?;
+    let waiting = waiting(&journal).map_err(Failure::refused)?;
+    let chosen = choose(attachments, waiting, args)?;
     let mut all = orphaned(&journal, &chosen)?;
     let is_left = |attached: &&Attached| !all.iter().any(|(ended, _)| ended.path == attached.path);
     let Ended { detached, errors } = end(&journal, chosen.iter().filter(is_left).cloned().collect());
     all.extend(detached);
     let restore = undo_for_killed_keepers(&journal, &chosen, &mut all);
-    restore_what_waits(&journal)?;
     if args.json {
         output::json(&render::report(&all))?;
     } else {
@@ -77,8 +70,8 @@ pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When there are errors, or a change could not be undone.
-pub(crate) fn check_all_restored(errors: &[PersistError], failed_in_part: bool) -> Result<(), Failure> {
-    errors.iter().for_each(|error| output::say(&error.to_string()));
+pub(crate) fn check_all_restored(errors: &[(PathBuf, PersistError)], failed_in_part: bool) -> Result<(), Failure> {
+    errors.iter().for_each(|(_, error)| output::say(&error.to_string()));
     match errors.is_empty() && !failed_in_part {
         true => Ok(()),
         false => Err(Failure::new(
@@ -86,26 +79,6 @@ pub(crate) fn check_all_restored(errors: &[PersistError], failed_in_part: bool) 
             "some changes could not be undone; they stay in the journal: run the command again to retry",
         )),
     }
-}
-
-/// Restores settings of earlier attachments whose queues were missing then. Returns their number.
-fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
-    let mut restored = 0;
-    for found in recover_what_waits(journal).map_err(Failure::refused)? {
-        match found {
-            Found::Recovered { reverted, .. } => {
-                restored += reverted.restored();
-                reverted.failed.iter().for_each(|(_, error)| output::say(&error.to_string()));
-            }
-            Found::Failed(error) => output::say(&error.to_string()),
-            Found::Running { .. } | Found::Kept { .. } | Found::Unusable(_) => {}
-        }
-    }
-    if restored > 0 {
-        let settings = if restored == 1 { "setting" } else { "settings" };
-        output::say(&format!("restored {restored} pending {settings} of earlier attachments"));
-    }
-    Ok(restored)
 }
 
 /// Undoes the rest if a keeper was killed while it was undoing its attachment.
@@ -126,28 +99,27 @@ fn undo_for_killed_keepers(
 pub(crate) struct Ended {
     /// Ended attachments with the outcome of undoing them.
     pub(crate) detached: Vec<(Attached, Detached)>,
-    /// Reasons why other attachments could not be ended.
-    pub(crate) errors: Vec<PersistError>,
+    /// Journals of the others, and the reasons why these could not be ended.
+    pub(crate) errors: Vec<(PathBuf, PersistError)>,
 }
 
-/// Signals the keepers to undo their attachments. An error does not affect the other attachments.
+/// Signals the owners to undo their changes. An error does not affect the others.
 pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     let mut ended = Ended::default();
     for attached in chosen {
-        if is_launched(&attached) {
-            let mode = &attached.history.begin.purpose;
-            output::say(&format!("skipped: {mode} of `quell run`, which is undone when the command exits"));
+        if attached.is_launched() && attached.is_locked {
+            output::say(&format!("skipped: {}, which is undone when the command exits", attached.purpose()));
+            continue;
         }
-        let Some(keeper) = attached.keeper else { continue };
-        match detach(journal, &attached.path, &keeper) {
+        match detach(journal, &attached) {
             Ok(detached) => ended.detached.push((attached, detached.unwrap_or_default())),
-            Err(error) => ended.errors.push(error),
+            Err(error) => ended.errors.push((attached.path, error)),
         }
     }
     ended
 }
 
-/// Undoes the attachments in `chosen` whose keepers were killed.
+/// Undoes the attachments in `chosen` whose owners are dead.
 fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Detached)>, Failure> {
     let mut orphaned = Vec::new();
     for attached in chosen {
@@ -160,31 +132,39 @@ fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Det
     Ok(orphaned)
 }
 
-/// Selects the attachments of the given processes. Without PIDs, selects all of them after a confirmation.
-fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
+/// Selects the attachments of the given processes. Without PIDs, selects all of them after a confirmation, which settings
+/// that only wait for their queues do not need.
+fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
     let is_of = |attached: &Attached, pid: Pid| {
         attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))
     };
     if args.pids.is_empty() {
-        if attached.is_empty() {
-            return Err(Failure::usage("no program is attached"));
+        if attached.is_empty() && waiting.is_empty() {
+            const NONE: &str = "no program is attached";
+            if !args.all {
+                return Err(Failure::usage(NONE));
+            }
+            output::say(NONE);
         }
-        if !args.all {
+        if !args.all && !attached.is_empty() {
             output::say("attachments of this host:");
             attached.iter().for_each(|attached| output::say(&format!("  {}", render::name(attached))));
             ask::unless(false, "detach all of them?", "--all, or the PID of a program")?;
         }
-        return Ok(attached);
     }
-    if let Some(pid) = args.pids.iter().find(|pid| !attached.iter().any(|attached| is_of(attached, **pid))) {
+    let all: Vec<Attached> = attached.into_iter().chain(waiting).collect();
+    if args.pids.is_empty() {
+        return Ok(all);
+    }
+    if let Some(pid) = args.pids.iter().find(|pid| !all.iter().any(|attached| is_of(attached, **pid))) {
         return Err(Failure::usage(format!("process {pid} is not attached; `quell status` lists attachments")));
     }
-    Ok(attached.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
+    Ok(all.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use quell_host::journal::Keeper;
+    use quell_host::journal::{Keeper, Purpose};
     use quell_host::transaction::Transaction;
 
     use super::*;
@@ -193,14 +173,15 @@ mod tests {
     fn an_error_of_one_attachment_does_not_affect_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
+        let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };
+        let transaction = Transaction::begin(&journal, "attach-1", purpose).unwrap();
         let keeper_that_ended = Keeper { pid: u32::MAX, start_time_ticks: 0 };
         let attached = Attached { keeper: Some(keeper_that_ended), ..attachments(&journal).unwrap().remove(0) };
         let unreadable = Attached { path: dir.path().join("x".repeat(300)), ..attached.clone() };
         drop(transaction);
         let ended = end(&journal, vec![unreadable, attached.clone()]);
         assert_eq!(ended.detached, [(attached, Detached::default())]);
-        assert!(matches!(ended.errors[..], [PersistError::Journal(_)]), "{:?}", ended.errors);
+        assert!(matches!(ended.errors[..], [(_, PersistError::Journal(_))]), "{:?}", ended.errors);
         assert!(check_all_restored(&ended.errors, false).is_err() && check_all_restored(&[], false).is_ok());
     }
 }

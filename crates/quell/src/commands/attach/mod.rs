@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::{refuse_under_owners, refuse_what_is_attached};
@@ -26,7 +26,7 @@ use quell_host::attach::{
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding};
-use quell_host::journal::JournalError;
+use quell_host::journal::{JournalError, StallRecord, Witness};
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{Steering, mark_steered};
@@ -42,13 +42,15 @@ use args::ProgramsArgs;
 use super::placement_args::PlacementArgs;
 use super::stalls;
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, revert_killed_runs};
+use crate::journals::{boot_id, journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach::{self as render, finding_lines};
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
 
+/// Interval at which the check looks whether the attachment was ended.
+const ENDED_WITHIN: Duration = Duration::from_millis(100);
 /// Time limit for observing new connections after steering, and threads that wait in epoll before pinning.
 const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
@@ -143,7 +145,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.follow {
         attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
-    let kept = if args.follow { Some(attachment) } else { leave(attachment)? };
+    let (kept, mut left) = match args.follow {
+        true => (Some(attachment), None),
+        false => (None, Some(leave(attachment)?)),
+    };
     if args.placement.is_requested() {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
@@ -152,7 +157,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         let cause = no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
         if is_steered { cause.for_steered() } else { cause }
     };
-    report.effect = effect(&request, &queues, &targets.pids(), time, cause, &interruption);
+    let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
+    report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
+    if is_over() {
+        return Err(taken_back(&targets));
+    }
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
     // A closed pipe must not undo the mode.
     if let Some(attachment) = kept {
@@ -181,11 +190,14 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_st
     let placed = (&Groups::default(), &mut placement, None);
     let (attachment, _) = attach(targets, request, &plan, placed, &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
-    leave(attachment)?;
+    let mut left = leave(attachment)?;
+    let mut is_over = || !left.is_kept();
     let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
-    if let Some(effect) = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &interruption) {
-        output::say(effect.to_string().trim_end());
+    let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
+    if is_over() {
+        return Err(taken_back(targets));
     }
+    effect.iter().for_each(|effect| output::say(effect.to_string().trim_end()));
     Ok(())
 }
 
@@ -195,18 +207,48 @@ fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Plac
     output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())
 }
 
-fn leave(mut attachment: Attachment) -> Result<Option<Attachment>, Failure> {
+/// Hands the attachment over to its keeper. Returns its journal.
+fn leave(mut attachment: Attachment) -> Result<LeftJournal, Failure> {
     if let Err(error) = attachment.check_programs_run() {
         return Err(restore(&error, &attachment.end()));
     }
     let suspended = SuspendedQueue::of_steps(attachment.queues());
     let watched = if suspended.is_empty() { Ok(()) } else { watching_sampler(&suspended).map(drop) };
-    attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    let path = attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    let witness = journal().witness(&path).map_err(Failure::refused)?;
     output::say("applied and verified; restored when the program exits, or by `quell detach`");
     if let Err(error) = watched {
         output::say(&format!("not watched for stalls: {error}"));
     }
-    Ok(None)
+    Ok(LeftJournal(witness))
+}
+
+/// Journal of an attachment after it was handed over to the keeper; absent if it was removed at once.
+struct LeftJournal(Option<Witness>);
+
+impl LeftJournal {
+    fn is_kept(&mut self) -> bool {
+        self.0.as_mut().is_some_and(Witness::is_kept)
+    }
+}
+
+/// Why the keeper has restored everything while the mode was being checked.
+fn taken_back(targets: &Targets) -> Failure {
+    let mut targets = targets.clone();
+    let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
+    let has_stalled = |record: &StallRecord| {
+        record.taken_back
+            && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
+    };
+    let stalls = boot_id().and_then(|boot_id| journal().stall_records(&boot_id).map_err(Failure::refused));
+    let why = match all_exited {
+        true => "the programs exited",
+        false if stalls.is_ok_and(|stalls| stalls.iter().any(has_stalled)) => {
+            "its queues stalled (`quell status` shows the cause)"
+        }
+        false => "another command ended the attachment",
+    };
+    Failure::new(Exit::VerifyFailed, format!("the mode was taken back while it was being checked: {why}"))
 }
 
 fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {
@@ -334,13 +376,22 @@ fn effect(
     programs: &BTreeSet<Pid>,
     time: Duration,
     cause: impl Fn(NapiId) -> NoPollCause,
+    is_over: &mut dyn FnMut() -> bool,
     interruption: &Interruption,
 ) -> Option<render::Effect> {
     if time.is_zero() || queues.is_empty() {
         return None;
     }
-    // A signal ends the wait; the caller checks for it.
-    let mut wait = || drop(interruption.wait(time));
+    // A signal ends the wait, as does the end of the attachment; the caller checks for both.
+    let until = Instant::now() + time;
+    let mut wait = || {
+        while !is_over() && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now());
+            if !matches!(interruption.wait(left.min(ENDED_WITHIN)), Ok(None)) {
+                break;
+            }
+        }
+    };
     let watched = effect::watch(queues, programs, &mut wait);
     if interruption.flag().get().is_some() {
         return None;

@@ -56,9 +56,9 @@ fn freed(stalled: &Stalled, known_cause: Option<&str>) -> String {
 }
 
 fn taken_back(record: &StallRecord) -> String {
-    let mode = record.purpose.strip_prefix("attach ").unwrap_or(&record.purpose);
+    let purpose = &record.purpose;
     format!(
-        "{mode} was taken back because its queues stalled {} times; {}",
+        "{purpose} was taken back because its queues stalled {} times; {}",
         record.stalls,
         stall_cause(record.cause.as_deref())
     )

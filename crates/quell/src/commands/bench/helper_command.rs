@@ -4,7 +4,7 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::transaction::Transaction;
 use quell_linux::Pid;
 use quell_linux::process::{Child, Output, Spawn};
@@ -35,12 +35,12 @@ pub(super) struct Ended {
 }
 
 impl HelperCommand {
-    /// Starts a command. `role` becomes part of the journal's name, and `purpose` is recorded in the journal.
+    /// Starts a command. `role` becomes part of the journal's name and its purpose.
     ///
     /// # Errors
     /// Fails if the journal could not be written or the command could not be started.
-    pub(super) fn start(journal: &Journal, words: &[String], role: &str, purpose: &str) -> Result<Self, Failure> {
-        Self::start_with(journal, words, role, purpose, |spawn| spawn)
+    pub(super) fn start(journal: &Journal, words: &[String], role: &str) -> Result<Self, Failure> {
+        Self::start_with(journal, words, role, |spawn| spawn)
     }
 
     /// As [`Self::start`]. `with_files` sets standard input and output, which are `/dev/null` otherwise.
@@ -48,10 +48,10 @@ impl HelperCommand {
         journal: &Journal,
         words: &[String],
         role: &str,
-        purpose: &str,
         with_files: impl FnOnce(Spawn<'static>) -> Spawn<'static>,
     ) -> Result<Self, Failure> {
         let id = format!("{role}-{}", std::process::id());
+        let purpose = Purpose::Command { role: role.to_owned() };
         let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
         keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
         // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end

@@ -14,12 +14,10 @@ pub(super) mod results;
 use std::path::Path;
 use std::time::Duration;
 
-use quell_bench::experiment::earlier::{self, Matrix};
 use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
 use quell_bench::run::BenchError;
-use quell_bench::vm::earlier::{self as earlier_guest, InterruptCounts};
 use quell_experiment::ExperimentEvent;
 use quell_linux::visible;
 use quell_load::OfferedLoad;
@@ -39,10 +37,6 @@ use crate::render::{bench_chart, experiment as render, published};
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
-
-/// Note that is printed with files of earlier versions.
-const EARLIER: &str = "This file was written by an earlier version, which used another statistical rule.\n\
-    It contains too few repeats for verdicts; absolute figures are below.\n";
 
 /// Runs the command.
 ///
@@ -268,8 +262,7 @@ pub(super) fn seed_from_the_clock() -> u64 {
     results::unix_time().as_millis() as u64 % 1_000_000
 }
 
-/// Prints a result file of this version or of an earlier one. Matrices of earlier versions have too few repeats for
-/// verdicts, so their absolute figures are printed too.
+/// Prints a result file.
 fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let place = visible::path(file);
     let text = file::read_json(file)?;
@@ -279,24 +272,10 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     match schema.get("schema").and_then(|schema| schema.as_str()) {
         Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
         Some(on_published::SCHEMA) => show_published(&serde_json::from_str(&text).map_err(no_result)?, form),
-        Some(earlier::SCHEMA) => {
-            let matrix: Matrix = serde_json::from_str(&text).map_err(no_result)?;
-            let result = matrix.try_into().map_err(|error| Failure::usage(format!("{place}: {error}")))?;
-            if form == Form::Table {
-                output::say(EARLIER);
-            }
-            show_experiment(&result, form, true)
-        }
-        Some(earlier_guest::SCHEMA) => {
-            let counts: InterruptCounts = serde_json::from_str(&text).map_err(no_result)?;
-            let result = counts.try_into().map_err(|error| Failure::usage(format!("{place}: {error}")))?;
-            show_experiment(&result, form, details)
-        }
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let known = [experiment::SCHEMA, on_published::SCHEMA, earlier::SCHEMA, earlier_guest::SCHEMA];
-            let known = known.map(|schema| format!("{schema:?}")).join(", ");
-            Err(Failure::usage(format!("{place} has {found}; this version reads {known}")))
+            let (one, other) = (experiment::SCHEMA, on_published::SCHEMA);
+            Err(Failure::usage(format!("{place} has {found}; this version reads {one:?} and {other:?}")))
         }
     }
 }

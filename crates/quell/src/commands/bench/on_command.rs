@@ -16,7 +16,7 @@ use quell_mode::DeliveryMode;
 
 use super::args::BenchArgs;
 use super::helper_command::{HelperCommand, OUTPUT_BYTES, load_ended};
-use super::on_programs::{BUDGET, LOAD, LOAD_ENDS_WITHIN, QUICK_BUDGET, failure};
+use super::on_programs::{BUDGET, LOAD_ENDS_WITHIN, QUICK_BUDGET, failure};
 use crate::commands::attach::ask;
 use crate::commands::run::verify::why_without_effect;
 use crate::exit::{Exit, Failure};
@@ -26,8 +26,6 @@ use crate::render::progress::Progress;
 
 /// Default modes. The last two need the preload library.
 const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
-/// Purpose of the command in the journal.
-const COMMAND: &str = "server of an experiment";
 /// Time limit for `quell run --dry-run`.
 const DRY_RUN_MAX: Duration = Duration::from_secs(30);
 /// Time limit for the command to exit and for `quell run` to restore the queues.
@@ -131,13 +129,13 @@ impl CommandRunner for Runner<'_> {
         if self.possible.insert(mode.to_string()) {
             self.check_possible(mode)?;
         }
-        let server = HelperCommand::start(self.journal, &words, "server", COMMAND).map_err(failed)?;
+        let server = HelperCommand::start(self.journal, &words, "server").map_err(failed)?;
         Ok(self.server.insert(server).pid())
     }
 
     fn listens(&mut self) -> Result<(), CommandFailure> {
         let Some(words) = self.load else { return Ok(()) };
-        self.running_load = Some(HelperCommand::start(self.journal, words, "load", LOAD).map_err(failed)?);
+        self.running_load = Some(HelperCommand::start(self.journal, words, "load").map_err(failed)?);
         Ok(())
     }
 

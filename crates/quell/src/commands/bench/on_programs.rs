@@ -35,8 +35,6 @@ use crate::render::progress::Progress;
 const MODES: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
 pub(super) const BUDGET: Duration = Duration::from_secs(120);
 pub(super) const QUICK_BUDGET: Duration = Duration::from_secs(30);
-/// Purpose of the load in the journal.
-pub(super) const LOAD: &str = "load of an experiment";
 pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for the clients' command to end all clients. `mpirun` takes 2 s.
 const CLIENTS_END_WITHIN: Duration = Duration::from_secs(10);
@@ -110,7 +108,7 @@ pub(in crate::commands) fn under_load<T>(
             (Some(start_clients(journal, words)?), CLIENTS_END_WITHIN, clients_ended as fn(&Ended) -> String)
         }
         LoadSource::Command(words) => {
-            (Some((HelperCommand::start(journal, words, "load", LOAD)?, None)), LOAD_ENDS_WITHIN, load_ended as _)
+            (Some((HelperCommand::start(journal, words, "load")?, None)), LOAD_ENDS_WITHIN, load_ended as _)
         }
         LoadSource::Live => (None, LOAD_ENDS_WITHIN, load_ended as _),
     };
@@ -141,7 +139,7 @@ fn start_clients(journal: &Journal, words: &[String]) -> Result<WithPipes, Failu
     let pipe = || std::io::pipe().map_err(|error| Failure::new(Exit::KernelRefused, error));
     let ((input, orders), (notices, output)) = (pipe()?, pipe()?);
     let with_pipes = |spawn: Spawn<'static>| spawn.stdin(input).stdout(Output::Pipe(output));
-    let command = HelperCommand::start_with(journal, words, "clients", LOAD, with_pipes)?;
+    let command = HelperCommand::start_with(journal, words, "clients", with_pipes)?;
     Ok((command, Some((orders, notices))))
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use quell_host::apply::profile_of;
 use quell_host::drift::condition;
 use quell_host::journal::{Journal, ListedJournal};
 use quell_host::persistent::{self, PersistState, Persistent};
@@ -51,7 +50,7 @@ fn drifted(journal: &Journal) -> BTreeMap<String, usize> {
     let mut sums: BTreeMap<String, Option<usize>> = BTreeMap::new();
     for applied in persistent::list(journal).unwrap_or_default() {
         let is_applied = matches!(applied.standing, PersistState::Kept | PersistState::Unconfirmed(_));
-        let Some(profile) = profile_of(&applied.history).filter(|_| is_applied) else { continue };
+        let Some(profile) = applied.history.begin.purpose.profile().filter(|_| is_applied) else { continue };
         let sum = sums.entry(profile.to_owned()).or_insert(Some(0));
         *sum = sum.zip(drifted_of(&applied)).map(|(sum, count)| sum + count);
     }
@@ -74,13 +73,14 @@ fn left_behind(journal: &Journal) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_host::journal::Purpose;
 
     #[test]
     fn a_journal_that_its_owner_has_left_is_counted_and_one_in_use_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         assert_eq!(left_behind(&journal), Some(0));
-        let owned = journal.begin("a", "bench", "boot").unwrap();
+        let owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
         assert_eq!(left_behind(&journal), Some(0), "its owner runs");
         drop(owned);
         assert_eq!(left_behind(&journal), Some(1));

@@ -5,9 +5,7 @@ mod up;
 use std::path::Path;
 
 use clap::Subcommand;
-use quell_bench::lab::veth::PURPOSE;
-use quell_host::attach::attachment::mode_of;
-use quell_host::journal::{History, ListedJournal, RecordedChange, Stay};
+use quell_host::journal::{History, ListedJournal, Purpose, RecordedChange, Stay};
 use quell_host::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
@@ -44,7 +42,7 @@ pub(crate) enum LabCommand {
 struct Entry {
     journal: String,
     state: &'static str,
-    purpose: Option<String>,
+    purpose: Option<Purpose>,
     pid: Option<u32>,
     changes: Vec<RecordedChange>,
     failed: Vec<String>,
@@ -87,9 +85,9 @@ fn list() -> Result<Vec<Entry>, Failure> {
 fn of_listed(listed: ListedJournal) -> Option<Entry> {
     Some(match listed {
         ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
-            return (history.begin.purpose == PURPOSE).then(|| of_history(&path, "up", Some(&history)));
+            return (history.begin.purpose == Purpose::Lab).then(|| of_history(&path, "up", Some(&history)));
         }
-        ListedJournal::Running { history: Some(history), .. } if mode_of(&history).is_some() => return None,
+        ListedJournal::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => return None,
         ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
         ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
         ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),
@@ -107,7 +105,7 @@ fn of_history(path: &Path, state: &'static str, history: Option<&History>) -> En
         journal: visible::path(path),
         state,
         purpose: history.map(|history| history.begin.purpose.clone()),
-        pid: history.map(|history| history.begin.pid),
+        pid: history.map(|history| history.begin.owner.pid),
         changes: changes.unwrap_or_default(),
         failed: Vec::new(),
     }
@@ -122,7 +120,7 @@ fn clean() -> Result<Vec<Entry>, Failure> {
 fn of_found(found: Found) -> Option<Entry> {
     Some(match found {
         Found::Kept { .. } => return None,
-        Found::Running { history: Some(history), .. } if mode_of(&history).is_some() => return None,
+        Found::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => return None,
         Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
         Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         Found::Failed(error) => of_failure(&error.path, &error),

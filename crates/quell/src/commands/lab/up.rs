@@ -2,7 +2,8 @@
 
 use clap::{Args, value_parser};
 use quell_bench::cpus::CpuLayout;
-use quell_bench::lab::veth::{PURPOSE, SERVER_DEVICE, VethLab, VethPlan};
+use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan};
+use quell_host::journal::Purpose;
 use quell_host::persistent::{Persistent, list, release};
 use quell_linux::Pid;
 use quell_linux::sched;
@@ -25,7 +26,7 @@ pub(crate) struct UpArgs {
 
 /// Whether the journal belongs to the persistent lab.
 pub(in crate::commands) fn is_persistent_lab(kept: &Persistent) -> bool {
-    kept.history.begin.purpose == PURPOSE
+    kept.history.begin.purpose == Purpose::Lab
 }
 
 /// Creates the lab.

@@ -10,7 +10,7 @@ use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side}
 use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::findings::Finding;
-use quell_host::journal::Journal;
+use quell_host::journal::{Journal, Purpose};
 use quell_host::switching::{SwitchPlan, Switching};
 use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
@@ -124,8 +124,8 @@ fn search(
     stopped: &dyn Fn() -> bool,
 ) -> Result<(TuneResult, Vec<String>), Failure> {
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-    let switching =
-        Switching::begin(journal, targets, &preview.plan, Some(&mut keeper::start)).map_err(nothing_was_changed)?;
+    let switching = Switching::begin(journal, Purpose::Search, targets, &preview.plan, Some(&mut keeper::start))
+        .map_err(nothing_was_changed)?;
     let mut subject = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
     let progress = Progress::new();
     let mut watch = |event: TuneEvent<'_>| {

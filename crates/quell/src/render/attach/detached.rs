@@ -1,6 +1,6 @@
 //! Outcome of detaching, as text and as JSON.
 
-use quell_host::attach::attachment::{Attached, mode_of};
+use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{RecordedChange, TargetProgram};
 use serde_json::{Value, json};
@@ -13,7 +13,8 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 fn one(attached: &Attached, detached: &Detached) -> String {
     let count = detached.restored();
     let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-    let mut text = format!("detached {}: {settings} restored", name(attached));
+    let done = if attached.purpose().mode().is_some() { "detached" } else { "ended" };
+    let mut text = format!("{done} {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
@@ -46,11 +47,13 @@ pub(crate) fn unrecorded(changes: &[RecordedChange]) -> String {
 
 /// The attachment's first program and mode.
 pub(crate) fn name(attached: &Attached) -> String {
-    let mode = mode_of(&attached.history).unwrap_or_default();
+    let purpose = attached.purpose();
+    let mode = purpose.mode().map_or_else(|| purpose.to_string(), |mode| mode.to_string());
     let targets = &attached.history.targets;
     let first = targets.first().map(|TargetProgram { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
     match targets.len() {
-        0 | 1 => format!("{first} ({mode})"),
+        0 => purpose.to_string(),
+        1 => format!("{first} ({mode})"),
         many => format!("{first} and {} more ({mode})", many - 1),
     }
 }
@@ -59,7 +62,7 @@ pub(crate) fn name(attached: &Attached) -> String {
 pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
     let one = |(attached, detached): &(Attached, Detached)| {
         json!({
-            "mode": mode_of(&attached.history),
+            "purpose": attached.purpose(),
             "programs": attached.history.targets,
             "undone": detached.undone,
             "already-gone": detached.already_gone,
