@@ -37,6 +37,8 @@ impl<T> Default for Claims<T> {
 pub(crate) enum End<T> {
     /// The right value is in force already.
     Nothing,
+    /// The value is a newer owner's business.
+    Covered,
     /// Set this value.
     Set(T),
     /// Another program has set the value in force. It is kept; before the owner the value was this one.
@@ -87,7 +89,7 @@ impl<T: Clone + PartialEq> Claims<T> {
     /// Decides what to do when the owner of the claim `own`, which is not among these, ends.
     pub(crate) fn end(&self, own: &Claim<T>, now: &T) -> End<T> {
         if self.cover(own, now) {
-            return End::Nothing;
+            return End::Covered;
         }
         let target = self.below(own).or(own.before.as_ref());
         match target {
@@ -276,8 +278,8 @@ mod tests {
     #[test]
     fn an_owner_that_ends_below_another_one_changes_nothing_even_after_a_foreign_write() {
         let above = Claims::new([owned(2, 1, 0, 11)]);
-        assert_eq!(above.end(&owned(1, 1, 0, 10), &11), End::Nothing);
-        assert_eq!(above.end(&owned(1, 1, 0, 10), &20), End::Nothing);
+        assert_eq!(above.end(&owned(1, 1, 0, 10), &11), End::Covered);
+        assert_eq!(above.end(&owned(1, 1, 0, 10), &20), End::Covered);
     }
 
     #[test]

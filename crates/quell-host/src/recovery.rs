@@ -33,6 +33,8 @@ pub struct Reverted {
     pub in_part: Vec<(RecordedChange, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(RecordedChange, String)>,
+    /// Changes whose values a newer owner has set since, with its name. They stay for that owner.
+    pub kept: Vec<(RecordedChange, String)>,
     /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
     /// queue is in use.
     pub waiting: Vec<(RecordedChange, String)>,
@@ -73,6 +75,7 @@ impl Reverted {
             already_gone: joined(before.already_gone, self.already_gone),
             in_part: joined(before.in_part, self.in_part),
             left_alone: joined(before.left_alone, self.left_alone),
+            kept: joined(before.kept, self.kept),
             waiting: joined(before.waiting, self.waiting),
             unrecorded: joined(before.unrecorded, self.unrecorded),
             failed: self.failed,
@@ -91,6 +94,7 @@ impl Reverted {
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
             UndoOutcome::InPart(why) => self.in_part.push((change, why)),
             UndoOutcome::LeftAlone(why) => self.left_alone.push((change, why)),
+            UndoOutcome::Kept(owner) => self.kept.push((change, owner)),
             UndoOutcome::Waits(why) => self.waiting.push((change, why)),
         }
     }
@@ -287,6 +291,7 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
         already_gone = reverted.already_gone.len(),
         in_part = reverted.in_part.len(),
         left_alone = reverted.left_alone.len(),
+        kept = reverted.kept.len(),
         waiting = reverted.waiting.len(),
         failed = reverted.failed.len(),
         "{}",
@@ -343,7 +348,10 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                         UndoOutcome::Undone | UndoOutcome::AlreadyGone => {
                             debug!(seq, change = %entry.change, outcome = ?undoing, "undone");
                         }
-                        UndoOutcome::InPart(why) | UndoOutcome::LeftAlone(why) | UndoOutcome::Waits(why) => {
+                        UndoOutcome::InPart(why)
+                        | UndoOutcome::LeftAlone(why)
+                        | UndoOutcome::Kept(why)
+                        | UndoOutcome::Waits(why) => {
                             info!(seq, change = %entry.change, why, "not undone, or undone in part");
                         }
                     }

@@ -90,6 +90,7 @@ impl Numbers {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "a few, in a test")]
 enum Held {
     Profile(PathBuf),
     Transaction(Transaction),

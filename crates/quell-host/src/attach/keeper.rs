@@ -45,6 +45,8 @@ pub struct Detached {
     pub undone: Vec<RecordedChange>,
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<RecordedChange>,
+    /// See [`Reverted::kept`].
+    pub kept: Vec<(RecordedChange, String)>,
     /// Changes that were partly undone, with the reason for the rest.
     pub in_part: Vec<(RecordedChange, String)>,
     /// Changes that were left in place, with the reasons.
@@ -188,9 +190,9 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
 
 impl From<Reverted> for Detached {
     fn from(reverted: Reverted) -> Self {
-        let Reverted { undone, already_gone, in_part, left_alone, waiting, unrecorded, failed } = reverted;
+        let Reverted { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed } = reverted;
         let failed = failed.into_iter().map(|(change, _)| change).collect();
-        Self { undone, already_gone, in_part, left_alone, waiting, unrecorded, failed }
+        Self { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed }
     }
 }
 

@@ -154,6 +154,14 @@ impl Owned<EpollParameters> {
     }
 }
 
+/// Name of the owner of the newest change, if it has another journal.
+pub(crate) fn newest_owner<'a, T: 'a>(owned: impl IntoIterator<Item = &'a Owned<T>>) -> Option<&'a str> {
+    match &owned.into_iter().max_by_key(|owned| owned.at)?.owner {
+        Owner::ThisJournal => None,
+        Owner::OfPrograms(name) | Owner::Other(name) => Some(name),
+    }
+}
+
 /// What the owner does, and for which program.
 fn name_of_owner(history: &History) -> String {
     let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
@@ -215,6 +223,11 @@ impl QueueOwners {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Name of the newest one, if it has another journal.
+    pub(crate) fn newest(&self) -> Option<&str> {
+        newest_owner(&self.0)
     }
 
     /// Whether one of them changes the host for certain programs.

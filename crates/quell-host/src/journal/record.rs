@@ -396,6 +396,8 @@ pub enum UndoOutcome {
     InPart(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
+    /// Nothing was undone, because a newer owner has set the value; the text names it.
+    Kept(String),
     /// The queue has no NAPI instance at present and may return with the new value. The change remains to be undone.
     Waits(String),
 }

@@ -18,7 +18,7 @@ use tracing::debug;
 use super::napi::suspending;
 use super::{SettingsError, answered, handle_of};
 use crate::attach::SocketId;
-use crate::journal::claims::Owned;
+use crate::journal::claims::{Owned, newest_owner};
 use crate::journal::record::EpollPlace;
 use crate::journal::{EpollParameters, UndoOutcome};
 use crate::ownership::{Claims, End};
@@ -49,6 +49,7 @@ pub(crate) struct EpollToEnd<'a> {
     pub(crate) made: bool,
     /// The other owners of the epoll.
     pub(crate) claims: Claims<EpollParams>,
+    newest_owner: Option<String>,
 }
 
 impl<'a> EpollToEnd<'a> {
@@ -57,8 +58,9 @@ impl<'a> EpollToEnd<'a> {
         let is_same = |owned: &&Owned<EpollParameters>| {
             owned.change.since_boot_ns == change.since_boot_ns || are_one_epoll(change.place(), owned.change.place())
         };
-        let claims = Claims::new(owned.iter().filter(matters).filter(is_same).map(Owned::claim));
-        Self { change, made, claims }
+        let owned: Vec<&Owned<EpollParameters>> = owned.iter().filter(matters).filter(is_same).collect();
+        let newest_owner = newest_owner(owned.iter().copied()).map(ToOwned::to_owned);
+        Self { change, made, claims: Claims::new(owned.into_iter().map(Owned::claim)), newest_owner }
     }
 }
 
@@ -256,11 +258,12 @@ fn put_back_moved(
 
 fn end_one(
     program: &Program,
-    EpollToEnd { change, made, claims }: &EpollToEnd<'_>,
+    EpollToEnd { change, made, claims, newest_owner }: &EpollToEnd<'_>,
 ) -> Result<UndoOutcome, SettingsError> {
     let EpollParameters { fd, new, old, .. } = **change;
     let ended = program.get(fd, &[]).and_then(|now| match claims.end(&change.claim(*made), &now) {
         End::Nothing => Ok(UndoOutcome::AlreadyGone),
+        End::Covered => Ok(UndoOutcome::Kept(newest_owner.clone().unwrap_or_default())),
         End::Set(to) => match program.change(fd, now, to)? {
             current if current == now => Ok(UndoOutcome::Undone),
             current => Ok(left_alone(program, fd, current, new, old)),

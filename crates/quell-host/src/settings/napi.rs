@@ -256,13 +256,16 @@ pub(crate) fn restore(
         });
     };
     let now = napi.settings;
-    let Ending { set, foreign, before } = Ending::of(change, made, owners, &now);
+    let Ending { set, foreign, before, is_covered } = Ending::of(change, made, owners, &now);
     debug!(device = ?device.link.name, napi = napi.id.get(), from = %now, to = %set, %foreign, "ending the ownership of a queue");
     if !set.is_empty() {
         self::set(&device.namespace, proc, napi.id, &set)?;
     }
     Ok(match (foreign.is_empty(), set.is_empty()) {
-        (true, true) => UndoOutcome::AlreadyGone,
+        (true, true) => match owners.newest().filter(|_| is_covered) {
+            Some(owner) => UndoOutcome::Kept(owner.to_owned()),
+            None => UndoOutcome::AlreadyGone,
+        },
         (true, false) => UndoOutcome::Undone,
         (false, nothing_set) => {
             let why = format!(
@@ -283,6 +286,8 @@ struct Ending {
     foreign: PartialNapiSettings,
     /// Values before Quell of the same attributes.
     before: PartialNapiSettings,
+    /// Whether a newer owner has set some of the values.
+    is_covered: bool,
 }
 
 impl Ending {
@@ -301,6 +306,7 @@ impl Ending {
             };
             match end {
                 End::Nothing => {}
+                End::Covered => ending.is_covered = true,
                 End::Set(value) => ending.set.extend([(attribute, value)]),
                 End::Foreign { before } => {
                     ending.foreign.extend([(attribute, now)]);

@@ -403,6 +403,7 @@ fn one_reverted(name: &str, reverted: &Reverted) -> String {
     if !reverted.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", reverted.already_gone.len()));
     }
+    text.push_str(&detached::kept(&reverted.kept));
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
     text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
@@ -468,6 +469,7 @@ pub(crate) fn reverted_report(
             "already-gone": reverted.already_gone,
             "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "kept": reverted.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": reverted.unrecorded,
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),

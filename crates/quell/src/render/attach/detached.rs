@@ -1,5 +1,7 @@
 //! Outcome of detaching, as text and as JSON.
 
+use std::collections::BTreeMap;
+
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{RecordedChange, TargetProgram};
@@ -18,6 +20,7 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
+    text.push_str(&kept(&detached.kept));
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
     text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
@@ -35,6 +38,13 @@ pub(crate) fn left(
 ) -> String {
     let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
+}
+
+/// Note about settings that stay for a newer owner.
+pub(crate) fn kept(kept: &[(RecordedChange, String)]) -> String {
+    let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
+    kept.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
+    owners.iter().map(|(owner, count)| format!(", {count} kept for {owner}")).collect()
 }
 
 /// Note about changes whose undo could not be recorded because the disk was full.
@@ -68,6 +78,7 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "already-gone": detached.already_gone,
             "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "kept": detached.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": detached.unrecorded,
             "failed": detached.failed,
