@@ -111,6 +111,13 @@ pub fn used() -> TcpStream {
     connection
 }
 
+/// A connection whose client has sent urgent data.
+pub fn urgent() -> TcpStream {
+    let connection = connect();
+    rustix::net::send(&connection, b"!", rustix::net::SendFlags::OOB).unwrap();
+    connection
+}
+
 /// Connections with a request at any time, from a thread each: a server that they saturate.
 pub fn busy(connections: usize) -> Vec<TcpStream> {
     let connected: Vec<TcpStream> = (0..connections).map(|_| used()).collect();
