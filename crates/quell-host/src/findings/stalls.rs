@@ -260,14 +260,14 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
         0 => format!("all {} in {time} had timeout 0", counted_calls(waits.zero)),
         sleeping => format!("{} of {} in {time} had timeout 0", waits.zero, counted_calls(waits.zero + sleeping)),
     };
-    if outer.is_none() && sleeps_elsewhere {
-        let threads = counted(waits.threads as usize, "thread");
-        return Some((Severity::Serious, format!("{calls}; {threads} slept elsewhere for most of the time")));
-    }
-    Some(cause_of_zero(&waits, outer, &calls))
+    Some(cause_of_zero((&waits, sleeps_elsewhere), outer, &calls))
 }
 
-fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &str) -> (Severity, String) {
+fn cause_of_zero(
+    (waits, sleeps_elsewhere): (&EpollWaits, bool),
+    outer: Option<&EpollContext<'_>>,
+    calls: &str,
+) -> (Severity, String) {
     if let Some(outer) = outer {
         return (
             Severity::Serious,
@@ -277,6 +277,10 @@ fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &s
     if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
         let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");
         return (Severity::Serious, seen);
+    }
+    if sleeps_elsewhere {
+        let threads = counted(waits.threads as usize, "thread");
+        return (Severity::Serious, format!("{calls}; {threads} slept elsewhere for most of the time"));
     }
     if waits.zero_empty * 2 >= waits.zero {
         let empty = format!("{} returned nothing", waits.zero_empty);
