@@ -115,6 +115,7 @@ fn a_file_of_any_kind_that_stays_ready_is_refused() {
             ("signalfd", none, "a signalfd; ready in each of"),
             ("pidfd", none, "a pidfd; ready in each of"),
             ("number-reused", none, "a pipe; ready in each of"),
+            ("left-to-child", || vec![half_closed()], "has closed, and the socket is still registered"),
             ("unconnected", none, "is closed or never existed"),
         ],
     );

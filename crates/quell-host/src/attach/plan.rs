@@ -171,6 +171,15 @@ fn polls_epolls(mode: &DeliveryMode) -> bool {
     mode.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll)
 }
 
+/// Names the first of these processes and counts the others.
+fn first_of(processes: &[&Process]) -> String {
+    match processes {
+        [] => String::new(),
+        [only] => format!("{} {}", only.name, only.pid),
+        [first, others @ ..] => format!("{} {} and {} more", first.name, first.pid, others.len()),
+    }
+}
+
 pub(super) fn is_receiver(socket: &crate::snapshot::SnapshotSocket) -> bool {
     socket.state != crate::snapshot::SocketState::Listen
 }
@@ -359,8 +368,8 @@ impl AttachPlan {
             return false;
         }
         let before = self.impossible.len();
-        self.impossible.extend(without_epoll(query, targets).into_iter().map(|(process, why)| AttachObstacle {
-            what: format!("{} for {} {}", request.mode, process.name, process.pid),
+        self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
+            what: format!("{} for {}", request.mode, first_of(&processes)),
             why: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
         }));
         self.impossible.len() > before

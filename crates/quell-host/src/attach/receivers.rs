@@ -1,6 +1,6 @@
 //! Programs that receive packets without an epoll, which no mode that polls in `epoll_wait` can help. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
 
@@ -8,24 +8,27 @@ use super::plan::{is_receiver, queues_of, watched_sockets};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{FileWait, Files, Process, SnapshotSocket};
 
-/// Those of the processes that receive packets, if no epoll of any of them receives, and how each receives.
+/// Those of the processes that receive packets, by how they receive, if no epoll of any of them receives.
 pub(super) fn without_epoll<'a>(
     query: &SnapshotQuery<'a>,
     targets: &BTreeSet<Pid>,
-) -> Vec<(&'a Process, &'static str)> {
+) -> BTreeMap<&'static str, Vec<&'a Process>> {
     let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
     let has_epoll = query.epolls_by_descriptor.iter().filter(of_targets).any(|epoll| watched_sockets(epoll) > 0);
     if has_epoll && !accepts_for_others(query, targets) {
-        return Vec::new();
+        return BTreeMap::new();
     }
     let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
     let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
     // These wait in other ways, which poll or are deferred.
     if files.iter().any(|(_, files)| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some()) {
-        return Vec::new();
+        return BTreeMap::new();
     }
-    let receiving = files.into_iter().filter(|(_, files)| !queues_of(query, files).is_empty());
-    receiving.map(|(process, files)| (process, how_it_waits(process, files))).collect()
+    let mut receiving: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (process, files) in files.into_iter().filter(|(_, files)| !queues_of(query, files).is_empty()) {
+        receiving.entry(how_it_waits(process, files)).or_default().push(process);
+    }
+    receiving
 }
 
 /// Whether the epolls of the programs watch listening sockets only, and connections that these accepted receive packets

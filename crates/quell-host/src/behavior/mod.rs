@@ -153,13 +153,10 @@ struct Observation {
 
 impl Observation {
     fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
-        let mut observation = Self {
-            programs: programs.clone(),
-            began: Instant::now(),
-            samples: 0,
-            ready: ReadyObjects::of(snapshot, programs),
-            waiting: Waiting::begin(programs, counts),
-        };
+        let (ready, waiting) = (ReadyObjects::of(snapshot, programs), Waiting::begin(programs, counts));
+        // Loading the programs that count calls can take as long as the observation.
+        let began = Instant::now();
+        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, waiting };
         observation.sample();
         observation
     }

@@ -104,7 +104,7 @@ def reuse_number(registered, unrelated):
 
 
 SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd",
-          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected")
+          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
@@ -168,6 +168,15 @@ elif SHAPE == "urgent":
 elif SHAPE == "unconnected":
     kept.append(socket.socket())
     epoll.register(kept[-1], IN)
+    serve(epoll, None)
+elif SHAPE == "left-to-child":
+    # The epoll reports a connection that only a child has open.
+    listener.setblocking(True)
+    connection = listener.accept()[0]
+    epoll.register(connection, IN)
+    if os.fork() == 0:
+        signal.pause()
+    connection.close()
     serve(epoll, None)
 elif SHAPE in ("inherited", "served-by-child"):
     is_child = os.fork() == 0
