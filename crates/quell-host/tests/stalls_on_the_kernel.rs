@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 use quell_host::attach::consequences::consequences_observed;
@@ -119,6 +119,27 @@ fn a_file_of_any_kind_that_stays_ready_is_refused() {
             ("unconnected", none, "is closed or never existed"),
         ],
     );
+}
+
+#[test]
+fn a_stopped_program_that_reads_nothing_is_not_refused() {
+    let Some(mut lab) = TestLab::raise("stall-stopped", 1) else { return };
+    let mut connection = None;
+    let connections = || {
+        connection = Some(used());
+        Vec::new()
+    };
+    let Some(program) = Shape::start(&mut lab, "plain", connections) else { return };
+    program.child.pidfd().signal(Signal::STOP).unwrap();
+    connection.unwrap().shutdown(Shutdown::Write).unwrap();
+    let (findings, behavior) = observed(program.child.pid());
+    program.child.pidfd().signal(Signal::CONT).unwrap();
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    assert!(!behavior.ready.is_empty(), "{behavior:#?}");
+    assert!(!findings.iter().any(Finding::predicts_stall), "{findings:#?}");
+    assert!(findings.iter().any(|finding| finding.seen.ends_with("may be stopped or busy")), "{findings:#?}");
 }
 
 #[test]

@@ -24,7 +24,8 @@ static READY_OBJECT: Rule = Rule {
                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
                   signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come from \
                   sock_diag; poll(2) confirms a few of them, but not while net.core.busy_poll is set: then it is a \
-                  warning. Without samples, two snapshots \
+                  warning. It is also a warning if no thread waited on the epoll during the samples: the program may be \
+                  stopped or busy. Without samples, two snapshots \
                   show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
                   interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; a file \
                   whose descriptors are all in other processes. Fix: by object.",
@@ -40,14 +41,21 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(behavior) => {
             let of = |one: &EpollContext<'_>| behavior.ready.get(&(one.process.pid, one.epoll.fd));
             let groups = query.descriptors(epoll).find_map(of).into_iter().flatten();
-            groups.map(|group| of_ready_group(epoll, behavior, group)).collect()
+            let waits = waits_on(query, epoll, behavior);
+            groups.map(|group| of_ready_group(epoll, behavior, waits, group)).collect()
         }
         None => of_snapshots(query, epoll),
     };
     suspending.flat_map(of).collect()
 }
 
-fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGroup) -> Observation {
+/// Waits through all descriptors of an epoll.
+fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
+    let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
+    query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
+}
+
+fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, waits: EpollWaits, group: &ReadyGroup) -> Observation {
     let mut seen = match group.count {
         0 | 1 => of_cause(&group.cause, group.fd),
         count => format!("{}, and {} more like it", of_cause(&group.cause, group.fd), count - 1),
@@ -59,7 +67,12 @@ fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGr
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
-    let severity = if group.unconfirmed.is_none() { Severity::Serious } else { Severity::Warning };
+    // A program that is stopped or busy with something else reads nothing either.
+    let is_unwaited = behavior.not_counted.is_none() && !waits.is_slept_in && waits.zero + waits.sleeping == 0;
+    if is_unwaited {
+        seen.push_str(", but no thread waited on the epoll: the program may be stopped or busy");
+    }
+    let severity = if group.unconfirmed.is_none() && !is_unwaited { Severity::Serious } else { Severity::Warning };
     observation(epoll, severity, group.fd, seen, &group.cause)
 }
 
@@ -231,8 +244,7 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 /// Judges the waits on an epoll; `None` if threads sleep in it.
 fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> Option<(Severity, String)> {
-    let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
-    let waits = query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and);
+    let waits = waits_on(query, epoll, behavior);
     let sleeps_there = waits.is_slept_in || (behavior.not_counted.is_some() && waits.sleeping > 0);
     if !epoll.waiters.is_empty() || sleeps_there {
         return None;
