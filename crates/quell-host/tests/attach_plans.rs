@@ -315,6 +315,33 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
 }
 
 #[test]
+fn processes_that_wait_in_the_same_way_are_one_obstacle() {
+    let mut host = without_epoll(json!("poll"));
+    let mut second = host["processes"][0].clone();
+    second["pid"] = json!(5_000);
+    set(&mut host, "/processes/-", second);
+    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
+    let plan = plan(&snapshot(&host), None, &both, &request("suspend20"));
+    let [one] = &plan.impossible[..] else { panic!("{:?}", plan.impossible) };
+    assert!(one.what.ends_with(" and 1 more") && one.why.starts_with("it waits in poll(2)"), "{one:?}");
+}
+
+#[test]
+fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwise() {
+    let mut host = untouched();
+    let accepting = host["processes"][0]["files"]["epolls"][0].clone();
+    set(&mut host, "/processes/0/files/epolls", json!([accepting]));
+    let plan = plan_of(&host, "suspend20");
+    assert!(matches!(&plan.impossible[..], [one] if one.why.contains("only epoll polls a queue")), "{plan:?}");
+    assert!(plan_of(&host, "defer20").impossible.is_empty());
+    // The connections are those of a client: the server may still get some.
+    for socket in 1..5 {
+        set(&mut host, &format!("/sockets/{socket}/local"), json!("192.0.2.1:40000"));
+    }
+    assert!(plan_of(&host, "suspend20").impossible.is_empty());
+}
+
+#[test]
 fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
     let poll = || without_epoll(json!("poll"));
     assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());

@@ -40,6 +40,7 @@ fn rows() -> Vec<Row> {
     let moved = || vec![("/sockets/1/napi", json!(8_194)), ("/sockets/2/napi", json!(8_194))];
     let mut socket = healthy()["sockets"][1].clone();
     socket["inode"] = json!(909);
+    let accepting = healthy()["processes"][0]["files"]["epolls"][0].clone();
     let mut other = healthy()["processes"][0].clone();
     (other["pid"], other["name"], other["threads"]) = (json!(5_000), json!("resolver"), json!([]));
     other["files"] = json!({"epolls": [], "sockets": [{"fd": 4, "inode": 909}], "xdp-sockets": [], "io-urings": []});
@@ -64,6 +65,12 @@ fn rows() -> Vec<Row> {
             vec![],
             "the program's sockets receive from NAPI 8194 now",
             "detach, then attach again, or use --follow",
+        ),
+        row(
+            vec![],
+            vec![("/processes/0/files/epolls", json!([accepting]))],
+            "the epolls of the program watch listening sockets only; its connections are received without an epoll",
+            "choose a mode that only defers, such as defer20",
         ),
         row([moved(), others()].concat(), vec![], "the program has no socket on this queue; resolver has", ""),
         row(
@@ -147,13 +154,14 @@ fn number(cause: &NoPollCause) -> usize {
         NoPollCause::NobodySleeps { .. } => 6,
         NoPollCause::SeveralQueues { .. } => 7,
         NoPollCause::Unknown { .. } => 8,
+        NoPollCause::ListenersOnly => 9,
     }
 }
 
 #[test]
 fn every_cause_has_a_row() {
     let numbers: BTreeSet<usize> = rows().iter().map(|row| number(&cause(row))).collect();
-    assert_eq!(numbers, (0..=8).collect());
+    assert_eq!(numbers, (0..=9).collect());
 }
 
 #[test]

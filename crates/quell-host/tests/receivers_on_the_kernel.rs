@@ -12,7 +12,7 @@ use quell_host::attach::consequences::consequences;
 use quell_host::attach::placement::{Placement, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
-use quell_host::findings::examine;
+use quell_host::findings::{Node, examine};
 use quell_host::journal::Journal;
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, Steering, mark_steered};
@@ -22,6 +22,7 @@ use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcessState;
 use quell_linux::process::{Child, Spawn};
 use quell_test_support::lab::{TestLab, go_on, no_keeper};
+use quell_test_support::shapes::{Shape, used};
 use quell_test_support::{Lacks, skip, wait_until};
 
 const SERVER: &str = include_str!("receivers/server.py");
@@ -136,7 +137,10 @@ fn a_steered_udp_group_gets_the_queues_of_all_workers() {
     assert_eq!(attachment.queues().count(), 2);
     let mut later = observe().unwrap();
     mark_attached_filters(&mut later, &journal);
-    let found = examine(&later, None).findings;
+    let pids = stage.targets().pids();
+    let is_own = |node: &Node| matches!(node, Node::Process { pid, .. } if pids.contains(pid));
+    let mut found = examine(&later, None).findings;
+    found.retain(|finding| finding.nodes.iter().any(is_own));
     assert!(found.iter().all(|finding| finding.id != "udp-socket-on-several-queues"), "{found:?}");
     attachment.end().unwrap();
 }
@@ -186,6 +190,23 @@ fn a_program_that_waits_in_select_is_refused() {
 #[test]
 fn a_program_that_waits_in_recv_is_refused() {
     is_refused_without_epoll("rcv-recv", "recv", "waits in recv(2): only epoll polls a queue");
+}
+
+#[test]
+fn a_program_whose_epoll_only_accepts_is_refused_once_it_has_connections() {
+    for (connections, is_refused) in [(Vec::new as fn() -> _, false), ((|| vec![used()]) as fn() -> _, true)] {
+        let Some(mut lab) = TestLab::raise("rcv-accept", 1) else { return };
+        let Some(server) = Shape::start(&mut lab, "thread-per-connection", connections) else { return };
+        let pids = [server.child.pid()].into();
+        let impossible = |mode: &str| {
+            let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
+            plan(&observe().unwrap(), None, &pids, &request).impossible
+        };
+        assert_eq!(impossible("defer20"), []);
+        let why: Vec<String> = impossible("suspend20").into_iter().map(|obstacle| obstacle.why).collect();
+        assert_eq!(!why.is_empty(), is_refused, "{why:?}");
+        assert!(why.iter().all(|why| why.contains("only epoll polls a queue")), "{why:?}");
+    }
 }
 
 #[test]

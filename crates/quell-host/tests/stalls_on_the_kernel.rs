@@ -3,19 +3,20 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 use quell_host::attach::consequences::consequences_observed;
-use quell_host::attach::{AttachRequest, EpollsSetBy, observe, plan};
+use quell_host::attach::{AttachRequest, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{Finding, Severity};
 use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Output, Spawn};
 use quell_test_support::lab::TestLab;
-use quell_test_support::shapes::{Shape, busy, connect, half_closed, used};
+use quell_test_support::shapes::{Shape, busy, connect, half_closed, urgent, used};
 use quell_test_support::{Lacks, skip};
 
 const READY: &str = "ready-object-holds-suspension";
@@ -31,15 +32,19 @@ fn predicted(lab: &mut TestLab, shape: &'static str, connections: Connections) -
 }
 
 fn observed(pid: Pid) -> (Vec<Finding>, Behavior) {
-    let snapshot = observe().unwrap();
-    let pids = [pid].into();
-    let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
-    let plan = plan(&snapshot, None, &pids, &request);
-    assert!(plan.queues().next().is_some(), "{plan:?}");
-    let behavior = behavior::observe(&snapshot, &pids, true);
-    let mut findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
+    let (mut findings, behavior) = caused(&[pid].into());
     findings.retain(|finding| [READY, ZERO].contains(&finding.id));
     (findings, behavior)
+}
+
+/// All findings that `suspend20` would cause.
+fn caused(pids: &BTreeSet<Pid>) -> (Vec<Finding>, Behavior) {
+    let snapshot = observe().unwrap();
+    let request = AttachRequest { mode: "suspend20".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let plan = plan(&snapshot, None, pids, &request);
+    assert!(plan.queues().next().is_some(), "{plan:?}");
+    let behavior = behavior::observe(&snapshot, pids, true);
+    (consequences_observed(&snapshot, None, &plan, Some(&behavior)), behavior)
 }
 
 /// Expects that each of these shapes is refused by this rule, with these words.
@@ -102,6 +107,77 @@ fn a_socket_that_is_reported_once_or_is_read_is_not_a_finding() {
 }
 
 #[test]
+fn a_file_of_any_kind_that_stays_ready_is_refused() {
+    assert_refused(
+        "stall-kinds",
+        READY,
+        &[
+            ("signalfd", none, "a signalfd; ready in each of"),
+            ("pidfd", none, "a pidfd; ready in each of"),
+            ("number-reused", none, "a pipe; ready in each of"),
+            ("left-to-child", || vec![half_closed()], "has closed, and the socket is still registered"),
+            ("unconnected", none, "is closed or never existed"),
+        ],
+    );
+}
+
+#[test]
+fn a_stopped_program_that_reads_nothing_is_not_refused() {
+    let Some(mut lab) = TestLab::raise("stall-stopped", 1) else { return };
+    let mut connection = None;
+    let connections = || {
+        connection = Some(used());
+        Vec::new()
+    };
+    let Some(program) = Shape::start(&mut lab, "plain", connections) else { return };
+    program.child.pidfd().signal(Signal::STOP).unwrap();
+    connection.unwrap().shutdown(Shutdown::Write).unwrap();
+    let (findings, behavior) = observed(program.child.pid());
+    program.child.pidfd().signal(Signal::CONT).unwrap();
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    assert!(!behavior.ready.is_empty(), "{behavior:#?}");
+    assert!(!findings.iter().any(Finding::predicts_stall), "{findings:#?}");
+    assert!(findings.iter().any(|finding| finding.seen.ends_with("may be stopped or busy")), "{findings:#?}");
+}
+
+#[test]
+fn events_of_sockets_that_sock_diag_does_not_list_are_refused() {
+    assert_refused(
+        "stall-hidden",
+        READY,
+        &[
+            ("notifications", none, "has data or errors that the program does not read"),
+            ("urgent", || vec![urgent()], "is registered for EPOLLPRI and has urgent data"),
+        ],
+    );
+}
+
+#[test]
+fn files_without_events_are_not_a_finding() {
+    assert_silent(
+        "stall-kinds-idle",
+        &[("signalfd-idle", none), ("pidfd-running", none), ("number-reused-idle", none), ("plain", || vec![urgent()])],
+    );
+}
+
+#[test]
+fn an_epoll_with_several_descriptors_is_one_epoll() {
+    for shape in ["duplicate", "inherited", "served-by-child"] {
+        let Some(mut lab) = TestLab::raise("stall-shared", 1) else { return };
+        let Some(program) = Shape::start(&mut lab, shape, none) else { return };
+        let pids = Targets::find(Selection::Processes(vec![program.child.pid()])).unwrap().pids();
+        let (findings, behavior) = caused(&pids);
+        let ids: Vec<&str> = findings.iter().map(|finding| finding.id).collect();
+        assert!(
+            ids.iter().all(|id| ![READY, ZERO, "napi-shared-by-workers"].contains(id)),
+            "{shape}: {ids:?} {behavior:#?}"
+        );
+    }
+}
+
+#[test]
 fn waits_with_timeout_zero_are_refused() {
     assert_refused(
         "stall-zero",
@@ -111,6 +187,7 @@ fn waits_with_timeout_zero_are_refused() {
             ("nested-in-poll", none, "sleep in poll, select or io_uring_enter instead"),
             ("in-turn", none, "2 threads call in turn"),
             ("spin", none, "the thread spins"),
+            ("tick", none, "1 thread slept elsewhere for most of the time"),
         ],
     );
 }

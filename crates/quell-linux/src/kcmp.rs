@@ -1,6 +1,5 @@
-//! Tests with `kcmp(2)` whether two descriptors are one open file (`KCMP_FILE`) and whether an epoll watches a file
-//! (`KCMP_EPOLL_TFD` in `kernel/kcmp.c`, Linux 4.13, `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls
-//! share one inode.
+//! Compares open files with `kcmp(2)` (`kernel/kcmp.c`, Linux 4.13, `CONFIG_KCMP`): whether two descriptors refer to
+//! one file, and whether an epoll watches a file. Inodes do not identify epolls, because all epolls share one inode.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +8,6 @@ use crate::Pid;
 
 /// `enum kcmp_type` of `include/uapi/linux/kcmp.h`.
 const KCMP_FILE: libc::c_int = 0;
-/// As [`KCMP_FILE`].
 const KCMP_EPOLL_TFD: libc::c_int = 7;
 /// Maximum number of files that are checked under one descriptor number. A file that was closed while a duplicate
 /// existed remains registered, and its number is reused.
@@ -23,25 +21,8 @@ struct Slot {
     toff: u32,
 }
 
-/// Whether two descriptors of two processes are the same open file.
-///
-/// # Errors
-/// The error returned by `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `ESRCH` and `EBADF` if a process has
-/// exited or its descriptor is closed; `EPERM` if a process may not be inspected.
-pub fn is_same_file((one, fd): (Pid, i32), (other, other_fd): (Pid, i32)) -> io::Result<bool> {
-    // SAFETY: the kernel takes numbers only for this type.
-    let compared = unsafe {
-        libc::syscall(
-            libc::SYS_kcmp,
-            one.get(),
-            other.get(),
-            KCMP_FILE,
-            libc::c_ulong::from(fd.unsigned_abs()),
-            libc::c_ulong::from(other_fd.unsigned_abs()),
-        )
-    };
-    if compared < 0 { Err(io::Error::last_os_error()) } else { Ok(compared == 0) }
-}
+/// A file descriptor of a process.
+pub type FdOf = (Pid, i32);
 
 /// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
 ///
@@ -49,25 +30,59 @@ pub fn is_same_file((one, fd): (Pid, i32), (other, other_fd): (Pid, i32)) -> io:
 /// The error returned by `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `EINVAL` if it cannot compare epolls
 /// or the file is not an epoll.
 pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<bool> {
-    let own = Pid::of_this_process().get();
-    let (file, efd) = (file.as_fd().as_raw_fd().unsigned_abs(), epoll.as_fd().as_raw_fd().unsigned_abs());
-    for toff in 0..UNDER_ONE_NUMBER_MAX {
-        let slot = Slot { efd, tfd: tfd.unsigned_abs(), toff };
-        // SAFETY: both PIDs are this process, which has `file` open. The kernel reads one `Slot` through the last
-        // argument.
-        let compared = unsafe {
-            libc::syscall(libc::SYS_kcmp, own, own, KCMP_EPOLL_TFD, libc::c_ulong::from(file), &raw const slot)
-        };
-        match compared {
-            0 => return Ok(true),
-            1.. => {}
-            _ => {
-                let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(error) };
-            }
+    let own = |fd: i32| (Pid::of_this_process(), fd);
+    let (epoll, file) = (own(epoll.as_fd().as_raw_fd()), own(file.as_fd().as_raw_fd()));
+    for number in 0..UNDER_ONE_NUMBER_MAX {
+        match is_registered(epoll, (tfd, number), file) {
+            Ok(false) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            other => return other,
         }
     }
     Ok(false)
+}
+
+/// Whether the file `file` is the one that `epoll` watches under the descriptor number `tfd`. Several files can be
+/// registered under one number: `number` counts them from 0, in the order of `fdinfo`.
+///
+/// # Errors
+/// The error returned by `kcmp(2)`: as for [`epoll_watches`], and `ENOENT` without such a registration, `EBADF` if one of
+/// the descriptors is closed, `EPERM` without ptrace access to both processes.
+pub fn is_registered(epoll: FdOf, (tfd, number): (i32, u32), file: FdOf) -> io::Result<bool> {
+    let slot = Slot { efd: epoll.1.unsigned_abs(), tfd: tfd.unsigned_abs(), toff: number };
+    // SAFETY: the kernel reads one `Slot` through the last argument, and writes nothing.
+    let compared = unsafe {
+        libc::syscall(
+            libc::SYS_kcmp,
+            file.0.get(),
+            epoll.0.get(),
+            KCMP_EPOLL_TFD,
+            libc::c_ulong::from(file.1.unsigned_abs()),
+            &raw const slot,
+        )
+    };
+    same(compared)
+}
+
+/// Whether two descriptors refer to the same open file.
+///
+/// # Errors
+/// The error returned by `kcmp(2)`, as for [`is_registered`].
+pub fn is_same_file(one: FdOf, other: FdOf) -> io::Result<bool> {
+    let index = |fd: FdOf| libc::c_ulong::from(fd.1.unsigned_abs());
+    // SAFETY: `KCMP_FILE` takes only numbers.
+    let compared =
+        unsafe { libc::syscall(libc::SYS_kcmp, one.0.get(), other.0.get(), KCMP_FILE, index(one), index(other)) };
+    same(compared)
+}
+
+/// The answer of `kcmp(2)`, which orders different files.
+fn same(compared: libc::c_long) -> io::Result<bool> {
+    match compared {
+        0 => Ok(true),
+        1.. => Ok(false),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
@@ -75,19 +90,6 @@ mod tests {
     use super::*;
     use crate::event::{Epoll, Trigger};
     use quell_test_support::{Lacks, skip};
-
-    #[test]
-    fn a_duplicate_is_the_same_file_and_another_one_is_not() {
-        let (one, other) = (Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
-        let duplicate = one.as_fd().try_clone_to_owned().unwrap();
-        let here = |fd: &dyn AsFd| (Pid::of_this_process(), fd.as_fd().as_raw_fd());
-        match is_same_file(here(&one), here(&duplicate)) {
-            Ok(same) => assert!(same),
-            Err(error) => return skip(Lacks::KernelFeature, &error),
-        }
-        assert!(!is_same_file(here(&one), here(&other)).unwrap());
-        assert!(is_same_file(here(&one), (Pid::of_this_process(), i32::MAX)).is_err());
-    }
 
     #[test]
     fn an_epoll_is_identified_by_a_watched_file() {
@@ -121,5 +123,25 @@ mod tests {
             (Err(error), _) if error.kind() == io::ErrorKind::Unsupported => skip(Lacks::KernelFeature, &error),
             (held, second) => assert!(held.unwrap() && second.unwrap()),
         }
+    }
+
+    #[test]
+    fn the_registration_of_a_reused_number_is_that_of_the_file_that_was_registered() {
+        let own = |fd: &dyn AsRawFd| (Pid::of_this_process(), fd.as_raw_fd());
+        let epoll = Epoll::new(1).unwrap();
+        let (first, _writer) = rustix::pipe::pipe().unwrap();
+        let (held, tfd) = (first.try_clone().unwrap(), first.as_raw_fd());
+        epoll.add(&first, 0, Trigger::Level).unwrap();
+        let (second, _second_writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::dup2(&second, &mut { first }).map(std::mem::forget).unwrap();
+        let epoll = (Pid::of_this_process(), epoll.as_fd().as_raw_fd());
+        match is_registered(epoll, (tfd, 0), own(&held)) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return skip(Lacks::KernelFeature, &error),
+            registered => assert!(registered.unwrap()),
+        }
+        assert!(!is_registered(epoll, (tfd, 0), (Pid::of_this_process(), tfd)).unwrap());
+        assert_eq!(is_registered(epoll, (tfd, 1), own(&held)).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(is_same_file((Pid::of_this_process(), tfd), own(&second)).unwrap());
+        assert!(!is_same_file((Pid::of_this_process(), tfd), own(&held)).unwrap());
     }
 }

@@ -202,16 +202,32 @@ impl DuplicatedFd {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
-    /// Whether one of these events or an error is pending. The events are `EPOLLIN` and similar; flags such as
-    /// `EPOLLET` are ignored. The event stays pending for other waiters.
+    /// Which of these events, and of `EPOLLERR` and `EPOLLHUP`, are pending. The events are `EPOLLIN` and similar; flags
+    /// such as `EPOLLET` are ignored. An event stays pending for other waiters.
     ///
     /// # Errors
     /// The error returned by `poll(2)`.
-    pub fn is_ready(&self, events: u32) -> io::Result<bool> {
+    pub fn pending(&self, events: u32) -> io::Result<u32> {
         // The low 16 bits of epoll events equal those of `poll(2)` (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);
-        let ready = poll(&mut [PollFd::new(self, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        Ok(ready > 0)
+        let mut polled = [PollFd::new(self, wanted)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        Ok(u32::from(polled[0].revents().bits()))
+    }
+
+    /// Whether `poll(2)` has no effect on the file: a FIFO, a terminal or a TUN device. Drivers of other devices may do
+    /// anything.
+    #[must_use]
+    pub fn is_polled_without_effect(&self) -> bool {
+        const TUN: (u32, u32) = (10, 200);
+        const TERMINALS: std::ops::RangeInclusive<u32> = 136..=143;
+        let Ok(stat) = rustix::fs::fstat(&self.0) else { return false };
+        let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::Fifo => true,
+            rustix::fs::FileType::CharacterDevice => device == TUN || TERMINALS.contains(&device.0),
+            _ => false,
+        }
     }
 }
 
@@ -271,9 +287,9 @@ mod tests {
         let reader = this.duplicate(reader.as_raw_fd()).unwrap();
         const EPOLLIN: u32 = 1;
         const EPOLLET: u32 = 1 << 31;
-        assert!(!reader.is_ready(EPOLLIN | EPOLLET).unwrap());
+        assert_eq!(reader.pending(EPOLLIN | EPOLLET).unwrap(), 0);
         rustix::io::write(&writer, b"x").unwrap();
-        assert!(reader.is_ready(EPOLLIN | EPOLLET).unwrap() && reader.is_ready(EPOLLIN).unwrap());
+        assert_eq!([EPOLLIN | EPOLLET, EPOLLIN].map(|events| reader.pending(events).unwrap()), [EPOLLIN; 2]);
     }
 
     #[test]

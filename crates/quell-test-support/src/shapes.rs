@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,6 +109,15 @@ pub fn used() -> TcpStream {
     let mut connection = connect();
     connection.write_all(b"?").unwrap();
     connection.read_exact(&mut [0; 1]).unwrap();
+    connection
+}
+
+/// A connection whose client has sent urgent data.
+pub fn urgent() -> TcpStream {
+    const SEND: &str = "import socket; socket.socket(fileno=0).send(b'!', socket.MSG_OOB)";
+    let connection = connect();
+    let standard_input = OwnedFd::from(connection.try_clone().unwrap());
+    assert!(Command::new("python3").args(["-c", SEND]).stdin(standard_input).status().unwrap().success());
     connection
 }
 

@@ -82,7 +82,7 @@ fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &Queue
     let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
     let timer = LongestWait { ns: timer_ns, until: Until::Timer };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
-    let its = query.epolls.iter().filter(|epoll| targets.contains(&epoll.process.pid));
+    let its = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
     let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(|epoll| batch(query, epoll));
     // An epoll with an unknown batch time may be the slowest.
     let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());

@@ -9,6 +9,7 @@ use quell_mode::EpollParams;
 use super::plan::{AttachPlan, QueueStep};
 use crate::behavior::Behavior;
 use crate::findings::{Finding, Node, added};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Reading, Snapshot};
 
 /// Findings that the plan would add, most severe first.
@@ -26,7 +27,7 @@ pub fn consequences_observed(
     behavior: Option<&Behavior>,
 ) -> Vec<Finding> {
     let napis: BTreeSet<NapiId> = plan.queues().map(|step| step.napi).collect();
-    let epolls: BTreeMap<(Pid, i32), EpollParams> = plan.epolls().map(|step| ((step.pid, step.fd), step.new)).collect();
+    let epolls = epolls_of(snapshot, plan);
     let is_of_plan = |node: &Node| match node {
         Node::Napi { id, .. } => napis.contains(id),
         Node::Epoll { pid, fd } => epolls.contains_key(&(*pid, *fd)),
@@ -35,6 +36,15 @@ pub fn consequences_observed(
     let mut findings = added(snapshot, &after(snapshot, plan, &epolls), before, behavior);
     findings.retain(|finding| finding.nodes.iter().any(is_of_plan));
     findings
+}
+
+/// The parameters that the plan sets, by each descriptor of an epoll.
+fn epolls_of(snapshot: &Snapshot, plan: &AttachPlan) -> BTreeMap<(Pid, i32), EpollParams> {
+    let set: BTreeMap<(Pid, i32), EpollParams> = plan.epolls().map(|step| ((step.pid, step.fd), step.new)).collect();
+    let query = SnapshotQuery::new(snapshot, None);
+    let of = |epoll: &EpollContext<'_>| (epoll.process.pid, epoll.epoll.fd);
+    let new = |epoll: &EpollContext<'_>| query.descriptors(epoll).find_map(|one| set.get(&of(one)).copied());
+    query.epolls_by_descriptor.iter().filter_map(|epoll| Some((of(epoll), new(epoll)?))).collect()
 }
 
 /// Returns the snapshot with every value of the plan applied.

@@ -28,6 +28,7 @@ mod pass;
 pub mod placement;
 pub mod plan;
 mod pollers;
+mod receivers;
 pub mod stall;
 pub mod stall_guard;
 pub mod stall_log;

@@ -7,6 +7,7 @@ use std::fmt;
 use quell_linux::{NapiId, Pid};
 
 use super::attachment::observe;
+use super::receivers::accepts_for_others;
 use crate::findings::sorting::{STEERED, one_queue_per_worker};
 use crate::findings::text::counted;
 use crate::findings::{Finding, stalls};
@@ -18,6 +19,8 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 pub enum NoPollCause {
     /// No program has an epoll that watches a TCP or UDP socket.
     NoEpoll,
+    /// The epolls of the programs watch listening sockets. The connections are received without an epoll.
+    ListenersOnly,
     /// No epoll of the programs watches a socket of the queue, but other processes have sockets there.
     TrafficOfOthers {
         /// Their names.
@@ -105,7 +108,8 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     if !programs.iter().any(|pid| files(pid).is_some()) {
         return NoPollCause::Unknown { seen: "the programs' files could not be read".to_owned() };
     }
-    let own: Vec<&EpollContext<'_>> = query.epolls.iter().filter(|one| programs.contains(&one.process.pid)).collect();
+    let own: Vec<&EpollContext<'_>> =
+        query.epolls_by_descriptor.iter().filter(|one| programs.contains(&one.process.pid)).collect();
     if !own.iter().any(|epoll| epoll.sockets().next().is_some()) {
         return NoPollCause::NoEpoll;
     }
@@ -123,7 +127,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
         threads.is_some_and(|threads| threads.iter().any(|thread| thread.epoll_wait.known().is_some()))
     };
     if let Some(epoll) = here.iter().find(|epoll| epoll.waiters.is_empty() && are_threads_known(epoll)) {
-        return unslept(epoll, &own);
+        return unslept(query, epoll);
     }
     if let Some(epoll) = here.iter().find(|epoll| epoll.by_napi.len() > 1) {
         return NoPollCause::SeveralQueues {
@@ -165,14 +169,17 @@ fn elsewhere(
     }
     let to: BTreeSet<NapiId> = own.iter().flat_map(|epoll| epoll.by_napi.keys().copied()).collect();
     match to.is_empty() {
-        true => NoPollCause::Unknown { seen: "no socket of the programs has received from a queue".to_owned() },
+        true if accepts_for_others(query, programs) => NoPollCause::ListenersOnly,
+        true => {
+            NoPollCause::Unknown { seen: "no socket in an epoll of the programs has received from a queue".to_owned() }
+        }
         false => NoPollCause::Moved { to },
     }
 }
 
 /// The cause if no thread sleeps in an epoll.
-fn unslept(epoll: &EpollContext<'_>, own: &[&EpollContext<'_>]) -> NoPollCause {
-    match own.iter().find(|outer| outer.watches(epoll)) {
+fn unslept(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> NoPollCause {
+    match query.outer(epoll) {
         Some(outer) => NoPollCause::WatchedByAnother { inner: NamedEpoll::of(epoll), outer: outer.epoll.fd },
         None => NoPollCause::NobodySleeps { epoll: NamedEpoll::of(epoll) },
     }
@@ -200,7 +207,7 @@ impl NoPollCause {
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let text = match self {
-            Self::NoEpoll => "choose a mode that only defers, such as defer20",
+            Self::NoEpoll | Self::ListenersOnly => "choose a mode that only defers, such as defer20",
             Self::TrafficOfOthers { .. } | Self::Unknown { .. } => return None,
             Self::Moved { .. } => "detach, then attach again, or use --follow",
             Self::Found(finding) => return finding.fix.first().map(ToString::to_string),
@@ -219,6 +226,9 @@ impl fmt::Display for NoPollCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoEpoll => f.write_str("no epoll of the program watches a network socket, and only an epoll polls"),
+            Self::ListenersOnly => f.write_str(
+                "the epolls of the program watch listening sockets only; its connections are received without an epoll",
+            ),
             Self::TrafficOfOthers { names } => {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 write!(f, "the program has no socket on this queue; {} has", names.join(", "))

@@ -12,9 +12,10 @@ use tracing::{debug, info};
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::pollers::{self, RingStep, SocketId, SocketsStep};
+use super::receivers::without_epoll;
 use super::unassigned_epolls::{self, QuietEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{Device, FileWait, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
+use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
 /// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -160,7 +161,7 @@ pub fn plan(
 }
 
 /// NAPI instances of a process's sockets, including sockets that no epoll watches.
-fn queues_of(query: &SnapshotQuery<'_>, files: &Files) -> BTreeSet<NapiId> {
+pub(super) fn queues_of(query: &SnapshotQuery<'_>, files: &Files) -> BTreeSet<NapiId> {
     let sockets = files.sockets.iter().filter_map(|held| query.socket(held.inode));
     sockets.filter(|socket| is_receiver(socket)).flat_map(|socket| query.queues_of(socket)).collect()
 }
@@ -170,21 +171,12 @@ fn polls_epolls(mode: &DeliveryMode) -> bool {
     mode.epoll().is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll)
 }
 
-/// The call in which a thread of the process waits for its sockets, as far as that is visible.
-fn how_it_waits(process: &Process, files: &Files) -> &'static str {
-    let is_socket = |fd: i32| files.sockets.iter().any(|held| held.fd == fd);
-    let is_on_socket = |wait: &FileWait| match *wait {
-        FileWait::Receive { fd } | FileWait::Accept { fd } => is_socket(fd),
-        FileWait::Poll | FileWait::Select => true,
-    };
-    let waits = process.threads.known_elements().filter_map(|thread| thread.file_wait).filter(is_on_socket);
-    // A thread that accepts connections leaves the receiving to others.
-    match waits.min_by_key(|wait| matches!(wait, FileWait::Accept { .. })) {
-        Some(FileWait::Receive { .. }) => "it waits in recv(2)",
-        Some(FileWait::Poll) => "it waits in poll(2)",
-        Some(FileWait::Select) => "it waits in select(2)",
-        Some(FileWait::Accept { .. }) => "it waits in accept(2)",
-        None => "no epoll watches its sockets",
+/// Names the first of these processes and counts the others.
+fn first_of(processes: &[&Process]) -> String {
+    match processes {
+        [] => String::new(),
+        [only] => format!("{} {}", only.name, only.pid),
+        [first, others @ ..] => format!("{} {} and {} more", first.name, first.pid, others.len()),
     }
 }
 
@@ -325,7 +317,7 @@ impl AttachPlan {
         }
         let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
         let (mut with_sockets, mut watched) = (0, 0);
-        for epoll in query.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
+        for epoll in query.epolls_by_descriptor.iter().filter(|epoll| epoll.process.pid == pid) {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
                 let what = format!("inspect epoll {} of {} {pid}", epoll.epoll.fd, process.name);
@@ -372,25 +364,13 @@ impl AttachPlan {
         targets: &BTreeSet<Pid>,
         request: &AttachRequest,
     ) -> bool {
-        let of_targets = |epoll: &&EpollContext<'_>| targets.contains(&epoll.process.pid);
-        let has_epoll = query.epolls.iter().filter(of_targets).any(|epoll| watched_sockets(epoll) > 0);
-        if has_epoll || request.epolls != EpollsSetBy::Attachment || !polls_epolls(&request.mode) {
+        if request.epolls != EpollsSetBy::Attachment || !polls_epolls(&request.mode) {
             return false;
         }
-        let processes = query.now.processes.iter().filter(|process| targets.contains(&process.pid));
-        let files: Vec<_> = processes.filter_map(|process| Some((process, process.files.known()?))).collect();
-        // These wait in other ways, which poll or are deferred.
-        if files.iter().any(|(_, files)| !files.xdp_sockets.is_empty() || files.receiving_rings().next().is_some()) {
-            return false;
-        }
-        let receiving = files.into_iter().filter(|(_, files)| !queues_of(query, files).is_empty());
         let before = self.impossible.len();
-        self.impossible.extend(receiving.map(|(process, files)| AttachObstacle {
-            what: format!("{} for {} {}", request.mode, process.name, process.pid),
-            why: format!(
-                "{}: only epoll polls a queue; modes without polling (defer200, threaded) work",
-                how_it_waits(process, files)
-            ),
+        self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
+            what: format!("{} for {}", request.mode, first_of(&processes)),
+            why: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
         }));
         self.impossible.len() > before
     }
@@ -549,6 +529,6 @@ fn oldest_sockets(epoll: &EpollContext<'_>) -> Vec<SocketId> {
 }
 
 /// Number of TCP and UDP sockets, each counted once.
-fn watched_sockets(epoll: &EpollContext<'_>) -> usize {
+pub(super) fn watched_sockets(epoll: &EpollContext<'_>) -> usize {
     epoll.sockets().collect::<BTreeSet<u64>>().len()
 }

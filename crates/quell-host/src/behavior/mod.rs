@@ -3,8 +3,8 @@
 //! reads no data.
 //!
 //! Limits: an object that was unregistered between two samples, or that is registered with an epoll in a process that is
-//! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and an unread error
-//! queue of a TCP socket.
+//! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and, beyond the first
+//! sockets of an epoll, errors and urgent data.
 
 mod ready;
 mod waits;
@@ -77,8 +77,14 @@ pub enum ReadyCause {
     Listener,
     /// A socket with data or errors that are not read.
     Unread,
-    /// A file that is no network socket.
+    /// A socket with urgent data that is not read.
+    Urgent,
+    /// A file that is no network socket, with events that are not read.
     File(WatchedKind),
+    /// Such a file that is registered for `EPOLLOUT` and can be written.
+    WritableFile(WatchedKind),
+    /// Such a file whose other end is closed or was never there.
+    HungUp(WatchedKind),
 }
 
 /// How threads waited on an epoll.
@@ -96,13 +102,31 @@ pub struct EpollWaits {
     pub threads: u32,
     /// Of those, threads that also slept in `poll`, `select` or `io_uring_enter`.
     pub sleeping_elsewhere: u32,
+    /// Time for which these threads ran or waited for a CPU.
+    pub busy: Duration,
+}
+
+impl EpollWaits {
+    /// The waits through two descriptors of one epoll.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            zero: self.zero + other.zero,
+            zero_empty: self.zero_empty + other.zero_empty,
+            sleeping: self.sleeping + other.sleeping,
+            is_slept_in: self.is_slept_in || other.is_slept_in,
+            threads: self.threads + other.threads,
+            sleeping_elsewhere: self.sleeping_elsewhere + other.sleeping_elsewhere,
+            busy: self.busy + other.busy,
+        }
+    }
 }
 
 /// Programs whose epolls suspend interrupts.
 #[must_use]
 pub fn suspending_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
-    query.epolls.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
+    query.epolls_by_descriptor.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
 }
 
 /// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the
@@ -129,13 +153,10 @@ struct Observation {
 
 impl Observation {
     fn begin(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> Self {
-        let mut observation = Self {
-            programs: programs.clone(),
-            began: Instant::now(),
-            samples: 0,
-            ready: ReadyObjects::of(snapshot, programs),
-            waiting: Waiting::begin(programs, counts),
-        };
+        let (ready, waiting) = (ReadyObjects::of(snapshot, programs), Waiting::begin(programs, counts));
+        // Loading the programs that count calls can take as long as the observation.
+        let began = Instant::now();
+        let mut observation = Self { programs: programs.clone(), began, samples: 0, ready, waiting };
         observation.sample();
         observation
     }

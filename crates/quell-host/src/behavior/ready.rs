@@ -9,25 +9,32 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use quell_linux::Pid;
-use quell_linux::netns::Namespace;
-use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{EpollTarget, ProcRoot};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::proc::{EpollTarget, FdKind, ProcRoot};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
 use quell_linux::socket_options::time_since_data;
 use tracing::info;
 
 use super::{EpollKey, ReadyCause, ReadyGroup};
-use crate::snapshot::{Protocol, Reading, Snapshot, SnapshotSocket, SocketState, WatchedFile, WatchedTarget};
+use crate::snapshot::read::watched::{OpenFiles, numbered, pending};
+use crate::snapshot::{
+    Protocol, Reading, Snapshot, SnapshotEpoll, SnapshotSocket, SocketState, WatchedFile, WatchedKind, WatchedTarget,
+};
 
 /// The registrations are read again in one of so many samples: they are long text for many connections.
 const SAMPLES_PER_REGISTRATION: u32 = 5;
 /// Sockets of an epoll that are duplicated for each reason. One that stays ready is enough for a stall.
 const CONFIRMED_MAX: usize = 16;
 
+/// Sockets of an epoll that are queried for events which `sock_diag` does not list.
+const HIDDEN_MAX: usize = 64;
+
 /// A saturated server reads the data of a connection within this time.
 const UNREAD_FOR: Duration = Duration::from_secs(1);
 
 const EPOLLIN: u32 = 0x1;
+const EPOLLPRI: u32 = 0x2;
 const EPOLLOUT: u32 = 0x4;
 const EPOLLRDNORM: u32 = 0x40;
 const EPOLLWRNORM: u32 = 0x100;
@@ -75,11 +82,24 @@ pub(crate) fn cause_in_snapshot(target: &WatchedTarget, socket: &SnapshotSocket)
         .flatten()
 }
 
+/// Why a file that is no TCP or UDP socket is ready, if these events are pending.
+fn file_cause(kind: WatchedKind, pending: u32) -> ReadyCause {
+    match pending {
+        pending if pending & EPOLLHUP != 0 => ReadyCause::HungUp(kind),
+        pending if pending & !(EPOLLOUT | EPOLLWRNORM) != 0 => ReadyCause::File(kind),
+        _ => ReadyCause::WritableFile(kind),
+    }
+}
+
 #[derive(Debug)]
 struct Candidate {
     epoll: EpollKey,
+    /// Descriptor number under which it is registered.
     fd: i32,
     events: u32,
+    inode: Option<u64>,
+    /// A descriptor that refers to it. The one with which it was registered may be closed.
+    held: (Pid, i32),
     file: CandidateFile,
     /// Number of objects of this epoll and reason for which this one stands.
     stands_for: usize,
@@ -87,47 +107,56 @@ struct Candidate {
 
 #[derive(Debug)]
 enum CandidateFile {
-    Socket { inode: u64, namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
-    Other(ReadyCause),
+    /// A socket that is ready by its state and queues.
+    Listed { namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
+    /// A socket with an event that `sock_diag` does not list.
+    Hidden(ReadyCause),
+    /// A file that is no TCP or UDP socket.
+    Other(FdKind, ReadyCause),
 }
 
 impl Candidate {
     fn cause(&self) -> Option<&ReadyCause> {
         match &self.file {
-            CandidateFile::Socket { cause, .. } => cause.as_ref(),
-            CandidateFile::Other(cause) => Some(cause),
+            CandidateFile::Listed { cause, .. } => cause.as_ref(),
+            CandidateFile::Hidden(cause) | CandidateFile::Other(_, cause) => Some(cause),
         }
     }
 
-    fn is_socket(&self) -> bool {
-        matches!(self.file, CandidateFile::Socket { .. })
+    fn is_listed(&self) -> bool {
+        matches!(self.file, CandidateFile::Listed { .. })
     }
 
     /// Whether the unread data of a connection is so new that a busy program may read it soon.
     fn is_recent(&self, file: &DuplicatedFd) -> bool {
-        let CandidateFile::Socket { protocol: Protocol::Tcp, cause: Some(ReadyCause::Unread), .. } = self.file else {
+        let CandidateFile::Listed { protocol: Protocol::Tcp, cause: Some(ReadyCause::Unread), .. } = self.file else {
             return false;
         };
         time_since_data(file).is_ok_and(|time| time < UNREAD_FOR)
     }
 
-    /// Whether `poll(2)` reports a registered event. A descriptor that was reused is another object.
-    fn is_ready(&self, processes: &HashMap<Pid, PidFd>) -> bool {
-        let Some(process) = processes.get(&self.epoll.0) else { return false };
-        let Ok(file) = process.duplicate_briefly(self.fd) else { return false };
-        let is_same = match self.file {
-            CandidateFile::Socket { inode, .. } => file.inode().ok() == Some(inode),
-            CandidateFile::Other(_) => true,
+    /// Whether the file reports a registered event. A descriptor that was reused is another object.
+    fn is_ready(&self, processes: &Processes) -> bool {
+        let Some(Ok(process)) = processes.get(&self.held.0) else { return false };
+        if let CandidateFile::Other(kind, _) = &self.file {
+            return pending(process, (kind, self.held.1), self.events).known().is_some_and(|&pending| pending != 0);
+        }
+        let Ok(file) = process.duplicate_briefly(self.held.1) else { return false };
+        let pending = match self.file {
+            CandidateFile::Hidden(_) => file.pending(self.events & EPOLLPRI).unwrap_or(0) & (EPOLLPRI | EPOLLERR),
+            _ => file.pending(self.events).unwrap_or(0),
         };
-        is_same && !self.is_recent(&file) && file.is_ready(self.events).unwrap_or(false)
+        file.inode().ok() == self.inode && pending != 0 && !self.is_recent(&file)
     }
 }
+
+type Processes = HashMap<Pid, Result<PidFd, PidFdError>>;
 
 /// Objects that were ready in each sample so far.
 #[derive(Debug)]
 pub(super) struct ReadyObjects {
     candidates: Vec<Candidate>,
-    processes: HashMap<Pid, PidFd>,
+    processes: Processes,
     diags: HashMap<u64, SockDiag>,
     /// `poll(2)` would busy poll the queues (`net.core.busy_poll`).
     polling_disturbs: bool,
@@ -136,37 +165,22 @@ pub(super) struct ReadyObjects {
 
 impl ReadyObjects {
     pub(super) fn of(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> Self {
-        let index = snapshot.index();
+        let holders = Holders::of(snapshot, programs);
+        // Containers cannot read it. A poll of the queue would only deliver its packets earlier.
+        let polling_disturbs = snapshot.sysctls.busy_poll_us.known().is_some_and(|&us| us > 0);
         let mut candidates = Vec::new();
         for process in snapshot.processes.iter().filter(|process| programs.contains(&process.pid)) {
             for epoll in process.files.known().into_iter().flat_map(|files| &files.epolls) {
-                let candidate = |target: &WatchedTarget| {
-                    let file = match &target.file {
-                        WatchedFile::Other { ready: Reading::Known(true), kind } => {
-                            CandidateFile::Other(ReadyCause::File(kind.clone()))
-                        }
-                        WatchedFile::Other { .. } => return None,
-                        WatchedFile::Socket { inode } => {
-                            let socket = index.socket(*inode)?;
-                            let cause = cause_in_snapshot(target, socket);
-                            cause.as_ref()?;
-                            let (namespace, protocol) = (socket.namespace, socket.protocol);
-                            let queued = socket.receive_queue.unwrap_or(0);
-                            CandidateFile::Socket { inode: *inode, namespace, protocol, cause, queued }
-                        }
-                    };
-                    let epoll = (process.pid, epoll.fd);
-                    Some(Candidate { epoll, fd: target.fd, events: target.events, file, stands_for: 1 })
-                };
-                let level = epoll.targets.known_elements().filter(|target| is_reported_by_each_wait(target.events));
-                candidates.extend(level.filter_map(candidate));
+                candidates.extend(others(snapshot, (process.pid, epoll), &holders.processes));
+                let (listed, silent) = holders.sockets(snapshot, (process.pid, epoll));
+                candidates.extend(listed);
+                if !polling_disturbs {
+                    candidates.extend(hidden(silent, &holders.processes));
+                }
             }
         }
-        let processes = programs.iter().filter_map(|&pid| Some((pid, PidFd::open(pid).ok()?))).collect();
-        // Containers cannot read it. A poll of the queue would only deliver its packets earlier.
-        let polling_disturbs = snapshot.sysctls.busy_poll_us.known().is_some_and(|&us| us > 0);
         let diags = diags(snapshot, &candidates);
-        Self { candidates, processes, diags, polling_disturbs, is_confirming: false }
+        Self { candidates, processes: holders.processes, diags, polling_disturbs, is_confirming: false }
     }
 
     /// Drops candidates that are not ready now. `confirms` begins to query the sockets themselves.
@@ -183,7 +197,7 @@ impl ReadyObjects {
             self.look_at_queues();
         }
         let (processes, confirming) = (&self.processes, self.is_confirming);
-        self.candidates.retain(|one| (one.is_socket() && !confirming) || one.is_ready(processes));
+        self.candidates.retain(|one| (one.is_listed() && !confirming) || one.is_ready(processes));
     }
 
     pub(super) fn end(mut self) -> BTreeMap<EpollKey, Vec<ReadyGroup>> {
@@ -206,7 +220,7 @@ impl ReadyObjects {
     }
 
     fn unconfirmed(&self, candidate: &Candidate) -> Option<&'static str> {
-        match candidate.is_socket() && !self.is_confirming {
+        match candidate.is_listed() && !self.is_confirming {
             true if self.polling_disturbs => Some("poll(2) would poll its queue, because net.core.busy_poll is set"),
             true => Some("the observation was too short"),
             false => None,
@@ -216,13 +230,13 @@ impl ReadyObjects {
     /// Keeps a few sockets of each epoll and reason.
     fn select_representatives(&mut self) {
         let mut groups: HashMap<(EpollKey, ReadyCause), usize> = HashMap::new();
-        for one in self.candidates.iter().filter(|one| one.is_socket()) {
+        for one in self.candidates.iter().filter(|one| one.is_listed()) {
             let Some(cause) = one.cause() else { continue };
             *groups.entry((one.epoll, cause.clone())).or_default() += 1;
         }
         let mut kept: HashMap<(EpollKey, ReadyCause), usize> = HashMap::new();
         self.candidates.retain_mut(|one| {
-            let Some(cause) = one.cause().filter(|_| one.is_socket()) else { return true };
+            let Some(cause) = one.cause().filter(|_| one.is_listed()) else { return true };
             let group = (one.epoll, cause.clone());
             let (all, kept) = (groups[&group], kept.entry(group).or_default());
             *kept += 1;
@@ -237,18 +251,19 @@ impl ReadyObjects {
     fn drop_unregistered(&mut self) {
         let epolls: BTreeSet<EpollKey> = self.candidates.iter().map(|one| one.epoll).collect();
         let proc = ProcRoot::default();
-        let mut watched: HashMap<EpollKey, HashMap<i32, EpollTarget>> = HashMap::new();
+        let mut watched: HashMap<EpollKey, HashMap<i32, Vec<EpollTarget>>> = HashMap::new();
         for epoll in epolls {
             let Ok(info) = proc.process(epoll.0).epoll(epoll.1) else { continue };
-            watched.insert(epoll, info.targets.into_iter().map(|target| (target.tfd, target)).collect());
+            let targets: &mut HashMap<i32, Vec<EpollTarget>> = watched.entry(epoll).or_default();
+            info.targets.into_iter().for_each(|target| targets.entry(target.tfd).or_default().push(target));
         }
         self.candidates.retain(|one| {
-            let Some(target) = watched.get(&one.epoll).and_then(|targets| targets.get(&one.fd)) else { return false };
-            let is_same = match one.file {
-                CandidateFile::Socket { inode, .. } => target.inode.is_none_or(|watched| watched == inode),
-                CandidateFile::Other(_) => true,
+            let Some(targets) = watched.get(&one.epoll).and_then(|targets| targets.get(&one.fd)) else { return false };
+            let is_it = |target: &EpollTarget| {
+                let is_same = target.inode.zip(one.inode).is_none_or(|(watched, inode)| watched == inode);
+                is_same && target.events == one.events
             };
-            is_same && target.events == one.events
+            targets.iter().any(is_it)
         });
     }
 
@@ -256,8 +271,8 @@ impl ReadyObjects {
     fn look_at_queues(&mut self) {
         let mut wanted: HashMap<(u64, Protocol), HashSet<u64>> = HashMap::new();
         for one in &self.candidates {
-            if let CandidateFile::Socket { inode, namespace, protocol, .. } = one.file {
-                wanted.entry((namespace, protocol)).or_default().insert(inode);
+            if let CandidateFile::Listed { namespace, protocol, .. } = one.file {
+                wanted.entry((namespace, protocol)).or_default().extend(one.inode);
             }
         }
         let mut found: HashMap<u64, InetSocket> = HashMap::new();
@@ -280,8 +295,8 @@ impl ReadyObjects {
             }
         }
         self.candidates.retain_mut(|one| {
-            let CandidateFile::Socket { inode, protocol, cause, queued, .. } = &mut one.file else { return true };
-            let Some(socket) = found.get(inode) else { return false };
+            let CandidateFile::Listed { protocol, cause, queued, .. } = &mut one.file else { return true };
+            let Some(socket) = one.inode.and_then(|inode| found.get(&inode)) else { return false };
             let queues = (socket.receive_queue, socket.remote.is_some());
             *cause = socket_cause(one.events, *protocol, SocketState::from_kernel(socket.state), queues);
             let before = std::mem::replace(queued, socket.receive_queue);
@@ -294,13 +309,101 @@ impl ReadyObjects {
     }
 }
 
+/// Descriptors of the sockets of a snapshot. The socket that an epoll watches can be open in another process only.
+struct Holders {
+    sockets: HashMap<u64, (Pid, i32)>,
+    processes: Processes,
+}
+
+impl Holders {
+    fn of(snapshot: &Snapshot, programs: &BTreeSet<Pid>) -> Self {
+        let mut sockets = HashMap::new();
+        for process in &snapshot.processes {
+            for held in process.files.known().into_iter().flat_map(|files| &files.sockets) {
+                sockets.entry(held.inode).or_insert((process.pid, held.fd));
+            }
+        }
+        let holders = sockets.values().map(|&(pid, _)| pid).collect::<BTreeSet<Pid>>();
+        let processes = holders.union(programs).map(|&pid| (pid, PidFd::open(pid))).collect();
+        Self { sockets, processes }
+    }
+
+    /// The level-triggered sockets of an epoll: those that are ready by their state and queues, and the others.
+    fn sockets(&self, snapshot: &Snapshot, (pid, epoll): (Pid, &SnapshotEpoll)) -> (Vec<Candidate>, Vec<Candidate>) {
+        let index = snapshot.index();
+        let candidate = |target: &WatchedTarget| {
+            let WatchedFile::Socket { inode } = target.file else { return None };
+            let socket = index.socket(inode)?;
+            let (namespace, protocol) = (socket.namespace, socket.protocol);
+            let (cause, queued) = (cause_in_snapshot(target, socket), socket.receive_queue.unwrap_or(0));
+            Some(Candidate {
+                epoll: (pid, epoll.fd),
+                fd: target.fd,
+                events: target.events,
+                inode: Some(inode),
+                held: *self.sockets.get(&inode)?,
+                file: CandidateFile::Listed { namespace, protocol, cause, queued },
+                stands_for: 1,
+            })
+        };
+        let level = epoll.targets.known_elements().filter(|target| is_reported_by_each_wait(target.events));
+        level.filter_map(candidate).partition(|one| one.cause().is_some())
+    }
+}
+
+/// Those of these sockets that have an event which `sock_diag` does not list: an error, or urgent data.
+fn hidden(mut silent: Vec<Candidate>, processes: &Processes) -> Vec<Candidate> {
+    silent.sort_by_key(|one| one.events & EPOLLPRI == 0);
+    silent.truncate(HIDDEN_MAX);
+    let with_event = |one: Candidate| {
+        let urgent = CandidateFile::Hidden(ReadyCause::Urgent);
+        let one = Candidate { file: urgent, ..one };
+        let Some(Ok(process)) = processes.get(&one.held.0) else { return None };
+        let pending = process.duplicate_briefly(one.held.1).ok()?.pending(one.events & EPOLLPRI).ok()?;
+        match pending {
+            pending if pending & EPOLLERR != 0 => {
+                Some(Candidate { file: CandidateFile::Hidden(ReadyCause::Unread), ..one })
+            }
+            pending if pending & EPOLLPRI != 0 => Some(one),
+            _ => None,
+        }
+    };
+    silent.into_iter().filter_map(with_event).collect()
+}
+
+/// The level-triggered files of an epoll, other than TCP and UDP sockets, that were ready in the snapshot and are now.
+fn others(snapshot: &Snapshot, (pid, epoll): (Pid, &SnapshotEpoll), processes: &Processes) -> Vec<Candidate> {
+    let was_ready = |target: &&WatchedTarget| {
+        matches!(target.file, WatchedFile::Other { ready: Reading::Known(true), .. })
+            && is_reported_by_each_wait(target.events)
+    };
+    let ready: HashSet<(i32, u32)> =
+        epoll.targets.known_elements().filter(was_ready).map(|target| (target.fd, target.events)).collect();
+    let directory = ProcRoot::default().process(pid);
+    let Some(process) = processes.get(&pid).filter(|_| !ready.is_empty()) else { return Vec::new() };
+    let (Ok(info), Ok(fds)) = (directory.epoll(epoll.fd), directory.fds()) else { return Vec::new() };
+    let (files, index) = (OpenFiles::new(pid, process, &fds), snapshot.index());
+    let candidate = |(target, number): (&EpollTarget, u32)| {
+        let is_network = target.inode.is_some_and(|inode| index.socket(inode).is_some());
+        if is_network || !ready.contains(&(target.tfd, target.events)) {
+            return None;
+        }
+        let fd = files.descriptor(epoll.fd, (target, number))?;
+        let pending = *files.pending(fd, target.events).known().filter(|&&pending| pending != 0)?;
+        let file = CandidateFile::Other(files.kind(fd)?.clone(), file_cause(files.watched_kind(Some(fd)), pending));
+        let (epoll, inode) = ((pid, epoll.fd), target.inode);
+        Some(Candidate { epoll, fd: target.tfd, events: target.events, inode, held: (pid, fd), file, stands_for: 1 })
+    };
+    numbered(&info.targets).filter_map(candidate).collect()
+}
+
 /// Handles to the sockets of the candidates' namespaces.
 fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag> {
     let namespaces: BTreeSet<u64> = candidates
         .iter()
         .filter_map(|one| match one.file {
-            CandidateFile::Socket { namespace, .. } => Some(namespace),
-            CandidateFile::Other(_) => None,
+            CandidateFile::Listed { namespace, .. } => Some(namespace),
+            _ => None,
         })
         .collect();
     let is_readers = |inode: u64| snapshot.namespaces.iter().any(|one| one.inode == inode && one.is_readers);
@@ -308,9 +411,16 @@ fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag
         if is_readers(inode) {
             return SockDiag::open().ok();
         }
-        let pid = snapshot.processes.iter().find(|process| process.namespace.known() == Some(&inode))?.pid;
-        let namespace = Namespace::open_pid(ProcRoot::default().path(), pid).ok()?;
-        SockDiag::open_in(&namespace).ok()
+        let within = snapshot.processes.iter().find(|process| process.namespace.known() == Some(&inode));
+        let namespace = match within {
+            Some(process) => Namespace::open_pid(ProcRoot::default().path(), process.pid),
+            // A program can have sockets in a namespace that it left.
+            None => {
+                let named = snapshot.namespaces.iter().find(|one| one.inode == inode)?.names.first()?;
+                NamespaceName::new(named.clone()).and_then(|name| Namespace::open_named(&name))
+            }
+        };
+        SockDiag::open_in(&namespace.ok()?).ok()
     };
     namespaces.into_iter().filter_map(|inode| Some((inode, open(inode)?))).collect()
 }

@@ -16,7 +16,7 @@ const SLEEPS_IN_ONE_OF: u32 = 10;
 
 #[derive(Debug)]
 pub(super) enum Waiting {
-    Counted { sampler: Box<WaitSampler>, samples: u32, asleep: BTreeMap<EpollKey, u32> },
+    Counted { sampler: Box<WaitSampler>, samples: u32, asleep: BTreeMap<EpollKey, u32>, busy: BusyTimes },
     Read(BTreeMap<EpollKey, EpollWaits>, Duration),
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
 }
@@ -32,13 +32,16 @@ impl Waiting {
                 info!(%error, "calls of epoll_wait cannot be counted; samples which calls threads sleep in");
                 sampled(error.to_string())
             },
-            |sampler| Self::Counted { sampler: Box::new(sampler), samples: 0, asleep: BTreeMap::new() },
+            |sampler| {
+                let busy = busy_times(programs);
+                Self::Counted { sampler: Box::new(sampler), samples: 0, asleep: BTreeMap::new(), busy }
+            },
         )
     }
 
     pub(super) fn sample(&mut self, programs: &BTreeSet<Pid>, elapsed: Duration) {
         match self {
-            Self::Counted { sampler, samples, asleep } => {
+            Self::Counted { sampler, samples, asleep, busy } => {
                 *samples += 1;
                 for (pid, place) in sampler.asleep() {
                     if let WaitPlace::Epoll(fd) = place {
@@ -46,7 +49,7 @@ impl Waiting {
                     }
                 }
                 if elapsed >= OBSERVED {
-                    *self = Self::read(sampler, *samples, asleep, elapsed);
+                    *self = Self::read(sampler, *samples, asleep, (busy, elapsed));
                 }
             }
             Self::Sampled { asleep, .. } => sample_sleepers(programs, asleep),
@@ -55,10 +58,15 @@ impl Waiting {
     }
 
     /// Reads the counts, so that the programs in the kernel can be detached.
-    fn read(sampler: &WaitSampler, samples: u32, asleep: &BTreeMap<EpollKey, u32>, elapsed: Duration) -> Self {
+    fn read(
+        sampler: &WaitSampler,
+        samples: u32,
+        asleep: &BTreeMap<EpollKey, u32>,
+        (busy, elapsed): (&BusyTimes, Duration),
+    ) -> Self {
         match sampler.read() {
             Ok(counts) => {
-                let mut waits = by_epoll(&counts);
+                let mut waits = by_epoll(&counts, |thread| busy_since(thread, busy).unwrap_or(elapsed));
                 for (epoll, times) in asleep {
                     waits.entry(*epoll).or_default().is_slept_in = times * SLEEPS_IN_ONE_OF >= samples;
                 }
@@ -73,7 +81,9 @@ impl Waiting {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),
             Self::Sampled { why, asleep } => (asleep, elapsed, Some(why)),
-            Self::Counted { sampler, samples, asleep } => Self::read(&sampler, samples, &asleep, elapsed).end(elapsed),
+            Self::Counted { sampler, samples, asleep, busy } => {
+                Self::read(&sampler, samples, &asleep, (&busy, elapsed)).end(elapsed)
+            }
         }
     }
 }
@@ -90,8 +100,32 @@ fn sample_sleepers(programs: &BTreeSet<Pid>, asleep: &mut BTreeMap<EpollKey, Epo
     }
 }
 
+/// Times for which threads have run or waited for a CPU since their start.
+type BusyTimes = BTreeMap<(Pid, Pid), Duration>;
+
+fn busy_times(programs: &BTreeSet<Pid>) -> BusyTimes {
+    let proc = ProcRoot::default();
+    let threads = |&pid: &Pid| {
+        let tids = proc.process(pid).tids().unwrap_or_default();
+        tids.into_iter().map(move |tid| (pid, tid)).collect::<Vec<_>>()
+    };
+    programs.iter().flat_map(threads).filter_map(|thread| Some((thread, busy_time(thread)?))).collect()
+}
+
+fn busy_time((pid, tid): (Pid, Pid)) -> Option<Duration> {
+    let stat = ProcRoot::default().process(pid).thread(tid).schedstat().ok()?;
+    Some(Duration::from_nanos(stat.run_ns.saturating_add(stat.wait_ns)))
+}
+
+fn busy_since(thread: (Pid, Pid), then: &BusyTimes) -> Option<Duration> {
+    Some(busy_time(thread)?.saturating_sub(*then.get(&thread)?))
+}
+
 /// Adds up the calls of the threads on each epoll.
-fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>) -> BTreeMap<EpollKey, EpollWaits> {
+fn by_epoll(
+    counts: &BTreeMap<WaitKey, WaitCounts>,
+    busy: impl Fn((Pid, Pid)) -> Duration,
+) -> BTreeMap<EpollKey, EpollWaits> {
     let mut epolls: BTreeMap<EpollKey, EpollWaits> = BTreeMap::new();
     for (&(pid, tid, place), counted) in counts {
         let WaitPlace::Epoll(fd) = place else { continue };
@@ -102,6 +136,7 @@ fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>) -> BTreeMap<EpollKey, EpollW
         waits.sleeping += counted.sleeping();
         waits.threads += 1;
         waits.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));
+        waits.busy += busy((pid, tid));
     }
     epolls
 }

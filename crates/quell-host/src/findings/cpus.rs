@@ -81,7 +81,7 @@ fn sleeping_cpus(query: &SnapshotQuery<'_>) -> BTreeMap<u32, Option<u64>> {
             *shortest = shortest.iter().chain(&flush_ns).min().copied();
         }
     };
-    for epoll in query.epolls.iter().filter(|epoll| epoll.polls()) {
+    for epoll in query.epolls().filter(|epoll| epoll.polls()) {
         let napi = epoll.by_napi.keys().find_map(|&id| query.napi(id)).map(|(_, napi)| napi);
         only_worker(epoll).and_then(|thread| thread.affinity.known()).iter().for_each(|cpus| add(cpus, napi));
     }
@@ -190,7 +190,7 @@ struct QueueThread<'a> {
 /// Workers that spin in `epoll_wait`, and NAPI threads that busy-poll.
 fn spinning_threads<'a>(query: &SnapshotQuery<'a>) -> Vec<QueueThread<'a>> {
     let spins = |epoll: &&EpollContext<'a>| epoll.params.is_some_and(|params| params.busy_poll_usecs > 0);
-    let workers = query.epolls.iter().filter(spins).filter_map(worker);
+    let workers = query.epolls().filter(spins).filter_map(worker);
     workers.chain(napi_threads(query, is_busy_thread)).collect()
 }
 
@@ -208,8 +208,7 @@ fn napi_threads<'a>(
 }
 
 fn sibling(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let all: Vec<QueueThread<'_>> =
-        query.epolls.iter().filter_map(worker).chain(napi_threads(query, |_| true)).collect();
+    let all: Vec<QueueThread<'_>> = query.epolls().filter_map(worker).chain(napi_threads(query, |_| true)).collect();
     spinning_threads(query).iter().filter_map(|spinning| of_sibling(query, spinning, &all)).collect()
 }
 

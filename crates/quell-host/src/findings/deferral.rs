@@ -136,7 +136,7 @@ fn flush_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             fix: vec![Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", longer)])],
         })
     };
-    query.epolls.iter().filter_map(of).collect()
+    query.epolls().filter_map(of).collect()
 }
 
 static SYSFS: Rule = Rule {

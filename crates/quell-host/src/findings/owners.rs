@@ -49,7 +49,7 @@ fn services(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 /// A warning if anything has a delivery mode that the service can impair.
 fn severity(query: &SnapshotQuery<'_>) -> Severity {
     let has_mode = query.napis().any(|(_, napi)| napi.suspends() || napi.defers());
-    match has_mode || query.epolls.iter().any(|epoll| epoll.polls()) {
+    match has_mode || query.epolls().any(|epoll| epoll.polls()) {
         true => Severity::Warning,
         false => Severity::Note,
     }

@@ -29,7 +29,7 @@ static FLOATING: Rule = Rule {
 };
 
 fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let with_queue = query.epolls.iter().filter(|epoll| !epoll.by_napi.is_empty());
+    let with_queue = query.epolls().filter(|epoll| !epoll.by_napi.is_empty());
     let of = |epoll: &EpollContext<'_>| {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let cpus = thread.affinity.known().filter(|cpus| cpus.len() > 1)?;
@@ -78,7 +78,7 @@ static APART: Rule = Rule {
 
 fn apart(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
-    for epoll in query.epolls.iter().filter(|epoll| epoll.polls()) {
+    for epoll in query.epolls().filter(|epoll| epoll.polls()) {
         let [(thread, _)] = epoll.waiters[..] else { continue };
         let Some(worker) = thread.affinity.known() else { continue };
         for (_, napi) in epoll.by_napi.keys().filter_map(|&id| query.napi(id)) {
@@ -204,7 +204,7 @@ fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |&(napi, thread): &(&SnapshotNapi, &Thread)| {
         let cpus = thread.affinity.known()?;
         let others = threads.iter().map(|(_, other)| *other).filter(|other| other.tid != thread.tid);
-        let workers = query.epolls.iter().flat_map(|epoll| epoll.waiters.iter().map(|(worker, _)| *worker));
+        let workers = query.epolls().flat_map(|epoll| epoll.waiters.iter().map(|(worker, _)| *worker));
         let pinned_here = |other: &Thread| other.affinity.known().is_some_and(|its| !its.intersection(cpus).is_empty());
         let sharing: BTreeSet<Node> =
             others.chain(workers).filter(|other| pinned_here(other)).map(Node::from).collect();

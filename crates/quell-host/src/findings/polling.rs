@@ -32,7 +32,7 @@ static WITHOUT_NAPI: Rule = Rule {
 };
 
 fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let unreached = query.epolls.iter().filter(|epoll| epoll.polls() && !epoll.without_napi.is_empty());
+    let unreached = query.epolls().filter(|epoll| epoll.polls() && !epoll.without_napi.is_empty());
     let observation = |epoll: &EpollContext<'_>| {
         let with: BTreeSet<u64> = epoll.by_napi.values().flatten().map(|socket| socket.inode).collect();
         let with = with.len();
@@ -88,7 +88,7 @@ const SPINNING: f64 = 0.9;
 const FEW_PER_S: u128 = 1_000;
 
 fn spins(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls.iter().filter(|epoll| epoll.prefers() && epoll.waiters.is_empty());
+    let suspending = query.epolls().filter(|epoll| epoll.prefers() && epoll.waiters.is_empty());
     suspending.filter_map(|epoll| of_spinning(query, epoll)).collect()
 }
 
@@ -149,7 +149,7 @@ fn small_budget(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         seen: "prefer_busy_poll 1, busy_poll_budget 0".to_owned(),
         fix: vec![fix(epoll)],
     };
-    query.epolls.iter().filter(small).map(observation).collect()
+    query.epolls().filter(small).map(observation).collect()
 }
 
 static NO_SUSPENSION_THERE: Rule = Rule {
@@ -195,7 +195,7 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
     if has.is_empty() {
         return None;
     }
-    let prefers = query.epolls.iter().any(|epoll| epoll.process.pid == process.pid && epoll.prefers());
+    let prefers = query.epolls().any(|epoll| epoll.process.pid == process.pid && epoll.prefers());
     let mut nodes = vec![Node::from(process)];
     nodes.extend(queues.into_iter().map(|id| query.napi_node(id)));
     Some(Observation {
@@ -232,7 +232,7 @@ static LONG_FLUSH: Rule = Rule {
 const LONG_FLUSH_NS: u64 = 1_000_000;
 
 fn long_flush(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let polling = query.epolls.iter().filter(|epoll| epoll.params.is_some_and(|params| params.busy_poll_usecs > 0));
+    let polling = query.epolls().filter(|epoll| epoll.params.is_some_and(|params| params.busy_poll_usecs > 0));
     let observation = |epoll: &EpollContext<'_>| {
         let sleeps_long = |timeout: i32| !(0..=1).contains(&timeout);
         let (thread, _) = epoll.waiters.iter().find(|(_, wait)| wait.timeout_ms.is_some_and(sleeps_long))?;

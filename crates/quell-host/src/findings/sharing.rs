@@ -39,7 +39,7 @@ static MIXED: Rule = Rule {
 };
 
 fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let mixing = query.epolls.iter().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1);
+    let mixing = query.epolls().map(|epoll| (epoll, epoll.on_one_queue())).filter(|(_, on)| on.len() > 1);
     let observation = |(epoll, on): (&EpollContext<'_>, BTreeMap<NapiId, usize>)| {
         let suspending = on.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
         let severity = match (epoll.polls(), suspending) {
@@ -80,7 +80,7 @@ static UDP_ON_SEVERAL: Rule = Rule {
 };
 
 fn udp_on_several(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    query.epolls.iter().filter_map(|epoll| of_udp(query, epoll)).collect()
+    query.epolls().filter_map(|epoll| of_udp(query, epoll)).collect()
 }
 
 fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
@@ -131,7 +131,7 @@ static UDP_KEEPS_FIRST: Rule = Rule {
 };
 
 fn udp_keeps_first(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    query.epolls.iter().filter(|epoll| epoll.polls()).filter_map(|epoll| of_first_queue(query, epoll)).collect()
+    query.epolls().filter(|epoll| epoll.polls()).filter_map(|epoll| of_first_queue(query, epoll)).collect()
 }
 
 fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
@@ -176,7 +176,7 @@ static SHARED_QUEUE: Rule = Rule {
 
 fn shared_queue(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut pollers: BTreeMap<NapiId, Vec<&EpollContext<'_>>> = BTreeMap::new();
-    for epoll in query.epolls.iter().filter(|epoll| epoll.polls()) {
+    for epoll in query.epolls().filter(|epoll| epoll.polls()) {
         // A steered socket receives from one of these queues; the kernel does not report from which.
         let on = epoll.by_napi.iter().filter(|(_, sockets)| sockets.iter().any(|one| one.steered_queues.is_none()));
         for (&id, _) in on {
@@ -226,7 +226,7 @@ static SHARED_EPOLL: Rule = Rule {
 };
 
 fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let shared = query.epolls.iter().filter(|epoll| epoll.waiters.len() > 1);
+    let shared = query.epolls().filter(|epoll| epoll.waiters.len() > 1);
     let matters = shared.filter(|epoll| epoll.polls() || epoll.by_napi.len() > 1);
     let observation = |epoll: &EpollContext<'_>| {
         let mut nodes = epoll.nodes();
@@ -312,7 +312,7 @@ static BATCH: Rule = Rule {
 const LONG_DELAY_NS: u64 = 1_000_000;
 
 fn batch(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    query.epolls.iter().filter(|epoll| epoll.prefers()).filter_map(|epoll| of_batch(query, epoll)).collect()
+    query.epolls().filter(|epoll| epoll.prefers()).filter_map(|epoll| of_batch(query, epoll)).collect()
 }
 
 fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {

@@ -21,11 +21,14 @@ static READY_OBJECT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
-                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd or unix \
-                  socket that nobody reads. States and queues of sockets come from sock_diag; poll(2) confirms a few of \
-                  them, but not while net.core.busy_poll is set: then it is a warning. Without samples, two snapshots \
+                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
+                  signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come from \
+                  sock_diag; poll(2) confirms a few of them, but not while net.core.busy_poll is set: then it is a \
+                  warning. It is also a warning if no thread waited on the epoll during the samples: the program may be \
+                  stopped or busy. Without samples, two snapshots \
                   show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
-                  interval between samples, and an unread error queue of a TCP socket. Fix: by object.",
+                  interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; a file \
+                  whose descriptors are all in other processes. Fix: by object.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -33,18 +36,26 @@ static READY_OBJECT: Rule = Rule {
 };
 
 fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls.iter().filter(|epoll| query.suspends(epoll));
+    let suspending = query.epolls().filter(|epoll| query.suspends(epoll));
     let of = |epoll: &EpollContext<'_>| match query.behavior(epoll) {
         Some(behavior) => {
-            let groups = behavior.ready.get(&(epoll.process.pid, epoll.epoll.fd)).into_iter().flatten();
-            groups.map(|group| of_ready_group(epoll, behavior, group)).collect()
+            let of = |one: &EpollContext<'_>| behavior.ready.get(&(one.process.pid, one.epoll.fd));
+            let groups = query.descriptors(epoll).find_map(of).into_iter().flatten();
+            let waits = waits_on(query, epoll, behavior);
+            groups.map(|group| of_ready_group(epoll, behavior, waits, group)).collect()
         }
         None => of_snapshots(query, epoll),
     };
     suspending.flat_map(of).collect()
 }
 
-fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGroup) -> Observation {
+/// Waits through all descriptors of an epoll.
+fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
+    let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
+    query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
+}
+
+fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, waits: EpollWaits, group: &ReadyGroup) -> Observation {
     let mut seen = match group.count {
         0 | 1 => of_cause(&group.cause, group.fd),
         count => format!("{}, and {} more like it", of_cause(&group.cause, group.fd), count - 1),
@@ -56,7 +67,12 @@ fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGr
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
-    let severity = if group.unconfirmed.is_none() { Severity::Serious } else { Severity::Warning };
+    // A program that is stopped or busy with something else reads nothing either.
+    let is_unwaited = behavior.not_counted.is_none() && !waits.is_slept_in && waits.zero + waits.sleeping == 0;
+    if is_unwaited {
+        seen.push_str(", but no thread waited on the epoll: the program may be stopped or busy");
+    }
+    let severity = if group.unconfirmed.is_none() && !is_unwaited { Severity::Serious } else { Severity::Warning };
     observation(epoll, severity, group.fd, seen, &group.cause)
 }
 
@@ -125,13 +141,20 @@ fn of_cause(cause: &ReadyCause, fd: i32) -> String {
         ReadyCause::Closed => format!("socket {fd} is closed by both sides, and still registered"),
         ReadyCause::Listener => format!("listener {fd} has connections that the program does not accept"),
         ReadyCause::Unread => format!("socket {fd} has data or errors that the program does not read"),
+        ReadyCause::Urgent => format!("socket {fd} is registered for EPOLLPRI and has urgent data that is not read"),
         ReadyCause::File(kind) => format!("file {fd}, {}", kind_in_words(kind)),
+        ReadyCause::WritableFile(kind) => {
+            format!("file {fd}, {}, is registered for EPOLLOUT and can be written", kind_in_words(kind))
+        }
+        ReadyCause::HungUp(kind) => {
+            format!("the other end of file {fd}, {}, is closed or never existed", kind_in_words(kind))
+        }
     }
 }
 
 fn advice(cause: &ReadyCause) -> &'static str {
     match cause {
-        ReadyCause::Writable => {
+        ReadyCause::Writable | ReadyCause::WritableFile(_) => {
             "let the program register EPOLLOUT only while a write is incomplete, or with EPOLLET; or use a mode without \
              suspension, such as defer20"
         }
@@ -147,6 +170,19 @@ fn advice(cause: &ReadyCause) -> &'static str {
             "let the program read the socket and its error queue until EAGAIN, or use a mode without suspension, such as \
              defer20"
         }
+        ReadyCause::Urgent => {
+            "let the program read urgent data with MSG_OOB, or not register EPOLLPRI; or use a mode without suspension, \
+             such as defer20"
+        }
+        ReadyCause::HungUp(_) => {
+            "let the program close or unregister it, or use a mode without suspension, such as defer20"
+        }
+        ReadyCause::File(WatchedKind::Epoll) => {
+            "let the program take all events of that epoll, or watch it in another one"
+        }
+        ReadyCause::File(WatchedKind::Named(name)) if name == "[pidfd]" => {
+            "let the program reap the process and close its pidfd, or watch it in another epoll"
+        }
         ReadyCause::File(_) => "let the program read it until EAGAIN, or watch it in another epoll",
     }
 }
@@ -159,6 +195,7 @@ fn kind_in_words(kind: &WatchedKind) -> &str {
         WatchedKind::Pipe => "a pipe",
         WatchedKind::Epoll => "another epoll",
         WatchedKind::OtherSocket => "a socket without a queue",
+        WatchedKind::Named(name) if name == "[pidfd]" => "a pidfd",
         WatchedKind::Named(name) => name,
         WatchedKind::Unnamed => "a file without a descriptor",
     }
@@ -175,7 +212,8 @@ static ZERO_TIMEOUT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
                   20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
                   no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
-                  its threads sleep in poll, select or io_uring_enter; most of the calls returned nothing. \
+                  its threads sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time \
+                  (then 4 calls suffice, too); most of the calls returned nothing. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
                   calls threads sleep. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
@@ -186,9 +224,9 @@ static ZERO_TIMEOUT: Rule = Rule {
     examine: zero_timeout,
 };
 
-/// Fewest calls with timeout 0 for a judgement, and fewest if another epoll watches this one.
+/// Fewest calls with timeout 0 for a judgement, and fewest if its threads are known to sleep elsewhere.
 const CALLS_MIN: u64 = 20;
-const CALLS_OF_INNER_MIN: u64 = 4;
+const CALLS_OF_RESTING_MIN: u64 = 4;
 /// One sleeping call in so many is as good as none.
 const FEW: u64 = 100;
 
@@ -196,7 +234,7 @@ const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns time
                             without suspension, such as defer20";
 
 fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls.iter().filter(|epoll| query.suspends(epoll));
+    let suspending = query.epolls().filter(|epoll| query.suspends(epoll));
     let of = |epoll: &EpollContext<'_>| {
         let (severity, seen) = of_waits(query, epoll, query.behavior(epoll)?)?;
         Some(Observation { severity, nodes: epoll.nodes(), seen, fix: vec![Fix::advice(RUN_OR_DEFER)] })
@@ -206,14 +244,13 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 /// Judges the waits on an epoll; `None` if threads sleep in it.
 fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> Option<(Severity, String)> {
-    let key = (epoll.process.pid, epoll.epoll.fd);
-    let waits = behavior.waits.get(&key).copied().unwrap_or_default();
+    let waits = waits_on(query, epoll, behavior);
     let sleeps_there = waits.is_slept_in || (behavior.not_counted.is_some() && waits.sleeping > 0);
     if !epoll.waiters.is_empty() || sleeps_there {
         return None;
     }
     let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
-    let outer = query.epolls.iter().find(|outer| outer.watches(epoll));
+    let outer = query.outer(epoll);
     if let Some(why) = &behavior.not_counted {
         let seen = format!("in none of {} samples in {time} did a thread sleep in it", behavior.samples);
         let sleeps_in = |outer: &&EpollContext<'_>| behavior.waits.contains_key(&(outer.process.pid, outer.epoll.fd));
@@ -222,7 +259,8 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             None => (Severity::Warning, format!("{seen}; whether it is waited on is unknown: {why}")),
         });
     }
-    if waits.zero < if outer.is_some() { CALLS_OF_INNER_MIN } else { CALLS_MIN } {
+    let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
+    if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
         let few = (waits.sleeping == 0)
             .then(|| format!("{} in {time}: too few to tell whether a thread sleeps in it", counted_calls(waits.zero)));
         return few.map(|seen| (Severity::Warning, seen));
@@ -234,10 +272,14 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
         0 => format!("all {} in {time} had timeout 0", counted_calls(waits.zero)),
         sleeping => format!("{} of {} in {time} had timeout 0", waits.zero, counted_calls(waits.zero + sleeping)),
     };
-    Some(cause_of_zero(&waits, outer, &calls))
+    Some(cause_of_zero((&waits, sleeps_elsewhere), outer, &calls))
 }
 
-fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &str) -> (Severity, String) {
+fn cause_of_zero(
+    (waits, sleeps_elsewhere): (&EpollWaits, bool),
+    outer: Option<&EpollContext<'_>>,
+    calls: &str,
+) -> (Severity, String) {
     if let Some(outer) = outer {
         return (
             Severity::Serious,
@@ -247,6 +289,10 @@ fn cause_of_zero(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, calls: &s
     if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
         let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");
         return (Severity::Serious, seen);
+    }
+    if sleeps_elsewhere {
+        let threads = counted(waits.threads as usize, "thread");
+        return (Severity::Serious, format!("{calls}; {threads} slept elsewhere for most of the time"));
     }
     if waits.zero_empty * 2 >= waits.zero {
         let empty = format!("{} returned nothing", waits.zero_empty);

@@ -160,7 +160,7 @@ static NESTED_EPOLL: Rule = Rule {
 };
 
 fn nested_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let outer = query.epolls.iter().filter(|epoll| epoll.polls() && epoll.by_napi.is_empty());
+    let outer = query.epolls().filter(|epoll| epoll.polls() && epoll.by_napi.is_empty());
     let observation = |epoll: &EpollContext<'_>| {
         let (inner, _, _) = epoll.others.iter().find(|(_, kind, _)| **kind == WatchedKind::Epoll)?;
         Some(Observation {

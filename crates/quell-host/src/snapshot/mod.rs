@@ -17,7 +17,7 @@ mod index;
 mod process;
 pub(crate) mod query;
 mod queue;
-mod read;
+pub(crate) mod read;
 mod reading;
 mod socket;
 
@@ -32,7 +32,8 @@ pub use device::{Device, DeviceDefaults, Lower};
 pub use host::{ConfiguredFile, NetworkNamespace, Privileges, Service, SnapshotKernel, SnapshotScope, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{
-    EpollWait, FileWait, Files, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind, WatchedTarget,
+    EpollWait, FileWait, Files, HeldEpoll, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind,
+    WatchedTarget,
 };
 pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};
 pub use read::{Cost, TakeError, take};

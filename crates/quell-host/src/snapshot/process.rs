@@ -134,6 +134,19 @@ pub struct SnapshotEpoll {
     pub params: Reading<EpollParams>,
     /// Watched files, in kernel order.
     pub targets: Reading<Vec<WatchedTarget>>,
+    /// An earlier descriptor of the same epoll, which was duplicated or inherited; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<HeldEpoll>,
+}
+
+/// A descriptor of an epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HeldEpoll {
+    /// Process ID.
+    pub pid: Pid,
+    /// File descriptor in the process.
+    pub fd: i32,
 }
 
 /// A file that an epoll watches.

@@ -11,8 +11,8 @@ use quell_sampler::QueueSample;
 use crate::behavior::Behavior;
 
 use super::{
-    Cpu, Device, EpollWait, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot, SnapshotEpoll,
-    SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget, arrival,
+    Cpu, Device, EpollWait, HeldEpoll, Index, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot,
+    SnapshotEpoll, SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget, arrival,
 };
 
 /// One or two snapshots, with their indexes.
@@ -23,8 +23,10 @@ pub(crate) struct SnapshotQuery<'a> {
     interval_ns: Option<u64>,
     index: Index<'a>,
     index_before: Option<Index<'a>>,
-    /// Epolls with at least one known watched file.
-    pub(crate) epolls: Vec<EpollContext<'a>>,
+    /// Epolls, once for each of their descriptors.
+    pub(crate) epolls_by_descriptor: Vec<EpollContext<'a>>,
+    /// Of those, one descriptor for each epoll.
+    epolls: Vec<usize>,
     polls: Option<&'a BTreeMap<NapiId, QueueSample>>,
     behavior: Option<&'a Behavior>,
 }
@@ -43,7 +45,7 @@ pub(crate) struct EpollContext<'a> {
     pub(crate) on_several_queues: Vec<(&'a SnapshotSocket, usize)>,
     /// Its connections to other hosts whose packets are known to arrive without a NAPI instance.
     pub(crate) without_napi: Vec<&'a SnapshotSocket>,
-    /// Threads that slept on it in either snapshot, with their calls.
+    /// Threads that slept on it in either snapshot, with their calls. They can belong to other processes that share it.
     pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
     /// Other watched files, with their types and readiness.
     pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
@@ -60,8 +62,13 @@ impl EpollContext<'_> {
         self.params.is_some_and(|params| params.prefer_busy_poll)
     }
 
+    /// The first descriptor of the epoll. Descriptors of one epoll have the same.
+    pub(crate) fn key(&self) -> HeldEpoll {
+        self.epoll.same_as.unwrap_or(HeldEpoll { pid: self.process.pid, fd: self.epoll.fd })
+    }
+
     /// Whether it watches this epoll of the same process.
-    pub(crate) fn watches(&self, inner: &Self) -> bool {
+    fn watches(&self, inner: &Self) -> bool {
         let is_inner =
             |target: &WatchedTarget, kind: &WatchedKind| *kind == WatchedKind::Epoll && target.fd == inner.epoll.fd;
         self.process.pid == inner.process.pid && self.others.iter().any(|(target, kind, _)| is_inner(target, kind))
@@ -93,8 +100,11 @@ impl<'a> SnapshotQuery<'a> {
         let interval_ns = before.and_then(elapsed).filter(|&elapsed| elapsed > 0);
         let before = before.filter(|_| interval_ns.is_some());
         let (index, index_before) = (now.index(), before.map(Snapshot::index));
-        let epolls = now.processes.iter().flat_map(|process| epolls_of(process, now, before, &index)).collect();
-        Self { now, before, interval_ns, index, index_before, epolls, polls: None, behavior: None }
+        let mut all: Vec<_> =
+            now.processes.iter().flat_map(|process| epolls_of(process, now, before, &index)).collect();
+        let epolls = join_descriptors(&mut all);
+        let (polls, behavior) = (None, None);
+        Self { now, before, interval_ns, index, index_before, epolls_by_descriptor: all, epolls, polls, behavior }
     }
 
     /// Adds the polls of NAPI instances that were sampled between the two snapshots.
@@ -107,9 +117,28 @@ impl<'a> SnapshotQuery<'a> {
         Self { behavior, ..self }
     }
 
-    /// The observation of this epoll's program, if there was one.
+    /// Every epoll once, by a descriptor of a process whose threads sleep in it, if there is one.
+    pub(crate) fn epolls(&self) -> impl Iterator<Item = &EpollContext<'a>> {
+        self.epolls.iter().map(|&index| &self.epolls_by_descriptor[index])
+    }
+
+    /// Every descriptor of an epoll.
+    pub(crate) fn descriptors(&self, epoll: &EpollContext<'_>) -> impl Iterator<Item = &EpollContext<'a>> {
+        let key = epoll.key();
+        self.epolls_by_descriptor.iter().filter(move |other| other.key() == key)
+    }
+
+    /// An epoll that watches this one.
+    pub(crate) fn outer(&self, inner: &EpollContext<'_>) -> Option<&EpollContext<'a>> {
+        let is_outer = |outer: &&EpollContext<'a>| self.descriptors(inner).any(|inner| outer.watches(inner));
+        self.epolls_by_descriptor.iter().find(is_outer)
+    }
+
+    /// The observation of this epoll's programs, if there was one.
     pub(crate) fn behavior(&self, epoll: &EpollContext<'_>) -> Option<&'a Behavior> {
-        self.behavior.filter(|behavior| behavior.programs.contains(&epoll.process.pid))
+        let is_observed =
+            |behavior: &&Behavior| self.descriptors(epoll).any(|one| behavior.programs.contains(&one.process.pid));
+        self.behavior.filter(is_observed)
     }
 
     /// Whether an epoll suspends the interrupt of a queue.
@@ -183,7 +212,7 @@ impl<'a> SnapshotQuery<'a> {
 
     /// Epolls with sockets on a queue.
     pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollContext<'a>> {
-        self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
+        self.epolls().filter(move |epoll| epoll.by_napi.contains_key(&id))
     }
 
     /// Whether the queue allows suspension, or a busy-polling epoll has sockets on it.
@@ -341,6 +370,25 @@ fn epolls_of<'a>(
         its
     };
     files.epolls.iter().map(in_context).collect()
+}
+
+/// Gives all descriptors of an epoll the threads that sleep in it, and returns the index of one of them for each epoll.
+fn join_descriptors(epolls: &mut [EpollContext<'_>]) -> Vec<usize> {
+    let mut by_key: BTreeMap<HeldEpoll, Vec<usize>> = BTreeMap::new();
+    for (index, epoll) in epolls.iter().enumerate() {
+        by_key.entry(epoll.key()).or_default().push(index);
+    }
+    let mut chosen = Vec::new();
+    for descriptors in by_key.into_values() {
+        let with_waiters = descriptors.iter().find(|&&index| !epolls[index].waiters.is_empty());
+        chosen.push(*with_waiters.unwrap_or(&descriptors[0]));
+        if descriptors.len() > 1 {
+            let waiters: Vec<_> = descriptors.iter().flat_map(|&index| epolls[index].waiters.clone()).collect();
+            descriptors.into_iter().for_each(|index| epolls[index].waiters.clone_from(&waiters));
+        }
+    }
+    chosen.sort_unstable();
+    chosen
 }
 
 impl<'a> EpollContext<'a> {

@@ -1,6 +1,8 @@
-//! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`ep_show_fdinfo` in `fs/eventpoll.c`). The busy-poll
-//! parameters are not in this file; see [`crate::epoll_params`].
+//! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`ep_show_fdinfo` in `fs/eventpoll.c`), and of a
+//! signalfd: its signals (`signalfd_show_fdinfo` in `fs/signalfd.c`). The busy-poll parameters of an epoll are not in
+//! this file; see [`crate::epoll_params`].
 
+use super::pid_status::hexadecimal;
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
@@ -77,6 +79,16 @@ fn value<'a>(line: Line<'a>, key: &[u8]) -> Option<&'a [u8]> {
     }
 }
 
+/// Signals that a signalfd accepts: bit 0 is signal 1. Empty for other files.
+fn signals_of_signalfd(bytes: &[u8]) -> Result<u64, Malformed> {
+    let line = lines(bytes).find(|line| line.bytes.starts_with(b"sigmask:"));
+    let mask = |line: Line<'_>| {
+        let value = line.bytes[b"sigmask:".len()..].trim_ascii();
+        hexadecimal(line, value, "a set of signals as a hexadecimal number")
+    };
+    line.map_or(Ok(0), mask)
+}
+
 impl ProcDir {
     /// Reads the files that the epoll at a file descriptor of this process watches.
     ///
@@ -84,6 +96,15 @@ impl ProcDir {
     /// When the file cannot be read, which needs ptrace access, or cannot be parsed.
     pub fn epoll(&self, fd: i32) -> Result<EpollInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), EpollInfo::parse)
+    }
+
+    /// Whether the signalfd at a file descriptor of this process is readable for its main thread.
+    ///
+    /// # Errors
+    /// When the files cannot be read, which needs ptrace access, or cannot be parsed.
+    pub fn signalfd_is_ready(&self, fd: i32) -> Result<bool, ProcError> {
+        let accepted = self.read(&format!("fdinfo/{fd}"), signals_of_signalfd)?;
+        Ok(self.status()?.pending_signals.unwrap_or_default() & accepted != 0)
     }
 }
 
@@ -97,6 +118,13 @@ mod tests {
             tfd:        5 events:       19 data:     7ffe1234  pos:0 ino:5ff sdev:8\n";
         let wanted = EpollTarget { tfd: 5, events: 0x19, data: 0x7ffe_1234, inode: Some(0x5ff), sdev: Some(8) };
         assert_eq!(EpollInfo::parse(text).unwrap().targets, [wanted]);
+    }
+
+    #[test]
+    fn the_signals_of_a_signalfd_are_read() {
+        assert_eq!(signals_of_signalfd(b"pos:\t0\nsigmask:\t0000000000000200\n").unwrap(), 0x200);
+        assert_eq!(signals_of_signalfd(b"pos:\t0\n").unwrap(), 0);
+        assert!(signals_of_signalfd(b"sigmask:\tx\n").is_err());
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct PidStatus {
     pub threads: Option<u64>,
     /// Peak resident memory in KiB (`VmHWM`); `None` for kernel threads.
     pub peak_rss_kib: Option<u64>,
+    /// Signals that are pending for this thread, and for its process: bit 0 is signal 1.
+    pub pending_signals: Option<u64>,
     /// Effective capabilities.
     pub cap_eff: Option<CapabilitySet>,
     /// CPUs on which the task may run.
@@ -41,6 +43,11 @@ impl PidStatus {
                     let number = value.strip_suffix(b" kB").unwrap_or(value).trim_ascii();
                     status.peak_rss_kib = Some(line.number(number, "a size in kB")?);
                 }
+                // One of the two lines is for the thread, the other for the process.
+                b"SigPnd" | b"ShdPnd" => {
+                    let pending = hexadecimal(line, value, "a set of signals as a hexadecimal number")?;
+                    *status.pending_signals.get_or_insert_default() |= pending;
+                }
                 b"CapEff" => status.cap_eff = Some(capabilities(line, value)?),
                 b"Cpus_allowed_list" => status.cpus_allowed = Some(cpu_list(line, value)?),
                 b"voluntary_ctxt_switches" => {
@@ -57,11 +64,12 @@ impl PidStatus {
 }
 
 fn capabilities(line: Line<'_>, value: &[u8]) -> Result<CapabilitySet, Malformed> {
-    std::str::from_utf8(value)
-        .ok()
-        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
-        .map(CapabilitySet::from_bits)
-        .ok_or_else(|| line.malformed("capabilities as a hexadecimal number", value))
+    hexadecimal(line, value, "capabilities as a hexadecimal number").map(CapabilitySet::from_bits)
+}
+
+pub(super) fn hexadecimal(line: Line<'_>, value: &[u8], expected: &'static str) -> Result<u64, Malformed> {
+    let digits = std::str::from_utf8(value).ok();
+    digits.and_then(|hex| u64::from_str_radix(hex, 16).ok()).ok_or_else(|| line.malformed(expected, value))
 }
 
 fn cpu_list(line: Line<'_>, value: &[u8]) -> Result<CpuList, Malformed> {
@@ -92,6 +100,13 @@ mod tests {
         assert_eq!((status.threads, status.voluntary_ctxt_switches), (Some(3), Some(9)));
         assert_eq!(status.cpus_allowed, Some("0-1".parse().unwrap()));
         assert_eq!(status.nonvoluntary_ctxt_switches, None);
+    }
+
+    #[test]
+    fn pending_signals_are_those_of_the_thread_and_of_its_process() {
+        let status = PidStatus::parse(b"SigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\n").unwrap();
+        assert_eq!(status.pending_signals, Some(0x201));
+        assert!(PidStatus::parse(b"SigPnd:\tx\n").is_err());
     }
 
     #[test]

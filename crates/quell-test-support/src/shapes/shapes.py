@@ -1,10 +1,11 @@
 """Servers that wait for their sockets in different ways: python3 shapes.py SHAPE ADDRESS PORT
 
 Each answers datagrams at PORT, and connections at the TCP port of the same number."""
-import os, select, signal, socket, sys, threading, time
+import ctypes, os, select, signal, socket, struct, sys, threading, time
 
 SHAPE, ADDRESS, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 IN, OUT, ET, ONESHOT, RDHUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLET, select.EPOLLONESHOT, select.EPOLLRDHUP
+libc = ctypes.CDLL(None)
 CLIENT = ADDRESS.rsplit(".", 1)[0] + ".2"
 kept = []
 
@@ -81,7 +82,29 @@ def serve(epoll, timeout, events=IN):
             time.sleep(0.001)
 
 
-SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd")
+def signalfd(number):
+    """A signalfd that accepts this signal."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    return libc.signalfd(-1, struct.pack("<16Q", 1 << (number - 1), *[0] * 15), 0)
+
+
+def register_child(end):
+    """Registers a child with the epoll, which ends at once or never."""
+    pid = os.fork()
+    if pid == 0:
+        end()
+    epoll.register(os.pidfd_open(pid), IN)
+
+
+def reuse_number(registered, unrelated):
+    """Registers a file whose number then refers to another one, while the first stays open."""
+    kept.append(os.dup(registered))
+    epoll.register(registered, IN)
+    os.dup2(unrelated, registered)
+
+
+SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd",
+          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
@@ -117,6 +140,76 @@ elif SHAPE in ("eventfd", "eventfd-edge"):
     event = os.eventfd(1) if hasattr(os, "eventfd") else os.pipe()[1]
     epoll.register(event, (IN if hasattr(os, "eventfd") else OUT) | (ET if SHAPE != "eventfd" else 0))
     serve(epoll, None)
+elif SHAPE in ("signalfd", "signalfd-idle"):
+    epoll.register(signalfd(signal.SIGUSR1), IN)
+    if SHAPE == "signalfd":
+        os.kill(os.getpid(), signal.SIGUSR1)
+    serve(epoll, None)
+elif SHAPE in ("pidfd", "pidfd-running"):
+    register_child((lambda: os._exit(0)) if SHAPE == "pidfd" else signal.pause)
+    serve(epoll, None)
+elif SHAPE in ("number-reused", "number-reused-idle"):
+    (ready, writer), (idle, _) = os.pipe(), os.pipe()
+    os.write(writer, b"?")
+    reuse_number(*((ready, idle) if SHAPE == "number-reused" else (idle, ready)))
+    serve(epoll, None)
+elif SHAPE == "notifications":
+    SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
+    sender = connected()
+    sender.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    sender.send(b"?" * 1000, MSG_ZEROCOPY)
+    epoll.register(sender, IN)
+    serve(epoll, None)
+elif SHAPE == "urgent":
+    listener.setblocking(True)
+    kept.append(listener.accept()[0])
+    epoll.register(kept[-1], select.EPOLLPRI)
+    serve(epoll, None)
+elif SHAPE == "unconnected":
+    kept.append(socket.socket())
+    epoll.register(kept[-1], IN)
+    serve(epoll, None)
+elif SHAPE == "left-to-child":
+    # The epoll reports a connection that only a child has open.
+    listener.setblocking(True)
+    connection = listener.accept()[0]
+    epoll.register(connection, IN)
+    if os.fork() == 0:
+        signal.pause()
+    connection.close()
+    serve(epoll, None)
+elif SHAPE in ("inherited", "served-by-child"):
+    is_child = os.fork() == 0
+    if is_child == (SHAPE == "inherited"):
+        signal.pause()
+    serve(epoll, None)
+elif SHAPE == "duplicate":
+    serve(select.epoll.fromfd(os.dup(epoll.fileno())), None)
+elif SHAPE == "tick":
+    # A game server: it looks for packets once in each frame.
+    while True:
+        for fd, _ in epoll.poll(0):
+            answer(fd)
+        time.sleep(1 / 60)
+elif SHAPE == "thread-per-connection":
+    accepting = select.epoll()
+    accepting.register(listener, IN)
+
+    def echo(connection):
+        while data := connection.recv(64):
+            connection.sendall(data)
+
+    def datagrams():
+        udp.setblocking(True)
+        answer(udp.fileno())
+
+    epoll.close()
+    threading.Thread(target=datagrams).start()
+    while True:
+        accepting.poll()
+        connection = listener.accept()[0]
+        connection.setblocking(True)
+        threading.Thread(target=echo, args=(connection,)).start()
 elif SHAPE in ("nested", "nested-waits", "nested-in-poll"):
     inner = select.epoll()
     inner.register(udp, IN | ONESHOT)

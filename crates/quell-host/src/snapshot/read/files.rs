@@ -4,34 +4,45 @@
 use std::collections::HashMap;
 
 use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::kcmp::is_same_file;
 use quell_linux::pidfd::{PidFd, PidFdError};
-use quell_linux::proc::{EpollInfo, EpollTarget, FdKind, ProcRoot};
+use quell_linux::proc::{EpollInfo, FdKind, ProcRoot};
 use quell_linux::socket_options;
 
-use super::super::{Reading, UnknownReason};
+use super::super::{HeldEpoll, Reading, SnapshotEpoll, UnknownReason, WatchedFile, WatchedTarget};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
-
-/// An epoll of a process.
-pub(super) struct OpenEpoll {
-    pub(super) fd: i32,
-    pub(super) params: Reading<EpollParams>,
-    pub(super) targets: Reading<EpollInfo>,
-    /// Readiness of each watched file other than a TCP or UDP socket, by descriptor.
-    pub(super) ready: HashMap<i32, Reading<bool>>,
-}
+use super::watched::{OpenFiles, numbered};
 
 /// Reads the epolls and AF_XDP sockets of processes that may receive packets.
 pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTable) {
     let proc = ProcRoot::default();
-    for process in processes {
+    for process in &mut *processes {
         if !process.fds.known_elements().any(|fd| matches!(fd.kind, FdKind::Socket { .. } | FdKind::Epoll)) {
             continue;
         }
         let pidfd = PidFd::open(process.pid);
         process.xdp_sockets = pidfd.as_ref().map_or_else(|_| Vec::new(), |pidfd| xdp_sockets(process, pidfd, sockets));
         process.epolls = epolls(&proc, process, &pidfd, sockets);
+    }
+    mark_shared_epolls(processes);
+}
+
+/// Marks descriptors of one epoll, which watch the same files. Without `kcmp(2)` they look like several epolls.
+fn mark_shared_epolls(processes: &mut [OpenProcess]) {
+    let mut first: HashMap<Vec<(i32, u32)>, Vec<HeldEpoll>> = HashMap::new();
+    for process in processes {
+        let pid = process.pid;
+        for epoll in &mut process.epolls {
+            let targets: Vec<_> = epoll.targets.known_elements().map(|target| (target.fd, target.events)).collect();
+            let (held, alike) = (HeldEpoll { pid, fd: epoll.fd }, first.entry(targets).or_default());
+            let is_it = |other: &&HeldEpoll| is_same_file((other.pid, other.fd), (pid, epoll.fd)).unwrap_or(false);
+            epoll.same_as = alike.iter().find(is_it).copied();
+            if epoll.same_as.is_none() {
+                alike.push(held);
+            }
+        }
     }
 }
 
@@ -50,50 +61,39 @@ fn epolls(
     process: &OpenProcess,
     pidfd: &Result<PidFd, PidFdError>,
     sockets: &SocketTable,
-) -> Vec<OpenEpoll> {
-    let kinds: HashMap<i32, &FdKind> = process.fds.known_elements().map(|fd| (fd.number, &fd.kind)).collect();
-    let directory = proc.process(process.pid);
-    let fds = process.fds.known_elements().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| fd.number);
-    let epoll = |fd| {
-        let targets = directory.epoll(fd).outcome();
-        let watched = targets.known().map_or(&[][..], |info| &info.targets);
-        let others =
-            watched.iter().filter(|target| sockets.of_target(target, kinds.get(&target.tfd).copied()).is_none());
-        let ready = others.map(|target| (target.tfd, is_ready(pidfd, target, kinds.get(&target.tfd).copied())));
-        OpenEpoll { fd, params: params(pidfd, fd), ready: ready.collect(), targets }
+) -> Vec<SnapshotEpoll> {
+    let Reading::Known(fds) = &process.fds else { return Vec::new() };
+    let files = OpenFiles::new(process.pid, pidfd, fds);
+    let epolls = fds.iter().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| fd.number);
+    let epoll = |fd| SnapshotEpoll {
+        fd,
+        params: params(&files, fd),
+        targets: proc.process(process.pid).epoll(fd).outcome().map(|info| watched(&files, fd, &info, sockets)),
+        same_as: None,
     };
-    fds.map(epoll).collect()
+    epolls.map(epoll).collect()
 }
 
-fn params(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<EpollParams> {
-    match duplicate(pidfd, fd) {
+fn watched(files: &OpenFiles<'_>, epoll: i32, info: &EpollInfo, sockets: &SocketTable) -> Vec<WatchedTarget> {
+    let other = |registration| {
+        let descriptor = files.descriptor(epoll, registration);
+        let ready = match descriptor {
+            Some(fd) => files.pending(fd, registration.0.events).map(|pending| pending != 0),
+            None => Reading::unknown(UnknownReason::Absent, "the process has no descriptor of the watched file"),
+        };
+        WatchedFile::Other { kind: files.watched_kind(descriptor), ready }
+    };
+    let target = |(target, number)| {
+        let inode = sockets.of_target(target, files.kind(target.tfd));
+        let file = inode.map_or_else(|| other((target, number)), |inode| WatchedFile::Socket { inode });
+        WatchedTarget { fd: target.tfd, events: target.events, file }
+    };
+    numbered(&info.targets).map(target).collect()
+}
+
+fn params(files: &OpenFiles<'_>, fd: i32) -> Reading<EpollParams> {
+    match files.duplicate(fd) {
         Reading::Known(epoll) => epoll_params::get(epoll).outcome(),
         Reading::Unknown(unknown) => Reading::Unknown(unknown),
-    }
-}
-
-/// Whether a requested event is pending. Queries only files that give every process the same answer and do not change
-/// because of the query.
-fn is_ready(pidfd: &Result<PidFd, PidFdError>, target: &EpollTarget, kind: Option<&FdKind>) -> Reading<bool> {
-    match kind {
-        Some(FdKind::EventFd | FdKind::TimerFd | FdKind::Pipe { .. } | FdKind::Epoll | FdKind::Socket { .. }) => {}
-        Some(FdKind::SignalFd) => {
-            return Reading::unknown(
-                UnknownReason::UnsupportedByKernel,
-                "query a signalfd: it reports signals of the querying process",
-            );
-        }
-        _ => return Reading::unknown(UnknownReason::NotAsked, "files of this type are not queried"),
-    }
-    match duplicate(pidfd, target.tfd) {
-        Reading::Known(file) => file.is_ready(target.events).outcome(),
-        Reading::Unknown(unknown) => Reading::Unknown(unknown),
-    }
-}
-
-fn duplicate(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<quell_linux::pidfd::BriefDuplicate> {
-    match pidfd {
-        Ok(pidfd) => pidfd.duplicate_briefly(fd).outcome(),
-        Err(error) => Err(error).outcome(),
     }
 }

@@ -3,15 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quell_linux::proc::{EpollTarget, FdKind, Interrupts};
-use quell_linux::visible;
+use quell_linux::proc::{FdKind, Interrupts};
 use quell_linux::{NapiId, Pid};
 
-use super::super::{
-    Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotEpoll, SnapshotScope, SnapshotSocket,
-    UnknownReason, WatchedFile, WatchedKind, WatchedTarget,
-};
-use super::files::OpenEpoll;
+use super::super::{Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotScope, SnapshotSocket};
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 use crate::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
@@ -100,12 +95,8 @@ pub(super) fn keep_what_arrives_by(
 fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
     let held = process.sockets().filter(|(_, inode)| sockets.contains(*inode));
     let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
-    let kinds: HashMap<i32, FdKind> = process.fds.known_elements().map(|fd| (fd.number, fd.kind.clone())).collect();
-    let io_urings = kinds.iter().filter(|(_, kind)| **kind == FdKind::IoUring).map(|(fd, _)| *fd);
-    let mut io_urings: Vec<i32> = io_urings.collect();
-    io_urings.sort_unstable();
-    let epolls = process.epolls.into_iter().map(|epoll| join_epoll(epoll, &kinds, sockets)).collect();
-    let OpenProcess { xdp_sockets, rings_with_sockets, rings_without_sockets, .. } = process;
+    let io_urings = process.fds.known_elements().filter(|fd| fd.kind == FdKind::IoUring).map(|fd| fd.number).collect();
+    let OpenProcess { epolls, xdp_sockets, rings_with_sockets, rings_without_sockets, .. } = process;
     let files = Files { epolls, sockets: held, xdp_sockets, io_urings, rings_with_sockets, rings_without_sockets };
     Process {
         pid: process.pid,
@@ -114,41 +105,5 @@ fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
         namespace: process.namespace,
         threads: process.threads,
         files: process.fds.map(|_| files),
-    }
-}
-
-fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTable) -> SnapshotEpoll {
-    let OpenEpoll { fd, params, targets, mut ready } = epoll;
-    let watched = |target: EpollTarget| {
-        let kind = kinds.get(&target.tfd);
-        let file = match sockets.of_target(&target, kind) {
-            Some(inode) => WatchedFile::Socket { inode },
-            None => WatchedFile::Other {
-                kind: watched_kind(&target, kind),
-                ready: ready
-                    .remove(&target.tfd)
-                    .unwrap_or_else(|| Reading::unknown(UnknownReason::NotAsked, "not queried")),
-            },
-        };
-        WatchedTarget { fd: target.tfd, events: target.events, file }
-    };
-    SnapshotEpoll { fd, params, targets: targets.map(|info| info.targets.into_iter().map(watched).collect()) }
-}
-
-fn watched_kind(target: &EpollTarget, kind: Option<&FdKind>) -> WatchedKind {
-    let is_another = |inode: &u64| target.inode.is_some_and(|watched| watched != *inode);
-    match kind {
-        None => WatchedKind::Unnamed,
-        Some(FdKind::Socket { inode } | FdKind::Pipe { inode }) if is_another(inode) => WatchedKind::Unnamed,
-        Some(FdKind::Socket { .. }) => WatchedKind::OtherSocket,
-        Some(FdKind::Pipe { .. }) => WatchedKind::Pipe,
-        Some(FdKind::Epoll) => WatchedKind::Epoll,
-        Some(FdKind::EventFd) => WatchedKind::EventFd,
-        Some(FdKind::TimerFd) => WatchedKind::TimerFd,
-        Some(FdKind::SignalFd) => WatchedKind::SignalFd,
-        Some(FdKind::AnonInode(name)) => WatchedKind::Named(name.clone()),
-        Some(FdKind::Path(path)) => WatchedKind::Named(visible::path(path)),
-        Some(FdKind::Other(name)) => WatchedKind::Named(visible::name(&name.to_string_lossy()).into_owned()),
-        Some(_) => WatchedKind::Named("unknown".to_owned()),
     }
 }

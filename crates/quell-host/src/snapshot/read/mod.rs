@@ -14,6 +14,7 @@ mod session;
 mod socket_options;
 mod sockets;
 mod threads;
+pub(crate) mod watched;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use quell_linux::Pid;
 use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
 
-use super::super::{Reading, SnapshotScope, Thread, UnknownReason};
+use super::super::{Reading, SnapshotEpoll, SnapshotScope, Thread, UnknownReason};
 use super::TakeError;
-use super::files::OpenEpoll;
 use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
 use super::threads;
@@ -35,7 +34,7 @@ pub(super) struct OpenProcess {
     pub(super) start_time_ticks: u64,
     pub(super) namespace: Reading<u64>,
     pub(super) fds: Reading<Vec<Fd>>,
-    pub(super) epolls: Vec<OpenEpoll>,
+    pub(super) epolls: Vec<SnapshotEpoll>,
     pub(super) xdp_sockets: Vec<i32>,
     pub(super) rings_with_sockets: Vec<i32>,
     pub(super) rings_without_sockets: Vec<i32>,

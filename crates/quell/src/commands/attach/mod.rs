@@ -332,8 +332,8 @@ fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
 fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
     refuse_impossible(report)?;
     if report.plan.steps.is_empty() && !args.follow {
-        let text = "nothing to set yet: no epoll with network sockets, and no packet has arrived on a queue; \
-                    --follow waits for them";
+        let text = "nothing to set yet: no epoll watches a TCP or UDP socket, and no such socket has received from a \
+                    queue; --follow waits for them. Raw and packet sockets have no queue";
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
     }
