@@ -11,7 +11,7 @@ use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
-use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::consequences::{consequences, consequences_observed};
 use quell_host::attach::{AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
@@ -175,6 +175,9 @@ fn measure(
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
         stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
+        for plan in preview.plans() {
+            stalls::refuse(&consequences(&preview.snapshot, None, plan), "measures")?;
+        }
     }
     output::say(&plan(&preview, &request));
     ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
