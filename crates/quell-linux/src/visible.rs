@@ -23,6 +23,17 @@ pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
 }
 
+/// `1 queue`, `4 queues`, `2 processes`.
+#[must_use]
+pub fn counted(count: usize, one: &str) -> String {
+    let ending = match count {
+        1 => "",
+        _ if one.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {one}{ending}")
+}
+
 /// Escapes a path for one line.
 #[must_use]
 pub fn path(path: &Path) -> String {

@@ -13,8 +13,8 @@ use quell_mode::DeliveryMode;
 use crate::report::{SkipReason, SkippedPart};
 
 /// Plans the mode of an attachment once more. Nothing is changed. Settings that the attachment has set and others have
-/// changed are drifted, not skipped.
-pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<SkippedPart> {
+/// changed are drifted, not skipped. A part without a process concerns all of them.
+pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<(Option<Pid>, SkippedPart)> {
     let pids = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid));
     let pids: BTreeSet<Pid> = pids.collect();
     let plan = plan(snapshot, None, &pids, &AttachRequest { mode, epolls: EpollsSetBy::Attachment });
@@ -24,27 +24,29 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
             _ => None,
         })
         .collect();
-    let part = |reason| Some(SkippedPart { napi: None, reason });
+    let part = |pid, reason| Some((pid, SkippedPart { napi: None, reason }));
+    let of_queue = |napi, reason| (None, SkippedPart { napi: Some(napi), reason });
     let to_set = plan.steps.iter().filter(|step| !step.is_there()).filter_map(|step| match step {
-        AttachStep::Queue(step) => (!recorded.contains(&step.napi.get()))
-            .then_some(SkippedPart { napi: Some(step.napi), reason: SkipReason::QueueNotSet }),
-        AttachStep::Epoll(_) => part(SkipReason::EpollNotSet),
-        AttachStep::Sockets(_) => part(SkipReason::PollingNotSet),
+        AttachStep::Queue(step) => {
+            (!recorded.contains(&step.napi.get())).then_some(of_queue(step.napi, SkipReason::QueueNotSet))
+        }
+        AttachStep::Epoll(step) => part(Some(step.pid), SkipReason::EpollNotSet),
+        AttachStep::Sockets(step) => part(Some(step.pid), SkipReason::PollingNotSet),
         // The kernel does not report the setting of a ring.
         AttachStep::Ring(_) => None,
     });
     let limited = plan.partly.iter().filter_map(|limitation| match limitation {
-        Limitation::UnknownQueue { napi } => Some(SkippedPart { napi: Some(*napi), reason: SkipReason::UnknownQueue }),
-        Limitation::ThreadStays { napi } => Some(SkippedPart { napi: Some(*napi), reason: SkipReason::ThreadStays }),
-        Limitation::NoEpoll { .. } => part(SkipReason::NoEpoll),
-        Limitation::WatchedByEpoll { .. } => part(SkipReason::WatchedByEpoll),
+        Limitation::UnknownQueue { napi } => Some(of_queue(*napi, SkipReason::UnknownQueue)),
+        Limitation::ThreadStays { napi } => Some(of_queue(*napi, SkipReason::ThreadStays)),
+        Limitation::NoEpoll { .. } => part(limitation.pid(), SkipReason::NoEpoll),
+        Limitation::WatchedByEpoll { .. } => part(limitation.pid(), SkipReason::WatchedByEpoll),
         Limitation::OtherWays { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
-            part(SkipReason::OtherWays)
+            part(limitation.pid(), SkipReason::OtherWays)
         }
         // The preload library limits the waits of launched programs.
         Limitation::WaitsAsWritten { .. } if is_launched(attached) => None,
-        Limitation::WaitsAsWritten { .. } => part(SkipReason::WaitsAsWritten),
-        _ => part(SkipReason::Other),
+        Limitation::WaitsAsWritten { .. } => part(None, SkipReason::WaitsAsWritten),
+        _ => part(limitation.pid(), SkipReason::Other),
     });
     to_set.chain(limited).collect()
 }

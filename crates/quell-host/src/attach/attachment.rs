@@ -520,7 +520,8 @@ pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(
     for attached in attachments(journal)? {
         let is_living = |target: &&TargetProgram| living.iter().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
-            return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
+            let (pid, is_launched) = (target.pid, is_launched(&attached));
+            return Err(AttachError::AlreadyAttached { is_launched, pid, purpose: attached.history.begin.purpose });
         }
     }
     Ok(())

@@ -22,8 +22,13 @@ pub enum AttachError {
     #[error(transparent)]
     Look(#[from] TakeError),
     /// One of the programs is attached already.
-    #[error("process {pid} is already attached ({purpose}): run `quell detach {pid}` first")]
+    #[error("process {pid} is already attached ({purpose}): {}", match is_launched {
+        true => "`quell run` started it, and undoes the mode when it exits: end it first".to_owned(),
+        false => format!("run `quell detach {pid}` first"),
+    })]
     AlreadyAttached {
+        /// Whether `quell run` started it.
+        is_launched: bool,
         /// Process ID.
         pid: u32,
         /// Purpose recorded in its journal.

@@ -51,6 +51,13 @@ pub struct Behavior {
     pub not_counted: Option<String>,
 }
 
+impl Behavior {
+    /// Whether a thread may have called `epoll_wait` on this epoll: it did, or calls were not counted.
+    pub(crate) fn may_have_waited(&self, epoll: EpollKey) -> bool {
+        self.not_counted.is_some() || self.waits.get(&epoll).is_some_and(|waits| waits.zero > 0 || waits.sleeping > 0)
+    }
+}
+
 /// Objects of an epoll that stayed ready for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadyGroup {

@@ -23,7 +23,8 @@ static READY_OBJECT: Rule = Rule {
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd or unix \
                   socket that nobody reads. States and queues of sockets come from sock_diag; poll(2) confirms a few of \
-                  them, but not while net.core.busy_poll is set: then it is a warning. Without samples, two snapshots \
+                  them, but not while net.core.busy_poll is set: then it is a warning. \
+                  So is an object of an epoll on which no thread waited during the samples. Without samples, two snapshots \
                   show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
                   interval between samples, and an unread error queue of a TCP socket. Fix: by object.",
     needs_two: false,
@@ -56,7 +57,11 @@ fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGr
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
-    let severity = if group.unconfirmed.is_none() { Severity::Serious } else { Severity::Warning };
+    let is_waited_on = !epoll.waiters.is_empty() || behavior.may_have_waited((epoll.process.pid, epoll.epoll.fd));
+    if !is_waited_on {
+        seen.push_str(", in which no thread called epoll_wait: the program is stopped or busy, or waits elsewhere");
+    }
+    let severity = if group.unconfirmed.is_none() && is_waited_on { Severity::Serious } else { Severity::Warning };
     observation(epoll, severity, group.fd, seen, &group.cause)
 }
 

@@ -95,7 +95,9 @@ pub struct Snapshot {
 pub enum SnapshotError {
     /// The text is a snapshot of another version, or not a snapshot.
     #[error(
-        "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {EARLIER_SCHEMAS:?}: take a new snapshot"
+        "it has {}, but this version of Quell reads {SCHEMA}, {}: take a new snapshot",
+        found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}")),
+        EARLIER_SCHEMAS.join(", ")
     )]
     Schema {
         /// The `schema` field, if present.

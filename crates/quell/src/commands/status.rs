@@ -7,7 +7,7 @@ use quell_host::apply::profile_of;
 use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
-use quell_host::journal::{Journal, ListedJournal, RecordedChange};
+use quell_host::journal::{Journal, ListedJournal, RecordedChange, TargetProgram};
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover};
 use quell_host::snapshot::SnapshotScope;
@@ -72,8 +72,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         let condition = condition(&launched.path, &launched.history).map_err(Failure::refused)?;
         applied.push(AppliedReport::launched(launched, condition));
     }
+    applied.iter_mut().for_each(|applied| applied.update_programs(running));
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).filter_map(Pid::from_kernel).collect();
-    let pids: Vec<Pid> = pids.into_iter().filter(|pid| ProcRoot::default().process(*pid).stat().is_ok()).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
         applied.iter_mut().for_each(|applied| applied.judge(&observed));
@@ -95,6 +95,13 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
+}
+
+/// The program with its present name, if it runs.
+fn running(program: &TargetProgram) -> Option<TargetProgram> {
+    let stat = ProcRoot::default().process(Pid::from_kernel(program.pid)?).stat().ok()?;
+    let present = TargetProgram { pid: program.pid, start_time_ticks: stat.starttime.0, name: stat.name() };
+    present.is_same_process(program).then_some(present)
 }
 
 fn boot_id() -> Result<String, Failure> {

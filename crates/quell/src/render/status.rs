@@ -153,6 +153,14 @@ impl AppliedReport {
         }
     }
 
+    /// Leaves out programs that have exited, unless all have.
+    pub(crate) fn update_programs(&mut self, running: fn(&TargetProgram) -> Option<TargetProgram>) {
+        let present: Vec<TargetProgram> = self.programs.iter().filter_map(running).collect();
+        if !present.is_empty() {
+            self.programs = present;
+        }
+    }
+
     /// Process IDs of the programs whose mode can be observed.
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
         let is_meant = matches!(self.standing, Standing::Attached | Standing::Launched);

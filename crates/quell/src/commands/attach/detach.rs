@@ -179,6 +179,12 @@ fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, F
     if let Some(pid) = args.pids.iter().find(|pid| !attached.iter().any(|attached| is_of(attached, **pid))) {
         return Err(Failure::usage(format!("process {pid} is not attached; `quell status` lists attachments")));
     }
+    let launched = |pid: &&Pid| attached.iter().any(|attached| is_launched(attached) && is_of(attached, **pid));
+    if let Some(pid) = args.pids.iter().find(launched) {
+        return Err(Failure::usage(format!(
+            "`quell run` started process {pid}, and undoes the mode when it exits: end it; nothing was changed"
+        )));
+    }
     Ok(attached.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
 

@@ -19,7 +19,7 @@ use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 
 use super::args::BenchArgs;
@@ -225,8 +225,9 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
     let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
     let (queues, epolls) = (&preview.plan.queues, preview.plan.epolls.len());
     let mut out = format!(
-        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for at most {} s; restores them at the end\n",
-        queues.len(),
+        "switches {} and {} between {} every {} ms, for at most {} s; restores them at the end\n",
+        counted(queues.len(), "queue"),
+        counted(epolls, "epoll"),
         modes.join(", "),
         request.timing.slice_ms + request.timing.settle_ms,
         request.timing.budget_ms / 1_000,
