@@ -50,3 +50,38 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
     });
     to_set.chain(limited).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_host::attach::attachment::attachments;
+    use quell_host::journal::{Journal, TargetProgram};
+    use quell_host::snapshot::Reading;
+    use quell_host::transaction::Transaction;
+
+    use super::*;
+
+    #[test]
+    fn a_process_without_an_epoll_lacks_one_and_its_siblings_do_not() {
+        let mut snapshot = Snapshot::parse(include_bytes!("../../quell-host/tests/fixtures/healthy.json")).unwrap();
+        let with_epolls = snapshot.processes[0].pid;
+        let mut without = snapshot.processes[0].clone();
+        without.pid = Pid::new(with_epolls.get() + 1).unwrap();
+        let Reading::Known(files) = &mut without.files else { panic!("unknown") };
+        files.epolls.clear();
+        snapshot.processes.push(without);
+
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let _transaction = Transaction::begin(&journal, "attach-1", "attach suspend20").unwrap();
+        let mut attached = attachments(&journal).unwrap().remove(0);
+        let target = |process: &quell_host::snapshot::Process| TargetProgram {
+            pid: process.pid.get().unsigned_abs(),
+            start_time_ticks: process.start_time_ticks,
+            name: process.name.clone(),
+        };
+        attached.history.targets = snapshot.processes.iter().map(target).collect();
+        let parts = skipped(&snapshot, &attached, "suspend20".parse().unwrap());
+        let lack: Vec<_> = parts.iter().filter(|(_, part)| part.reason == SkipReason::NoEpoll).collect();
+        assert!(matches!(lack[..], [(Some(pid), _)] if pid.get() == with_epolls.get() + 1), "{parts:?}");
+    }
+}

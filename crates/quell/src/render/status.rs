@@ -531,6 +531,30 @@ mod tests {
     }
 
     #[test]
+    fn programs_that_have_exited_are_left_out_unless_all_have() {
+        let program = |pid, name: &str| TargetProgram { pid, start_time_ticks: 7, name: name.to_owned() };
+        let mut applied = AppliedReport {
+            purpose: "attach suspend20".to_owned(),
+            profile: None,
+            journal: "j".to_owned(),
+            since_unix_s: 0,
+            standing: Standing::Attached,
+            goes_back_unix_s: None,
+            settings: 1,
+            gone: 0,
+            drifted: Vec::new(),
+            is_on_top_of_profiles: false,
+            programs: vec![program(42, "nginx"), program(43, "nginx")],
+            effects: Vec::new(),
+        };
+        applied.update_programs(|_| None);
+        assert_eq!(applied.programs.len(), 2);
+        applied
+            .update_programs(|one| (one.pid == 43).then(|| TargetProgram { name: "worker".to_owned(), ..one.clone() }));
+        assert_eq!(applied.programs, [program(43, "worker")]);
+    }
+
+    #[test]
     fn nothing_is_applied_only_if_nothing_is_left_either() {
         let report = |left: &[&str]| {
             let left_behind = left.iter().map(|&purpose| purpose.to_owned()).collect();

@@ -34,6 +34,11 @@ fn memcached_has_the_mode_before_its_first_connection_and_everything_is_restored
     let status = lab.quell(&["status"]);
     assert!(status.contains("attach suspend200") && status.contains("by `quell run`"), "{status}");
     assert!(lab.quell(&["detach", "--all"]).contains("skipped: attach suspend200 of `quell run`"));
+    let pid = memcached.to_string();
+    for arguments in [&["detach", &pid][..], &["attach", "base", &pid, "--yes"]] {
+        let said = lab.quell(arguments);
+        assert!(said.contains("undoes the mode when it exits") && !said.contains("quell detach"), "{said}");
+    }
 
     quell.signal(Signal::TERM);
     let ended = quell.end();
