@@ -57,7 +57,8 @@ fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, group: &ReadyGr
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
-    let is_waited_on = !epoll.waiters.is_empty() || behavior.may_have_waited((epoll.process.pid, epoll.epoll.fd));
+    // A thread that was in the call already is stopped: a ready object would have ended the call.
+    let is_waited_on = behavior.may_have_waited((epoll.process.pid, epoll.epoll.fd));
     if !is_waited_on {
         seen.push_str(", in which no thread called epoll_wait: the program is stopped or busy, or waits elsewhere");
     }
