@@ -102,8 +102,8 @@ impl Request {
         let Setup { queues, connections, .. } = self.setup;
         format!(
             "searches on the model of {host}, {}, {}; this host is not changed\n{}",
-            counted(queues as usize, "queue"),
-            counted(connections as usize, "connection"),
+            counted(queues, "queue"),
+            counted(connections, "connection"),
             render::plan(&self.plan, " of virtual time")
         )
     }
