@@ -216,6 +216,8 @@ fn an_observation_decides_whether_an_object_holds_the_suspension() {
     assert_eq!(severities(false, ready(None), slept_in), [(READY, Severity::Serious)]);
     assert_eq!(severities(false, ready(Some("not asked")), slept_in), [(READY, Severity::Warning)]);
     assert_eq!(severities(false, None, slept_in), []);
+    // A stopped program, or one that is busy for all of the time.
+    assert_eq!(severities(false, ready(None), None), [(READY, Severity::Warning), (ZERO, Severity::Warning)]);
 }
 
 #[test]

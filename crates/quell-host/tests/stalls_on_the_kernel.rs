@@ -92,6 +92,22 @@ fn a_socket_that_stays_ready_is_refused() {
 }
 
 #[test]
+fn a_socket_that_stays_ready_is_no_predicted_stall_of_a_program_that_does_not_wait() {
+    let Some(mut lab) = TestLab::raise("fc-stopped", 1) else { return };
+    let Some(program) = Shape::start(&mut lab, "writable", none) else { return };
+    program.child.pidfd().signal(Signal::STOP).unwrap();
+    let (findings, behavior) = observed(program.child.pid());
+    program.child.pidfd().signal(Signal::CONT).unwrap();
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    let ready = findings.iter().find(|finding| finding.id == READY).unwrap_or_else(|| panic!("{findings:#?}"));
+    assert_eq!(ready.severity, Severity::Warning, "{ready:#?}");
+    assert!(ready.seen.contains("no thread called epoll_wait"), "{ready:#?}");
+    assert!(!findings.iter().any(Finding::predicts_stall), "{findings:#?}");
+}
+
+#[test]
 fn a_socket_that_is_reported_once_or_is_read_is_not_a_finding() {
     assert_silent(
         "stall-not-ready",

@@ -23,6 +23,17 @@ pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
 }
 
+/// `1 queue`, `4 queues`, `2 processes`.
+#[must_use]
+pub fn counted(count: usize, one: &str) -> String {
+    let ending = match count {
+        1 => "",
+        _ if one.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{count} {one}{ending}")
+}
+
 /// Escapes a path for one line.
 #[must_use]
 pub fn path(path: &Path) -> String {
@@ -128,6 +139,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_count_of_one_has_no_plural() {
+        let texts = [counted(0, "queue"), counted(1, "process"), counted(2, "process")];
+        assert_eq!(texts, ["0 queues", "1 process", "2 processes"]);
+    }
 
     const HOSTILE: [&str; 8] = [
         "\u{1b}[2J\u{1b}[H",

@@ -22,7 +22,7 @@ pub enum OfferedLoad {
 /// Error: the text is not a valid load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a load: write a share of base's maximum throughput (50%), requests per second (200K, 1.2M, 35000), or max"
+    "{text:?} is not a load: write requests per second (200K, 1.2M, 35000), max, or, where base is measured, a share of its maximum throughput (50%)"
 )]
 pub struct ParseLoadError {
     text: String,

@@ -184,6 +184,8 @@ fn values_of_a_wrong_type_or_out_of_range_are_refused() {
     for name in ["busy_poll", "net.core.", "net.co re.x", "kernel.core_pattern", "vm.swappiness", "network.x"] {
         assert!(parse(&format!("[sysctl]\n\"{name}\" = 1")).is_err(), "{name}");
     }
+    assert!(parse(r#"sysctl."net.ipv4.tcp_rmem" = "4096\t1\t2""#).is_ok());
+    assert!(parse(r#"sysctl."net.ipv4.tcp_rmem" = "4096 \u001b[31m""#).is_err());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
-use quell_host::snapshot::{self, Device, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
+use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{NapiId, Pid, clock, kernel};
@@ -243,13 +243,17 @@ impl Observer {
             let sockets = process.files.known()?.sockets.iter().filter_map(|held| index.socket(held.inode));
             Some(sockets.flat_map(|socket| queues_of(&self.snapshot, &index, socket)).collect())
         };
-        let mut users: BTreeMap<NapiId, usize> = BTreeMap::new();
-        for napi in self.snapshot.processes.iter().filter_map(napis).flatten() {
-            *users.entry(napi).or_default() += 1;
+        let mut users: BTreeMap<NapiId, QueueUsers> = BTreeMap::new();
+        for process in &self.snapshot.processes {
+            for napi in napis(process).into_iter().flatten() {
+                let users = users.entry(napi).or_default();
+                users.all += 1;
+                users.polling += usize::from(can_poll(process));
+            }
         }
         let sees_all = sees_all_programs(&self.scope, &self.snapshot);
         let packets = |napis: &BTreeSet<NapiId>| {
-            let is_alone = sees_all && napis.iter().all(|napi| users.get(napi) == Some(&1));
+            let is_alone = sees_all && napis.iter().all(|napi| users.get(napi).is_some_and(|users| users.all == 1));
             is_alone.then(|| packets_between(&self.packets_before, &self.packets, napis))?
         };
         let mut program = |process: &Process| {
@@ -276,6 +280,10 @@ impl Observer {
                 causes.entry((process.pid, napi)).or_insert_with(found).clone()
             };
             let ran_ns = increase(&earlier.attached_ns, &self.read.attached_ns, &identity);
+            let polling = |napi| PollingPrograms {
+                itself: can_poll(process) && ran_ns != Some(0),
+                others: users.get(&napi).is_some_and(|users| users.polling > usize::from(can_poll(process))),
+            };
             let dir = ProcRoot::default().process(process.pid);
             let unit = dir.unit().ok().flatten();
             // Read after the unit: if the process ID belongs to another process now, so may the unit.
@@ -287,7 +295,7 @@ impl Observer {
                 cpus: ran.map(|(ran_ns, for_ns)| ran_ns as f64 / for_ns as f64),
                 cpu_ns_per_packet: ran.and_then(|(ran_ns, _)| per_packet(ran_ns, packets(&napis)?)),
                 cpu_ns,
-                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns, &mut cause)),
+                effect: mode.and_then(|mode| verdict(mode, of_program, interval_ns, ran_ns, polling, &mut cause)),
                 drifted: condition.and_then(|condition| condition.drifted),
                 skipped: condition.map(|condition| condition.skipped.clone()),
                 mode: mode.cloned(),
@@ -376,13 +384,12 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
     for attached in attachments(journal).unwrap_or_default() {
         let drifted = condition(&attached.path, &attached.history).ok().map(|condition| condition.drifted.len());
         let Some(mode) = attached.purpose().mode() else { continue };
-        let condition = ModeCondition {
-            drifted,
-            is_steered: attached.history.steers(),
-            skipped: skipped(snapshot, &attached, mode),
-        };
+        let (is_steered, parts) = (attached.history.steers(), skipped(snapshot, &attached, mode));
         for target in &attached.history.targets {
-            conditions.insert((target.pid, target.start_time_ticks), condition.clone());
+            let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid.get().unsigned_abs() == target.pid);
+            let its = parts.iter().filter(|(pid, _)| concerns(*pid));
+            let skipped = its.map(|(_, part)| part.clone()).collect();
+            conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, is_steered, skipped });
         }
     }
     conditions
@@ -432,12 +439,33 @@ fn ran_between(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<(
     Some((ran_ns, elapsed_ns))
 }
 
+/// Programs that use a queue.
+#[derive(Default)]
+struct QueueUsers {
+    all: usize,
+    /// Those that can poll it.
+    polling: usize,
+}
+
+/// Whether polls of a queue can be of the judged program, and of others.
+#[derive(Clone, Copy)]
+struct PollingPrograms {
+    itself: bool,
+    others: bool,
+}
+
+/// Whether the process can poll queues, as far as known.
+fn can_poll(process: &Process) -> bool {
+    process.files.known().is_none_or(Files::can_poll)
+}
+
 /// Verdict over the queues of a program, which ran for `ran_ns`: the worst one that is certain.
 fn verdict<'a>(
     mode: &str,
     queues: impl Iterator<Item = &'a ObservedQueue>,
     for_ns: u64,
     ran_ns: Option<u64>,
+    polling: impl Fn(NapiId) -> PollingPrograms,
     mut cause: impl FnMut(NapiId) -> NoPollCause,
 ) -> Option<ModeVerdict> {
     let mode: DeliveryMode = mode.parse().ok()?;
@@ -449,7 +477,10 @@ fn verdict<'a>(
             return Some(ModeVerdict::CannotTell(format!("{why}; `quell doctor` looks for the cause")));
         }
         let seen = EffectOnQueue::of(queue.napi, for_ns, sample);
-        let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, ..seen };
+        let PollingPrograms { itself, others } = polling(queue.napi);
+        let seen = EffectOnQueue { interrupts: queue.interrupts, programs_cpu_ns: ran_ns, is_shared: others, ..seen };
+        let polls_by_epoll = mode.epoll().is_some_and(|epoll| epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0);
+        let seen = if itself || !polls_by_epoll { seen } else { seen.without_polls_of_others() };
         Some(judge(&mode, &seen, || cause(queue.napi)))
     });
     verdicts.min_by_key(|verdict| match verdict {
@@ -468,6 +499,47 @@ mod tests {
         let dir = ProcRoot::default().process(Pid::of_this_process());
         let start = dir.stat().unwrap().starttime.0;
         assert!(cpu_ns(&dir, start).is_some() && cpu_ns(&dir, start + 1).is_none());
+    }
+
+    #[test]
+    fn polls_of_another_program_on_the_queue_are_no_evidence_for_a_program_that_cannot_poll() {
+        let mut sample = QueueSample { packets: 1_000, program_found_suspended: Some(290), ..QueueSample::default() };
+        (sample.polls.program, sample.polls.timer) = (300, 900);
+        let queue = ObservedQueue {
+            namespace: 1,
+            device: "eth0".to_owned(),
+            rx_queues: vec![0],
+            napi: NapiId::from_kernel(8193).unwrap(),
+            interrupts: None,
+            thread_ns: None,
+            sample: Some(sample),
+            unsampled: None,
+            stalled: Some(false),
+        };
+        let of = |itself, others| {
+            let polling = move |_| PollingPrograms { itself, others };
+            verdict("suspend20", [&queue].into_iter(), 1_000_000_000, Some(90_000_000), polling, |_| {
+                NoPollCause::NoEpoll
+            })
+        };
+        let said = |verdict| match verdict {
+            Some(ModeVerdict::InEffect(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        assert!(said(of(true, false)).starts_with("290 of 300 polls by the program found"));
+        assert!(said(of(true, true)).starts_with("290 of 300 polls by the programs on the queue found"));
+        let Some(ModeVerdict::NotInEffect(why)) = of(false, true) else { panic!("it cannot poll") };
+        assert!(why.starts_with("none of 1200 polls was by the program"), "{why}");
+    }
+
+    #[test]
+    fn a_process_whose_epolls_do_not_poll_cannot_poll() {
+        let host = include_bytes!("../../quell-host/tests/fixtures/healthy.json");
+        let mut process = Snapshot::parse(host).unwrap().processes.remove(0);
+        assert!(can_poll(&process));
+        let snapshot::Reading::Known(files) = &mut process.files else { panic!("unknown") };
+        files.epolls.clear();
+        assert!(!can_poll(&process));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use quell_mode::DeliveryMode;
 use crate::report::{SkipReason, SkippedPart};
 
 /// Plans the mode of an attachment once more. Nothing is changed. Settings that the attachment has set and others have
-/// changed are drifted, not skipped.
-pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<SkippedPart> {
+/// changed are drifted, not skipped. A part without a process concerns all of them.
+pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<(Option<Pid>, SkippedPart)> {
     let pids = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid));
     let pids: BTreeSet<Pid> = pids.collect();
     let plan = plan(snapshot, None, &pids, &AttachRequest { mode, epolls: EpollsSetBy::Attachment });
@@ -24,27 +24,64 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
             _ => None,
         })
         .collect();
-    let part = |reason| Some(SkippedPart { napi: None, reason });
+    let part = |pid, reason| Some((pid, SkippedPart { napi: None, reason }));
+    let of_queue = |napi, reason| (None, SkippedPart { napi: Some(napi), reason });
     let to_set = plan.steps.iter().filter(|step| !step.is_there()).filter_map(|step| match step {
-        AttachStep::Queue(step) => (!recorded.contains(&step.napi.get()))
-            .then_some(SkippedPart { napi: Some(step.napi), reason: SkipReason::QueueNotSet }),
-        AttachStep::Epoll(_) => part(SkipReason::EpollNotSet),
-        AttachStep::Sockets(_) => part(SkipReason::PollingNotSet),
+        AttachStep::Queue(step) => {
+            (!recorded.contains(&step.napi.get())).then_some(of_queue(step.napi, SkipReason::QueueNotSet))
+        }
+        AttachStep::Epoll(step) => part(Some(step.pid), SkipReason::EpollNotSet),
+        AttachStep::Sockets(step) => part(Some(step.pid), SkipReason::PollingNotSet),
         // The kernel does not report the setting of a ring.
         AttachStep::Ring(_) => None,
     });
     let limited = plan.partly.iter().filter_map(|limitation| match limitation {
-        Limitation::UnknownQueue { napi } => Some(SkippedPart { napi: Some(*napi), reason: SkipReason::UnknownQueue }),
-        Limitation::ThreadStays { napi } => Some(SkippedPart { napi: Some(*napi), reason: SkipReason::ThreadStays }),
-        Limitation::NoEpoll { .. } => part(SkipReason::NoEpoll),
-        Limitation::WatchedByEpoll { .. } => part(SkipReason::WatchedByEpoll),
+        Limitation::UnknownQueue { napi } => Some(of_queue(*napi, SkipReason::UnknownQueue)),
+        Limitation::ThreadStays { napi } => Some(of_queue(*napi, SkipReason::ThreadStays)),
+        Limitation::NoEpoll { .. } => part(limitation.pid(), SkipReason::NoEpoll),
+        Limitation::WatchedByEpoll { .. } => part(limitation.pid(), SkipReason::WatchedByEpoll),
         Limitation::OtherWays { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
-            part(SkipReason::OtherWays)
+            part(limitation.pid(), SkipReason::OtherWays)
         }
         // The preload library limits the waits of launched programs.
         Limitation::WaitsAsWritten { .. } if attached.is_launched() => None,
-        Limitation::WaitsAsWritten { .. } => part(SkipReason::WaitsAsWritten),
-        _ => part(SkipReason::Other),
+        Limitation::WaitsAsWritten { .. } => part(None, SkipReason::WaitsAsWritten),
+        _ => part(limitation.pid(), SkipReason::Other),
     });
     to_set.chain(limited).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_host::attach::attachment::attachments;
+    use quell_host::journal::{Journal, TargetProgram};
+    use quell_host::snapshot::Reading;
+    use quell_host::transaction::Transaction;
+
+    use super::*;
+
+    #[test]
+    fn a_process_without_an_epoll_lacks_one_and_its_siblings_do_not() {
+        let mut snapshot = Snapshot::parse(include_bytes!("../../quell-host/tests/fixtures/healthy.json")).unwrap();
+        let with_epolls = snapshot.processes[0].pid;
+        let mut without = snapshot.processes[0].clone();
+        without.pid = Pid::new(with_epolls.get() + 1).unwrap();
+        let Reading::Known(files) = &mut without.files else { panic!("unknown") };
+        files.epolls.clear();
+        snapshot.processes.push(without);
+
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let _transaction = Transaction::begin(&journal, "attach-1", "attach suspend20").unwrap();
+        let mut attached = attachments(&journal).unwrap().remove(0);
+        let target = |process: &quell_host::snapshot::Process| TargetProgram {
+            pid: process.pid.get().unsigned_abs(),
+            start_time_ticks: process.start_time_ticks,
+            name: process.name.clone(),
+        };
+        attached.history.targets = snapshot.processes.iter().map(target).collect();
+        let parts = skipped(&snapshot, &attached, "suspend20".parse().unwrap());
+        let lack: Vec<_> = parts.iter().filter(|(_, part)| part.reason == SkipReason::NoEpoll).collect();
+        assert!(matches!(lack[..], [(Some(pid), _)] if pid.get() == with_epolls.get() + 1), "{parts:?}");
+    }
 }

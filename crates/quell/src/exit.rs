@@ -64,7 +64,8 @@ impl Failure {
     pub(crate) fn refused(error: impl std::error::Error + 'static) -> Self {
         let text = error.to_string();
         match is_denied(&error) {
-            true if text.contains("needs root") => Self::new(Exit::NotSupported, text),
+            // Transparent errors hide the cause that says so.
+            _ if text.contains("needs root") => Self::new(Exit::NotSupported, text),
             true => Self::new(Exit::NotSupported, format!("{text}; this needs root")),
             false => Self::new(Exit::KernelRefused, text),
         }

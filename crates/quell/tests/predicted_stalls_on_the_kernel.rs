@@ -98,6 +98,28 @@ fn a_mode_that_stalls_nothing_is_not_refused() {
 }
 
 #[test]
+fn a_mode_whose_timer_stalls_the_queue_is_refused() {
+    let Some(stage) = Stage::enter("cli-timer", "writable-edge") else { return };
+    let pid = stage.pid();
+    let pid = pid.as_str();
+    for mode in ["defer60000", "suspend5000000", "napibusy,gro-flush-timeout=3s"] {
+        let modes = format!("base,{mode}");
+        for arguments in
+            [&["attach", mode, pid, "--yes"][..], &["bench", "--pid", pid, "--modes", &modes, "--quick", "--yes"]]
+        {
+            let text = stage.says(3, arguments);
+            assert!(text.contains("timer-delays-packets") && text.contains(UNCHANGED), "{text}");
+        }
+    }
+    stage.says(0, &["attach", "defer60000", pid, "--dry-run", "--accept-stalls"]);
+    stage.says(0, &["attach", "defer5000", pid, "--dry-run"]);
+    let profile = stage.dir.path().join("long.toml");
+    std::fs::write(&profile, "[device.a]\nname = \"*\"\nqueues.all.mode = \"defer60000\"\n").unwrap();
+    let text = stage.says(0, &["apply", "--dry-run", profile.to_str().unwrap()]);
+    assert!(text.contains("serious: the timer of a queue is so long that packets stall"), "{text}");
+}
+
+#[test]
 fn a_follower_warns_of_a_socket_that_is_registered_later() {
     let Some(stage) = Stage::enter("cli-later", "later") else { return };
     let mut follower = stage

@@ -38,6 +38,23 @@ fn output_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
+fn values_that_no_command_accepts_are_refused_with_what_it_accepts() {
+    for (arguments, words) in [
+        (&["show", "--netns", "../a"][..], "contains a slash"),
+        (&["run", "--max-events", "0", "base", "--", "true"], "expected an integer from 1"),
+    ] {
+        let said = says(1, &mut quell(arguments));
+        assert!(said.contains(words), "{said}");
+    }
+    let foreign = profile(r#"{"schema": "quell-snapshot/99"}"#);
+    let said = says(1, &mut quell(&["doctor", "--read", foreign.to_str().unwrap()]));
+    assert!(said.contains(r#"it has the schema "quell-snapshot/99", but"#), "{said}");
+    let one = profile("[device.a]\nname = 'no-such-device'\n");
+    let said = says(5, &mut quell(&["apply", "--dry-run", one.to_str().unwrap()]));
+    assert!(!said.contains("these settings"), "{said}");
+}
+
+#[test]
 fn an_endless_input_is_refused() {
     let sections: String = (0..20_000).map(|n| format!("[device.a.queues.g{n}]\nqueues = \"{n}\"\n")).collect();
     let many = profile(&format!("[device.a]\nname = \"a\"\n{sections}"));

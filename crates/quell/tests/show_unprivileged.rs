@@ -114,6 +114,18 @@ fn a_namespace_that_may_not_be_entered_has_no_devices_and_the_others_are_shown()
     assert!(!requested.status.success() && said.contains("CAP_SYS_ADMIN"), "{said}");
 }
 
+#[test]
+fn a_lab_needs_root_even_if_its_journal_can_be_written() {
+    if nobody_cannot() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+    let tried = as_nobody(&["lab", "up"]).env("QUELL_JOURNAL_DIR", dir.path().join("journal")).output().unwrap();
+    let said = String::from_utf8_lossy(&tried.stderr);
+    assert!(tried.status.code() == Some(5) && said.contains("needs root"), "{tried:?}");
+}
+
 /// Lists the places where `nobodys` lacks a value of `callers` without naming a privilege.
 fn silently_missing(callers: &Value, nobodys: &Value, place: &str) -> Vec<String> {
     match (callers, nobodys) {

@@ -10,6 +10,7 @@ mod sockets;
 mod start;
 pub mod veth;
 
+use quell_linux::visible::counted;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -75,7 +76,7 @@ pub struct Side {
 #[non_exhaustive]
 pub enum PlayError {
     /// The number of NAPI instances differs from the number of queues in the scenario.
-    #[error("the device has {found} NAPI instance(s), but the scenario needs {expected} queue(s)")]
+    #[error("the device has {}, but the scenario needs {}", counted(*found, "NAPI instance"), counted(*expected, "queue"))]
     Queues {
         /// Number of NAPI instances found.
         found: usize,

@@ -57,6 +57,9 @@ pub struct EffectOnQueue {
     pub interrupts: Option<u64>,
     /// CPU time of the programs that the mode is for, in nanoseconds; absent if it is unknown.
     pub programs_cpu_ns: Option<u64>,
+    /// Whether other programs can poll the queue, too. Polls are counted for all of them together.
+    #[serde(skip)]
+    pub is_shared: bool,
 }
 
 /// Verdict on a mode.
@@ -180,7 +183,20 @@ impl EffectOnQueue {
             by_thread: polls.thread,
             interrupts: None,
             programs_cpu_ns: None,
+            is_shared: false,
         }
+    }
+
+    /// The same for a program that cannot have polled: polls by programs are those of others.
+    #[must_use]
+    pub fn without_polls_of_others(self) -> Self {
+        let found_suspended = self.found_suspended.map(|_| 0);
+        Self { by_program: 0, by_program_last: 0, found_suspended, ..self }
+    }
+
+    /// Whose polls are counted.
+    fn whose(&self) -> &'static str {
+        if self.is_shared { "the programs on the queue" } else { "the program" }
     }
 
     /// All polls by program threads.
@@ -270,7 +286,7 @@ fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
 #[must_use]
 pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> ModeVerdict {
     let EffectOnQueue { packets, polls, by_thread, .. } = *seen;
-    let by_program = seen.by_programs();
+    let (by_program, whose) = (seen.by_programs(), seen.whose());
     if let Some(too_few) = too_few_packets(seen) {
         return too_few;
     }
@@ -294,10 +310,10 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
     }
     if polls_by_program {
         return match by_program >= polls / 2 {
-            true => ModeVerdict::InEffect(format!("{by_program} of {polls} polls were by the program")),
-            false => ModeVerdict::CannotTell(format!(
-                "{by_program} of {polls} polls were by the program; it sleeps between polls"
-            )),
+            true => ModeVerdict::InEffect(format!("{by_program} of {polls} polls were by {whose}")),
+            false => {
+                ModeVerdict::CannotTell(format!("{by_program} of {polls} polls were by {whose}: not all the time"))
+            }
         };
     }
     if napi.threaded != Threaded::Off {
@@ -324,8 +340,9 @@ fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
         false => "",
     };
     let text = format!(
-        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel itself \
-         polled at least {by_kernel} times ({packets} packets in total)"
+        "{found} of {by_program} polls by {} found the interrupt suspended; {runs_dry}the kernel itself polled at \
+         least {by_kernel} times ({packets} packets in total)",
+        seen.whose()
     );
     match found {
         0 if by_program >= POLLS_TO_JUDGE => seen.without_program(text),
@@ -373,6 +390,7 @@ mod tests {
             by_thread: 0,
             interrupts: None,
             programs_cpu_ns: None,
+            is_shared: false,
         }
     }
 

@@ -110,7 +110,7 @@ impl AttachError {
 
 fn end_first(pid: u32, purpose: &Purpose) -> String {
     match purpose {
-        Purpose::Launch { .. } => "it ends when the command exits".to_owned(),
+        Purpose::Launch { .. } => "`quell run` started it, and undoes the mode when it exits: end it first".to_owned(),
         _ if purpose.is_of_programs() => format!("run `quell detach {pid}` first"),
         _ => "wait until that command has ended (`quell lab list`)".to_owned(),
     }

@@ -63,3 +63,18 @@ pub enum Limitation {
         napi: NapiId,
     },
 }
+
+impl Limitation {
+    /// The process that it concerns; absent if it concerns queues or all processes.
+    #[must_use]
+    pub const fn pid(&self) -> Option<Pid> {
+        match self {
+            Self::WatchedByEpoll { pid, .. }
+            | Self::NoEpoll { pid }
+            | Self::OtherWays { pid, .. }
+            | Self::UnknownRings { pid, .. }
+            | Self::UnknownXdpQueues { pid, .. } => Some(*pid),
+            Self::WaitsAsWritten { .. } | Self::UnknownQueue { .. } | Self::ThreadStays { .. } => None,
+        }
+    }
+}

@@ -21,7 +21,7 @@ use crate::resume::{Freed, poll_queue};
 /// Interval between two looks at the counters.
 pub const LOOKED_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time without a poll. A healthy suspension ends after its timeout, so twice that time must have passed, too.
-const UNPOLLED_MIN: Duration = Duration::from_millis(50);
+pub(crate) const UNPOLLED_MIN: Duration = Duration::from_millis(50);
 /// Time without a poll that is a stall under every timeout.
 const UNPOLLED_MAX: Duration = Duration::from_secs(1);
 /// Maximum interval between polls of a suspect queue. The interval doubles with each poll that finds nothing, because a

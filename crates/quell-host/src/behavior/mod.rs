@@ -51,6 +51,13 @@ pub struct Behavior {
     pub not_counted: Option<String>,
 }
 
+impl Behavior {
+    /// Whether a thread may have called `epoll_wait` on an epoll with these waits: it did, or calls were not counted.
+    pub(crate) fn may_have_waited(&self, waits: EpollWaits) -> bool {
+        self.not_counted.is_some() || waits.zero > 0 || waits.sleeping > 0
+    }
+}
+
 /// Objects of an epoll that stayed ready for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadyGroup {

@@ -6,10 +6,44 @@ use quell_linux::ethtool::{CoalesceParameter, Coalescing};
 use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
+use crate::attach::stall::UNPOLLED_MIN;
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
 use crate::snapshot::{Device, Reading, SnapshotNapi};
 
-pub(super) const RULES: &[&Rule] = &[&HALF, &WITHOUT_EFFECT, &FLUSH_TOO_SHORT, &SYSFS, &FORGETFUL, &MODERATION];
+pub(super) const RULES: &[&Rule] =
+    &[&TIMER_TOO_LONG, &HALF, &WITHOUT_EFFECT, &FLUSH_TOO_SHORT, &SYSFS, &FORGETFUL, &MODERATION];
+
+static TIMER_TOO_LONG: Rule = Rule {
+    id: "timer-delays-packets",
+    severity: Severity::Serious,
+    title: "the timer of a queue is so long that packets stall",
+    why: "While its interrupt is deferred, packets of the queue wait for this timer unless a program polls.",
+    source: "net/core/dev.c, napi_complete_done and napi_watchdog; measured: 36 of 200 requests/s with defer300000",
+    explanation: "Detected if a queue defers interrupts, and its gro-flush-timeout is at least 50 ms, the time without a \
+                  poll that counts as a stall. Under suspension this timer runs after each suspension. Programs that \
+                  never stop polling are not excepted. Fix: a shorter gro-flush-timeout.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: timer_too_long,
+};
+
+fn timer_too_long(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let long_ns = UNPOLLED_MIN.as_nanos();
+    let of = |(device, napi): (&Device, &SnapshotNapi)| {
+        let (_, timeout_ns) = napi.deferral().filter(|_| napi.defers())?;
+        (u128::from(timeout_ns) >= long_ns).then(|| Observation {
+            severity: Severity::Serious,
+            nodes: vec![query.napi_node(napi.id)],
+            seen: format!("gro-flush-timeout is {}", time_text(timeout_ns)),
+            fix: vec![
+                Fix::advice("choose a shorter gro-flush-timeout, such as 200 µs"),
+                Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]),
+            ],
+        })
+    };
+    query.napis().filter_map(of).collect()
+}
 
 static HALF: Rule = Rule {
     id: "deferral-incomplete",

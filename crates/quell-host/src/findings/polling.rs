@@ -110,7 +110,11 @@ fn of_spinning(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Ob
     Some(Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("it was runnable for {share:.0} % of {}, for {packets} packets", time_text(interval_ns)),
+        seen: format!(
+            "it was runnable for {share:.0} % of {}, for {}",
+            time_text(interval_ns),
+            counted(usize::try_from(packets).unwrap_or(usize::MAX), "packet")
+        ),
         fix: vec![Fix::advice(
             "use a timeout above 0 in epoll_wait (epoll_pwait2 accepts 1 ns), or start the program with `quell run`",
         )],

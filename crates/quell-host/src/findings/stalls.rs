@@ -21,11 +21,11 @@ static READY_OBJECT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
-                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
+                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
                   signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come from \
                   sock_diag; poll(2) confirms a few of them, but not while net.core.busy_poll is set: then it is a \
-                  warning. It is also a warning if no thread waited on the epoll during the samples: the program may be \
-                  stopped or busy. Without samples, two snapshots \
+                  warning. So is an object of an epoll on which no thread waited during the samples. Without samples, \
+                  two snapshots \
                   show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
                   interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; a file \
                   whose descriptors are all in other processes. Fix: by object.",
@@ -42,7 +42,9 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             let of = |one: &EpollContext<'_>| behavior.ready.get(&(one.process.pid, one.epoll.fd));
             let groups = query.descriptors(epoll).find_map(of).into_iter().flatten();
             let waits = waits_on(query, epoll, behavior);
-            groups.map(|group| of_ready_group(epoll, behavior, waits, group)).collect()
+            // A thread that was in the call already is stopped: a ready object would have ended the call.
+            let is_waited_on = behavior.may_have_waited(waits);
+            groups.map(|group| of_ready_group(epoll, behavior, is_waited_on, group)).collect()
         }
         None => of_snapshots(query, epoll),
     };
@@ -55,7 +57,12 @@ fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
     query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
 }
 
-fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, waits: EpollWaits, group: &ReadyGroup) -> Observation {
+fn of_ready_group(
+    epoll: &EpollContext<'_>,
+    behavior: &Behavior,
+    is_waited_on: bool,
+    group: &ReadyGroup,
+) -> Observation {
     let mut seen = match group.count {
         0 | 1 => of_cause(&group.cause, group.fd),
         count => format!("{}, and {} more like it", of_cause(&group.cause, group.fd), count - 1),
@@ -67,12 +74,10 @@ fn of_ready_group(epoll: &EpollContext<'_>, behavior: &Behavior, waits: EpollWai
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
-    // A program that is stopped or busy with something else reads nothing either.
-    let is_unwaited = behavior.not_counted.is_none() && !waits.is_slept_in && waits.zero + waits.sleeping == 0;
-    if is_unwaited {
-        seen.push_str(", but no thread waited on the epoll: the program may be stopped or busy");
+    if !is_waited_on {
+        seen.push_str(", in which no thread called epoll_wait: the program is stopped or busy, or waits elsewhere");
     }
-    let severity = if group.unconfirmed.is_none() && !is_unwaited { Severity::Serious } else { Severity::Warning };
+    let severity = if group.unconfirmed.is_none() && is_waited_on { Severity::Serious } else { Severity::Warning };
     observation(epoll, severity, group.fd, seen, &group.cause)
 }
 

@@ -539,8 +539,12 @@ mod tests {
         fs::write(dir.path().join("notes"), "mine").unwrap();
         open_to(dir.path(), 0o755);
         let error = Journal::in_dir(dir.path()).begin("a", Purpose::Lab, "boot").unwrap_err();
-        assert!(error.to_string().contains("chmod 700"), "{error}");
+        // It may be /etc.
+        assert!(error.to_string().contains("set QUELL_JOURNAL_DIR to a directory that only Quell uses"), "{error}");
         assert_eq!(mode(dir.path()), 0o755);
+        open_to(dir.path(), 0o1777);
+        let error = Journal::in_dir(dir.path()).list().unwrap_err().to_string();
+        assert!(error.contains("set QUELL_JOURNAL_DIR to") && !error.contains("remove it"), "{error}");
     }
 
     #[test]

@@ -21,9 +21,12 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub enum Untrusted {
     /// It belongs to another user, who is not root.
     #[error(
-        "it is owned by user {owner}, but this process runs as user {user}: remove it, or check it and `chown {user}` it"
+        "it is owned by user {owner}, but this process runs as user {user}: {}",
+        remedy(*is_directory, &format!("chown {user}"))
     )]
     Owner {
+        /// Whether it is a directory.
+        is_directory: bool,
         /// Owner (UID).
         owner: u32,
         /// Effective UID of this process.
@@ -31,19 +34,32 @@ pub enum Untrusted {
     },
     /// Other users may write to it.
     #[error(
-        "it is writable by others (mode {mode:04o}), who could make it undo anything: remove it, or check it and `chmod go-w` it"
+        "it is writable by others (mode {mode:04o}), who could make it undo anything: {}",
+        remedy(*is_directory, "chmod go-w")
     )]
     Writable {
+        /// Whether it is a directory.
+        is_directory: bool,
         /// File mode.
         mode: u32,
     },
     /// Other users may open the directory and lock it. Quell does not change its permissions, because it also holds
     /// other files.
-    #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: `chmod 700` it")]
+    #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: {}", remedy(true, "chmod 700"))]
     Open {
         /// File mode.
         mode: u32,
     },
+}
+
+/// A directory may be one that other programs need, such as /tmp.
+fn remedy(is_directory: bool, command: &str) -> String {
+    match is_directory {
+        true => format!(
+            "set QUELL_JOURNAL_DIR to a directory that only Quell uses; if this is one, check it and `{command}` it"
+        ),
+        false => format!("remove it, or check it and `{command}` it"),
+    }
 }
 
 impl From<Untrusted> for io::Error {
@@ -56,9 +72,13 @@ impl From<Untrusted> for io::Error {
 pub(super) fn check(metadata: &Metadata) -> Result<(), Untrusted> {
     let (owner, user, mode) = (metadata.uid(), effective_user(), metadata.mode() & 0o7777);
     if ![user, ROOT].contains(&owner) {
-        return Err(Untrusted::Owner { owner, user });
+        return Err(Untrusted::Owner { is_directory: metadata.is_dir(), owner, user });
     }
-    if mode & WRITABLE_BY_OTHERS != 0 { Err(Untrusted::Writable { mode }) } else { Ok(()) }
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        Err(Untrusted::Writable { is_directory: metadata.is_dir(), mode })
+    } else {
+        Ok(())
+    }
 }
 
 /// Creates the directory and its parents, independently of the umask.

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use quell_linux::CpuList;
 use quell_linux::ethtool::{Coalescing, FlowAction, FlowAddresses, FlowRule, FlowTransport, RssContextId};
 use quell_linux::sched::{Policy, Scheduling};
+use quell_linux::{CpuList, visible};
 use quell_mode::profile::{CoalesceKey, Profile, Source};
 use quell_mode::{DeliveryMode, NapiSettings, NapiThreading};
 
@@ -57,7 +57,7 @@ impl Lines {
     }
 
     fn comment(&mut self, text: impl AsRef<str>) {
-        self.push(format!("# {}", text.as_ref().replace(char::is_control, " ")));
+        self.push(format!("# {}", visible::name(&text.as_ref().replace('\n', " "))));
     }
 
     fn text(&self) -> String {
@@ -231,7 +231,7 @@ impl Lines {
         let mut is_changed = false;
         for line in settings {
             let why = if is_changed { String::new() } else { format!("  # left out: {why}") };
-            *line = format!("# {line}{}", why.replace(char::is_control, " "));
+            *line = format!("# {line}{}", visible::name(&why.replace('\n', " ")));
             is_changed = true;
         }
         is_changed
@@ -499,6 +499,9 @@ mod tests {
         let mut profile = lines("[device.a]\nname = \"a\"\nrings.rx = 8");
         assert!(profile.comment_out(2, "a driver\nrefuses it"));
         assert_eq!(profile.0[2], "# rings.rx = 8  # left out: a driver refuses it");
+        let mut hostile = lines("rings.rx = 8");
+        assert!(hostile.comment_out(0, "`a\u{1b}[31m` is refused"));
+        assert!(hostile.0[0].ends_with(r"# left out: `a\u{1b}[31m` is refused"), "{}", hostile.0[0]);
         assert!(!profile.comment_out(2, "again") && !profile.comment_out(3, "no such line"));
     }
 

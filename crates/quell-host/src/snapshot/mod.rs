@@ -91,7 +91,10 @@ pub struct Snapshot {
 #[non_exhaustive]
 pub enum SnapshotError {
     /// The text is a snapshot of another version, or not a snapshot.
-    #[error("its schema is {found:?}, but this version of Quell reads {SCHEMA:?}: take a new snapshot")]
+    #[error(
+        "it has {}, but this version of Quell reads {SCHEMA:?}: take a new snapshot",
+        found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}"))
+    )]
     Schema {
         /// The `schema` field, if present.
         found: Option<String>,

@@ -108,6 +108,16 @@ pub struct Files {
 }
 
 impl Files {
+    /// Whether the process can busy poll a queue: by an epoll that polls or whose parameters are unknown, by an AF_XDP
+    /// socket, or by an io_uring.
+    #[must_use]
+    pub fn can_poll(&self) -> bool {
+        let polls = |epoll: &SnapshotEpoll| {
+            epoll.params.known().is_none_or(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
+        };
+        self.epolls.iter().any(polls) || !self.xdp_sockets.is_empty() || self.receiving_rings().next().is_some()
+    }
+
     /// Its io_urings that may receive from sockets.
     pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
         self.io_urings.iter().copied().filter(|fd| !self.rings_without_sockets.contains(fd))

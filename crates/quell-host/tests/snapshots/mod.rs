@@ -113,6 +113,14 @@ fn of_suspension() -> Vec<Edit> {
         both("ready-object-holds-suspension", Warning, vec![(registered, json!(1)), (state, json!("close-wait"))]),
         edit("suspension-without-deferral", Serious, vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))]),
         edit("suspend-timeout-too-short", Warning, vec![("/devices/0/napis/0/irq-suspend-timeout-ns", json!(20_000))]),
+        edit(
+            "timer-delays-packets",
+            Serious,
+            vec![
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(50_000_000)),
+                ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(100_000_000)),
+            ],
+        ),
         edit("no-epoll-prefers", Warning, vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))]),
         edit("nested-epoll", Warning, vec![("/processes/0/files/epolls/1/targets", inner)]),
         edit(
@@ -423,6 +431,19 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             vec![("/processes/0/threads/2/affinity", json!("1"))],
         ),
         harmless("spinning-beside-worker", "the other worker is not pinned to the sibling", whole_core),
+        harmless(
+            "timer-delays-packets",
+            "the timer of fullbusy",
+            vec![("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000_000))],
+        ),
+        harmless(
+            "timer-delays-packets",
+            "the interrupt is not deferred",
+            vec![
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000_000_000_u64)),
+                ("/devices/0/napis/0/defer-hard-irqs", json!(0)),
+            ],
+        ),
         harmless(
             "adaptive-moderation",
             "no queue has a mode",

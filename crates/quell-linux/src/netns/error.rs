@@ -80,6 +80,12 @@ impl NamespaceError {
         matches!(self, Self::Absent { .. })
     }
 
+    /// Whether the name is invalid.
+    #[must_use]
+    pub fn is_of_name(&self) -> bool {
+        matches!(self, Self::InvalidName { .. })
+    }
+
     pub(super) fn system(action: &'static str, what: impl fmt::Display, errno: Errno) -> Self {
         Self::System { action, what: what.to_string(), errno: errno.raw_os_error() }
     }

@@ -104,7 +104,7 @@ pub enum ProfileRefusal {
 #[non_exhaustive]
 pub enum Contradiction {
     /// The mode applies to programs only.
-    #[error("{mode} is set on a program's sockets, not on a queue: use `quell run {mode} -- COMMAND`")]
+    #[error("{mode} is a mode of programs, not of queues: use `quell run {mode} -- COMMAND`")]
     ModeOfPrograms {
         /// Text of the mode.
         mode: String,

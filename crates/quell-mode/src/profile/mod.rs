@@ -115,7 +115,8 @@ fn events(number: Placed<u32>) -> Result<Placed<NonZeroU32>, ProfileError> {
 fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, ProfileError> {
     let mut sysctls = BTreeMap::new();
     for (name, leaf) in table.leaves() {
-        let value = leaf.as_sysctl().ok_or_else(|| leaf.wrong_type(&name, "a number or a text"))?;
+        let value =
+            leaf.as_sysctl().ok_or_else(|| leaf.wrong_type(&name, "a number, or a text without control characters"))?;
         if !is_sysctl_name(&name) {
             let expected = "the name of a network sysctl (net.*), for example net.core.busy_poll";
             return Err(ProfileError::new(&leaf.place, ProfileRefusal::Value { key: name, expected }));

@@ -136,7 +136,11 @@ impl Leaf {
     /// Converts the value to the text for a sysctl.
     pub(super) fn as_sysctl(&self) -> Option<String> {
         match &self.value {
-            Value::Text(text) if !text.is_empty() && !text.contains(['\n', '\0']) => Some(text.clone()),
+            Value::Text(text)
+                if !text.is_empty() && !text.contains(|letter: char| letter.is_control() && letter != '\t') =>
+            {
+                Some(text.clone())
+            }
             Value::Integer(Some(number)) => Some(number.to_string()),
             _ => None,
         }

@@ -34,7 +34,7 @@ impl ScopeArgs {
 pub(in crate::commands) fn not_taken(error: &TakeError) -> Failure {
     let exit = match error {
         TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
-        TakeError::Namespace(error) if error.is_absent() => Exit::Usage,
+        TakeError::Namespace(error) if error.is_absent() || error.is_of_name() => Exit::Usage,
         _ => Exit::KernelRefused,
     };
     Failure::new(exit, error)

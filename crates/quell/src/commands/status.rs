@@ -6,7 +6,7 @@ use clap::Args;
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
-use quell_host::journal::{Journal, ListedJournal, RecordedChange};
+use quell_host::journal::{Journal, ListedJournal, RecordedChange, TargetProgram};
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover_except};
 use quell_host::snapshot::SnapshotScope;
@@ -76,8 +76,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         };
         applied.push(AppliedReport::in_progress(attached, condition));
     }
+    applied.iter_mut().for_each(|applied| applied.update_programs(running));
     let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).filter_map(Pid::from_kernel).collect();
-    let pids: Vec<Pid> = pids.into_iter().filter(|pid| ProcRoot::default().process(*pid).stat().is_ok()).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
         applied.iter_mut().for_each(|applied| applied.judge(&observed));
@@ -99,6 +99,13 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
+}
+
+/// The program with its present name, if it runs.
+fn running(program: &TargetProgram) -> Option<TargetProgram> {
+    let stat = ProcRoot::default().process(Pid::from_kernel(program.pid)?).stat().ok()?;
+    let present = TargetProgram { pid: program.pid, start_time_ticks: stat.starttime.0, name: stat.name() };
+    present.is_same_process(program).then_some(present)
 }
 
 fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {

@@ -4,7 +4,7 @@
 use comfy_table::CellAlignment;
 use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_sim_study::published::{
     CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,
@@ -460,8 +460,9 @@ fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
         grid(&heading, table),
         prose(&format!(
             "Waits: base sleeps in epoll_wait; eventspin loops in the program (the published user form); the kernel form \
-             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {threads} server \
-             thread(s) here, 5 published."
+             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {} here, 5 \
+             published.",
+            counted(threads as usize, "server thread")
         ))
     )
 }

@@ -160,6 +160,14 @@ impl AppliedReport {
         }
     }
 
+    /// Leaves out programs that have exited, unless all have.
+    pub(crate) fn update_programs(&mut self, running: fn(&TargetProgram) -> Option<TargetProgram>) {
+        let present: Vec<TargetProgram> = self.programs.iter().filter_map(running).collect();
+        if !present.is_empty() {
+            self.programs = present;
+        }
+    }
+
     /// Process IDs of the programs whose mode can be observed.
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
         let is_meant = matches!(self.standing, Standing::Attached | Standing::Launched);
@@ -535,6 +543,30 @@ mod tests {
         assert!(line(Ok(report(None, Some("needs CAP_BPF")))).ends_with(" 42: unknown: needs CAP_BPF\n"));
         assert!(line(Ok(report(None, None))).contains(": unknown: none of its sockets"));
         assert!(line(Err("process 42 does not exist".to_owned())).ends_with(": unknown: process 42 does not exist\n"));
+    }
+
+    #[test]
+    fn programs_that_have_exited_are_left_out_unless_all_have() {
+        let program = |pid, name: &str| TargetProgram { pid, start_time_ticks: 7, name: name.to_owned() };
+        let mut applied = AppliedReport {
+            purpose: Purpose::Attachment { mode: "suspend20".parse().unwrap() },
+            journal: "j".to_owned(),
+            owner_pid: None,
+            since_unix_s: 0,
+            standing: Standing::Attached,
+            goes_back_unix_s: None,
+            settings: 1,
+            gone: 0,
+            drifted: Vec::new(),
+            is_on_top_of_profiles: false,
+            programs: vec![program(42, "nginx"), program(43, "nginx")],
+            effects: Vec::new(),
+        };
+        applied.update_programs(|_| None);
+        assert_eq!(applied.programs.len(), 2);
+        applied
+            .update_programs(|one| (one.pid == 43).then(|| TargetProgram { name: "worker".to_owned(), ..one.clone() }));
+        assert_eq!(applied.programs, [program(43, "worker")]);
     }
 
     #[test]

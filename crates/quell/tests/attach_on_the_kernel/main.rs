@@ -121,7 +121,7 @@ fn attaching_to_an_idle_program_lists_its_epolls_without_queues() {
     let pid = stage.pid();
     let last_words = || {
         let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
-        planned.split_once("NOTHING IS SET YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
+        planned.split_once("NO QUEUE IS SET YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
     };
     let names_both_workers =
         || last_words().lines().any(|line| line.contains("epolls") && line.contains("no network sockets"));

@@ -34,6 +34,11 @@ fn memcached_has_the_mode_before_its_first_connection_and_everything_is_restored
     let status = lab.quell(&["status"]);
     assert!(status.contains("run suspend200") && status.contains("by `quell run`"), "{status}");
     assert!(lab.quell(&["detach", "--all"]).contains("skipped: run suspend200, which is undone"));
+    let pid = memcached.to_string();
+    for arguments in [&["detach", &pid][..], &["attach", "base", &pid, "--yes"]] {
+        let said = lab.quell(arguments);
+        assert!(said.contains("undoes the mode when it exits") && !said.contains("quell detach"), "{said}");
+    }
 
     quell.signal(Signal::TERM);
     let ended = quell.end();
@@ -124,10 +129,7 @@ fn processes_left_by_a_command_keep_the_mode_until_they_exit() {
     quell.write("enough\n");
     let ended = quell.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(
-        ended.err.contains(&format!("memcached {memcached} keep(s) running with the mode until exit")),
-        "{ended:?}"
-    );
+    assert!(ended.err.contains(&format!("memcached {memcached} keeps running with the mode until exit")), "{ended:?}");
     assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200));
     lab.kill(memcached);
     wait_until(|| {

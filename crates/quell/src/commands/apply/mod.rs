@@ -160,8 +160,10 @@ fn failure(error: ApplyError) -> Failure {
     match error {
         ApplyError::Impossible(plan) => {
             let cannot = plan_tree::impossible(&plan);
+            let (these, them) =
+                if plan.impossible.len() == 1 { ("this setting", "it") } else { ("these settings", "them") };
             let text = format!(
-                "{}\n{cannot}\nremove these settings from the profile, or skip them with --partly",
+                "{}\n{cannot}\nremove {these} from the profile, or skip {them} with --partly",
                 ApplyError::Impossible(plan)
             );
             Failure::new(Exit::NotSupported, text)

@@ -159,6 +159,12 @@ fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) ->
     if let Some(pid) = args.pids.iter().find(|pid| !all.iter().any(|attached| is_of(attached, **pid))) {
         return Err(Failure::usage(format!("process {pid} is not attached; `quell status` lists attachments")));
     }
+    let launched = |pid: &&Pid| all.iter().any(|attached| attached.is_launched() && is_of(attached, **pid));
+    if let Some(pid) = args.pids.iter().find(launched) {
+        return Err(Failure::usage(format!(
+            "`quell run` started process {pid}, and undoes the mode when it exits: end it; nothing was changed"
+        )));
+    }
     Ok(all.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
 

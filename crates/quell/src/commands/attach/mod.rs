@@ -304,7 +304,12 @@ fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool)
     let refused = |error| Failure::new(Exit::KernelRefused, error).unchanged();
     let groups = decide(snapshot, &targets.pids(), request).map_err(refused)?;
     if groups.steerings.is_empty() && !follow {
-        let text = format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups));
+        let text = match groups.refused.is_empty() {
+            true => "nothing can be steered: the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT; \
+                     nothing was changed"
+                .to_owned(),
+            false => format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups)),
+        };
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));
     }
     Ok(groups)

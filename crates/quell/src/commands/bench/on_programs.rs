@@ -11,7 +11,7 @@ use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
-use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::consequences::{consequences, consequences_observed};
 use quell_host::attach::{AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
@@ -19,7 +19,7 @@ use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 
 use super::args::BenchArgs;
@@ -173,6 +173,9 @@ fn measure(
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
         stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
+        for plan in preview.plans() {
+            stalls::refuse(&consequences(&preview.snapshot, None, plan), "measures")?;
+        }
     }
     output::say(&plan(&preview, &request));
     ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
@@ -220,8 +223,9 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
     let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
     let (queues, epolls) = (&preview.plan.queues, preview.plan.epolls.len());
     let mut out = format!(
-        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for at most {} s; restores them at the end\n",
-        queues.len(),
+        "switches {} and {} between {} every {} ms, for at most {} s; restores them at the end\n",
+        counted(queues.len(), "queue"),
+        counted(epolls, "epoll"),
         modes.join(", "),
         request.timing.slice_ms + request.timing.settle_ms,
         request.timing.budget_ms / 1_000,

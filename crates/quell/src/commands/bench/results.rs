@@ -1,6 +1,7 @@
 //! Location of result files: the state directory, unless the user specifies a file.
 
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,10 +29,14 @@ pub(in crate::commands) fn destination(named: Option<&PathBuf>, command: &str) -
     // Only this user may write to it, regardless of the umask.
     DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| {
         let text = format!(
-            "cannot create the directory {} for results: {error}; specify a file for the result",
-            visible::path(&dir)
+            "cannot create the directory {} for results: {error}; specify a file with {}",
+            visible::path(&dir),
+            if command == "tune" { "--result" } else { "--output" }
         );
-        Failure::new(Exit::Usage, text)
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => Failure::new(Exit::NotSupported, text),
+            _ => Failure::new(Exit::KernelRefused, text),
+        }
     })?;
     Ok(Destination::by_default(dir.join(format!("{command}-{}.json", unix_time().as_secs())), "the result"))
 }

@@ -38,7 +38,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
-const TOO_EARLY: &[u8] = b"no values yet: the first update follows within a second\n";
+const TOO_EARLY: &[u8] = b"no values yet: the first update has not ended\n";
 const OTHER_HOST: &[u8] = b"the request names another host: allow it with --allow-host\n";
 const PAGE: &str = "<!doctype html><title>quell export</title><a href=\"/metrics\">metrics</a>\n";
 

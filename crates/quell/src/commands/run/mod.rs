@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
     /// Maximum number of events per wait; the queue is not polled while the program handles them.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number_of_events)]
     max_events: Option<NonZeroU32>,
     /// Set only the queues of this device; can be repeated [default: all in this network namespace]
     #[arg(long, value_name = "NAME")]
@@ -83,6 +83,10 @@ pub(crate) struct Launch {
     pub(crate) no_queues: bool,
     /// Placement of the workers.
     pub(crate) placement: Wanted,
+}
+
+fn number_of_events(text: &str) -> Result<NonZeroU32, &'static str> {
+    text.parse().map_err(|_| "expected an integer from 1")
 }
 
 /// Runs the command.

@@ -163,7 +163,10 @@ impl Queues {
             let left: Vec<String> =
                 attachment.targets().living().map(|target| format!("{} {}", target.name, target.pid)).collect();
             match attachment.leave() {
-                Ok(_) => output::say(&format!("quell: {} keep(s) running with the mode until exit", left.join(", "))),
+                Ok(_) => {
+                    let keep = if left.len() == 1 { "keeps" } else { "keep" };
+                    output::say(&format!("quell: {} {keep} running with the mode until exit", left.join(", ")));
+                }
                 Err(error) => self.print(&error),
             }
             return;

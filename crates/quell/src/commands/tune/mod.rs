@@ -18,7 +18,7 @@ use std::time::Duration;
 use quell_bench::experiment::SubjectFacts;
 use quell_bench::facts::HostFacts;
 use quell_linux::proc::ProcRoot;
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TunePlanError, TuneResult, Tuner};
 use schemars::JsonSchema;
@@ -172,9 +172,10 @@ fn check(plan: &TunePlan) -> Result<(), Failure> {
             let loads = plan.loads.len();
             let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
             Failure::usage(format!(
-                "--budget {} s is too short for {arms} modes at {loads} load(s) in slices of {} ms: use at least {} s, \
+                "--budget {} s is too short for {arms} modes at {} in slices of {} ms: use at least {} s, \
                  or shorter slices (--slice, --settle){fewer_loads}",
                 budget_ms / 1_000,
+                counted(loads, "load"),
                 plan.slice_and_settle_ms(),
                 needed_ms.div_ceil(1_000)
             ))

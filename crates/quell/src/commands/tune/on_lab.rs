@@ -7,6 +7,7 @@ use quell_bench::experiment::Timing;
 use quell_bench::experiment::program::Programs;
 use quell_bench::run::{LabEvent, LabRequest, in_lab, schedule};
 use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
 use quell_tune::{TuneEvent, TunePlan, TuneSpace, tune};
@@ -57,10 +58,10 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         insist: args.insist,
     };
     let text = format!(
-        "searches on {} in a private lab on this machine, {} queue(s), {} connections; the lab is removed at the end\n{}",
+        "searches on {} in a private lab on this machine, {}, {}; the lab is removed at the end\n{}",
         render::server(&request.server),
-        request.queues,
-        request.connections,
+        counted(request.queues as usize, "queue"),
+        counted(request.connections as usize, "connection"),
         render::plan(&plan, "")
     );
     if args.dry_run {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quell_bench::experiment::{QueueFacts, SubjectFacts};
 use quell_host::plan::selects_device;
+use quell_linux::visible;
 use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 
 /// Text of the profile. `report` is the result as text, `result_file` its quoted path.
@@ -16,7 +17,7 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, res
         report.trim_end(),
         usage(mode, &queues)
     );
-    let comments = evidence.lines().map(|line| format!("# {}", line.replace(char::is_control, " ")));
+    let comments = evidence.lines().map(|line| format!("# {}", visible::name(line)));
     let comments: Vec<String> = comments.map(|line| line.trim_end().to_owned()).collect();
     let devices = queues.iter().enumerate().map(|(at, (device, queues))| {
         let label = format!("device.found{}", at + 1);

@@ -7,6 +7,7 @@ mod unassigned_epolls;
 
 pub(crate) use effect::{Effect, verdict_in_words};
 
+use quell_linux::visible::counted;
 use std::fmt::{self, Write as _};
 
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
@@ -209,10 +210,6 @@ fn ring_line(step: &RingStep) -> String {
     let RingStep { pid, process, fd, new, .. } = step;
     let prefer = u8::from(new.prefer_busy_poll);
     format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if permitted", new.busy_poll_us)
-}
-
-fn counted(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 fn in_words(limitation: &Limitation) -> String {

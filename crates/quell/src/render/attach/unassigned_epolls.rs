@@ -14,7 +14,7 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     }
     let mut text = match plan.queues().next() {
         Some(_) => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
-        None => "NOTHING IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
+        None => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
     };
     for group in alike(&plan.quiet) {
         let _ = writeln!(text, "  {}", line(&group));
