@@ -432,7 +432,7 @@ fn the_keeper_restores_when_the_program_is_killed() {
 fn detach_all(dir: &Path) -> Vec<Detached> {
     let journal = Journal::in_dir(dir);
     let all = attachments(&journal).unwrap();
-    all.iter().filter_map(|one| keeper::detach(&journal, &one.path, &one.keeper?).unwrap()).collect()
+    all.iter().filter_map(|one| keeper::detach(&journal, one).unwrap()).collect()
 }
 
 #[test]

@@ -201,7 +201,7 @@ impl Lines {
             let refused: Vec<(Option<usize>, String)> = match Profile::parse(&[Source::new("", self.text())]) {
                 Err(error) => vec![(Some(error.place().line()), error.refusal().to_string())],
                 Ok(profile) => {
-                    let ProfilePlan { steps, impossible } = ProfilePlan::of(&observed, &profile);
+                    let ProfilePlan { steps, impossible, .. } = ProfilePlan::of(&observed, &profile);
                     let of_step = |step: super::ProfileStep| {
                         let line = step.wanted_by.map(|place| place.line());
                         (line, format!("it would change {}", step.change.text()))

@@ -64,6 +64,9 @@ pub struct ProfilePlan {
     pub steps: Vec<ProfileStep>,
     /// Settings that cannot be applied.
     pub impossible: Vec<ImpossibleSetting>,
+    /// Devices that are missing, or down and without queues, as the profile or the kernel names them. Their settings may
+    /// become possible.
+    pub awaited: Vec<String>,
 }
 
 impl ProfilePlan {
@@ -80,6 +83,7 @@ impl ProfilePlan {
                     UnknownReason::Absent,
                     "it selects no device in this namespace",
                 );
+                plan.awaited.push(format!("device.{}", wanted.label));
             }
         }
         for device in &observed.snapshot.devices {

@@ -245,7 +245,7 @@ pub(crate) fn reverse(plan: &ProfilePlan) -> ProfilePlan {
     let back = inverted.map(|step| ProfileStep { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
     let mut steps: Vec<ProfileStep> = back.collect();
     steps.sort_by_key(|step| step.change.rank());
-    ProfilePlan { steps, impossible: Vec::new() }
+    ProfilePlan { steps, ..ProfilePlan::default() }
 }
 
 /// Whether an earlier change has removed the object, so that this change does nothing.
