@@ -2,11 +2,10 @@
 //! since. CPUs that went offline or left the thread's cpuset in the meantime are left out.
 
 use std::io;
-use std::path::Path;
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::sched::{self, SchedError};
-use quell_linux::{CPU_LIMIT, CpuList, Pid};
+use quell_linux::{CPU_LIMIT, CpuList, Pid, kernel};
 
 use super::SettingsError;
 use crate::journal::{ThreadAffinity, UndoOutcome};
@@ -111,7 +110,7 @@ fn set_what_is_allowed(tid: Pid, cpus: &CpuList) -> Result<CpuList, SchedError> 
 
 /// Whether the kernel has unbound a thread from these CPUs, because none of them is online.
 fn are_all_offline(cpus: &CpuList) -> bool {
-    CpuList::online(Path::new("/sys")).is_ok_and(|online| cpus.intersection(&online).is_empty())
+    CpuList::online(kernel::sysfs()).is_ok_and(|online| cpus.intersection(&online).is_empty())
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ fn a_program_behind_a_macvlan_is_seen_with_its_mode_inside_and_outside_of_its_na
     }
     let memcached = Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "1", "-l", CONTAINER]);
     let memcached = container.spawn(&["memcached".to_owned()], memcached.netns(&namespace)).unwrap();
-    let pid = memcached.pid().to_string();
+    let number = memcached.pid().get();
+    let pid = number.to_string();
     let connect = || TcpStream::connect((CONTAINER, 11_211)).map_err(|error| error.to_string());
     let mut client = lab.client.run(|| wait_until(connect)).unwrap();
     client.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
@@ -57,7 +58,7 @@ fn a_program_behind_a_macvlan_is_seen_with_its_mode_inside_and_outside_of_its_na
     inside.arg(format!("--net=/run/netns/{name}")).arg(env!("CARGO_BIN_EXE_quell"));
     inside.args(["top", "-i", "0.2", "-n", "1", "-j"]).env("QUELL_JOURNAL_DIR", &journals);
     let top: Value = serde_json::from_slice(&inside.output().unwrap().stdout).unwrap();
-    let program = top["programs"].as_array().unwrap().iter().find(|program| program["pid"].to_string() == pid).unwrap();
+    let program = top["programs"].as_array().unwrap().iter().find(|program| program["pid"] == number).unwrap();
     assert_eq!(program["mode"], MODE, "{top}");
     assert!(!program["napis"].as_array().unwrap().is_empty() && !program["effect"].is_null(), "{top}");
     says(&["detach", &pid]);
