@@ -259,3 +259,20 @@ proptest! {
 fn the_host_has_the_cpus_that_the_tests_assume() {
     assert_eq!(host(1).snapshot.cpus.housekeeping(), Some(cpus("0-7")));
 }
+
+#[test]
+fn queues_of_a_link_that_is_down_are_impossible_and_awaited() {
+    for queues in ["", "queues = '0-1'"] {
+        let profile = on_nic(&format!("[device.nic.queues.some]\nmode = 'defer50'\n{queues}"));
+        let mut observed = host(2);
+        let nic = &mut observed.snapshot.devices[0];
+        nic.is_up = false;
+        (nic.rx_queues, nic.tx_queues, nic.napis) =
+            (Reading::Known(vec![]), Reading::Known(vec![]), Reading::Known(vec![]));
+        let plan = ProfilePlan::of(&observed, &profile);
+        assert_eq!((plan.steps.len(), plan.awaited), (0, vec!["eth0".to_owned()]));
+        assert!(plan.impossible[0].said.contains("the link is down"), "{:?}", plan.impossible);
+        let up = ProfilePlan::of(&host(2), &profile);
+        assert_eq!((up.impossible, up.awaited), (vec![], vec![]));
+    }
+}

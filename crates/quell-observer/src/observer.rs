@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
+use quell_host::attach::views::with_attachments;
 use quell_host::drift::condition;
 use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
@@ -81,7 +82,7 @@ impl Observer {
     /// # Errors
     /// When no snapshot can be taken. Polls that cannot be sampled are not an error: reports contain the reason.
     pub fn begin(scope: SnapshotScope, journal: Journal) -> Result<Self, TakeError> {
-        let (snapshot, pause) = take(&scope)?;
+        let (snapshot, pause) = take(&scope, &journal)?;
         let now = Instant::now();
         let mut this = Self {
             scope,
@@ -114,7 +115,7 @@ impl Observer {
         let earlier = std::mem::replace(&mut self.read, read);
         self.read_at = now;
         if now >= self.next_snapshot {
-            let (snapshot, pause) = take(&self.scope)?;
+            let (snapshot, pause) = take(&self.scope, &self.journal)?;
             self.before = Some(std::mem::replace(&mut self.snapshot, snapshot));
             self.packets_before = std::mem::replace(&mut self.packets, packets(&self.read.counters));
             self.conditions = conditions(&self.journal, &self.snapshot);
@@ -306,9 +307,9 @@ impl Observer {
     }
 }
 
-fn take(scope: &SnapshotScope) -> Result<(Snapshot, Duration), TakeError> {
+fn take(scope: &SnapshotScope, journal: &Journal) -> Result<(Snapshot, Duration), TakeError> {
     let before_ns = clock::process_cpu_ns();
-    let (snapshot, _) = snapshot::take(scope)?;
+    let (snapshot, _) = snapshot::take(&with_attachments(scope.clone(), journal))?;
     Ok((snapshot, pause_since(before_ns)))
 }
 

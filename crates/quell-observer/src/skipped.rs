@@ -54,7 +54,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
 #[cfg(test)]
 mod tests {
     use quell_host::attach::attachment::attachments;
-    use quell_host::journal::{Journal, TargetProgram};
+    use quell_host::journal::{Journal, Purpose, TargetProgram};
     use quell_host::snapshot::Reading;
     use quell_host::transaction::Transaction;
 
@@ -72,7 +72,9 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let _transaction = Transaction::begin(&journal, "attach-1", "attach suspend20").unwrap();
+        let _transaction =
+            Transaction::begin(&journal, "attach-1", Purpose::Attachment { mode: "suspend20".parse().unwrap() })
+                .unwrap();
         let mut attached = attachments(&journal).unwrap().remove(0);
         let target = |process: &quell_host::snapshot::Process| TargetProgram {
             pid: process.pid.get().unsigned_abs(),

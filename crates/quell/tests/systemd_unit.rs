@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use quell_linux::link::Links;
+use quell_linux::netdev::Netdev;
 use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
@@ -66,6 +69,44 @@ fn the_capabilities_of_the_unit_suffice_for_apply_and_revert() {
             assert!(String::from_utf8_lossy(&output.stdout).contains("1 setting restored"), "{output:?}");
         }
     }
+}
+
+/// `quell apply` with these arguments and a profile, in the server's namespace.
+fn apply(lab: &TestLab, dir: &Path, arguments: &[&str]) -> Command {
+    let profile = dir.join("p.toml");
+    std::fs::write(&profile, "[device.nic]\nname = 'server0'\n[device.nic.queues.all]\nmode = 'defer50'\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command.args(arguments).arg(profile).args(["--netns", &lab.server_name]);
+    command.env("QUELL_JOURNAL_DIR", dir.join("journal"));
+    command
+}
+
+#[test]
+fn queues_of_a_link_that_is_down_are_refused_with_the_reason_and_set_by_the_unit_when_it_comes_up() {
+    let Some(lab) = TestLab::raise("unit-down", 2) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut links = Links::open_in(&lab.server).unwrap();
+    links.set_down(lab.server_index).unwrap();
+    let refused = apply(&lab, dir.path(), &["apply"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(said.contains("the link is down"), "{said}");
+
+    let unit = std::fs::read_to_string(UNIT).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/quell ")).unwrap();
+    let mut command = apply(&lab, dir.path(), &start.split(' ').collect::<Vec<_>>());
+    let mut waiting = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(waiting.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("waiting for the link of"), "{said}");
+    links.set_up(lab.server_index).unwrap();
+    assert!(waiting.wait().unwrap().success());
+    let napis = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
+    assert_eq!(napis.len(), 2);
+    assert!(napis.iter().all(|napi| napi.settings.gro_flush_timeout_ns == Some(50_000)), "{napis:?}");
+    let mut revert = Command::new(env!("CARGO_BIN_EXE_quell"));
+    let reverted = revert.arg("revert").env("QUELL_JOURNAL_DIR", dir.path().join("journal")).status().unwrap();
+    assert!(reverted.success());
 }
 
 /// Boots systemd in a container and returns the directory with what `tests/systemd/probe.sh` printed there.

@@ -34,6 +34,7 @@ pub mod stall_guard;
 pub mod stall_log;
 pub mod target;
 pub mod unassigned_epolls;
+pub mod views;
 pub mod wait;
 pub mod watch;
 

@@ -68,6 +68,9 @@ pub struct ProfilePlan {
     /// Queues that have the values of the profile already. They need a record if another owner has set them, who may
     /// end earlier.
     pub matching: Vec<PlannedQueue>,
+    /// Devices that are missing, or down and without queues, as the profile or the kernel names them. Their settings may
+    /// become possible.
+    pub awaited: Vec<String>,
 }
 
 impl ProfilePlan {
@@ -84,6 +87,7 @@ impl ProfilePlan {
                     UnknownReason::Absent,
                     "it selects no device in this namespace",
                 );
+                plan.awaited.push(format!("device.{}", wanted.label));
             }
         }
         for device in &observed.snapshot.devices {

@@ -40,6 +40,13 @@ pub(super) struct Queues<'a> {
     wishes: BTreeMap<u32, Wishes<'a>>,
     /// Queues that the profile names and the device does not have.
     missing: Vec<(u32, &'a Place)>,
+    /// Places of the groups of queues in the profile.
+    group_places: Vec<&'a Place>,
+}
+
+/// The kernel lists the queues of a device only while its link is up.
+fn is_down_without_queues(device: &Device) -> bool {
+    !device.is_up && device.rx_queues.known().is_some_and(Vec::is_empty)
 }
 
 impl<'a> Queues<'a> {
@@ -65,10 +72,18 @@ impl<'a> Queues<'a> {
                 }
             }
         }
-        Self { snapshot, device, id, outlook, coalescing, wishes, missing }
+        let group_places = wanted.queues.iter().map(|group| &group.place).collect();
+        Self { snapshot, device, id, outlook, coalescing, wishes, missing, group_places }
     }
 
     pub(super) fn plan(&self, plan: &mut ProfilePlan) {
+        if !self.group_places.is_empty() && is_down_without_queues(self.device) {
+            for place in &self.group_places {
+                let why = "the link is down, so it has no queues: set it up, or wait for it with --wait-for-link";
+                plan.cannot(place, format!("queues of {}", self.id), UnknownReason::Absent, why);
+            }
+            return plan.awaited.push(self.id.to_string());
+        }
         for (queue, place) in &self.missing {
             plan.cannot(
                 place,

@@ -1,9 +1,11 @@
 //! CPU affinity of a thread of another process: set, verified, and restored unless another program has changed it
-//! since.
+//! since. CPUs that went offline or left the thread's cpuset in the meantime are left out.
+
+use std::io;
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::sched::{self, SchedError};
-use quell_linux::{CpuList, Pid};
+use quell_linux::{CPU_LIMIT, CpuList, Pid, kernel};
 
 use super::SettingsError;
 use crate::journal::{ThreadAffinity, UndoOutcome};
@@ -75,16 +77,93 @@ pub(crate) fn restore(
     if current == change.old {
         return Ok(UndoOutcome::AlreadyGone);
     }
-    if current != change.new {
+    if current != change.new && !are_all_offline(&change.new) {
         return Ok(UndoOutcome::LeftAlone(format!(
             "another program has bound thread {tid} of process {pid} to CPUs {current}; it was left alone (its CPUs \
              before Quell were {})",
             change.old
         )));
     }
-    match set(tid, &change.old) {
-        Ok(()) => Ok(UndoOutcome::Undone),
-        Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
-        Err(error) => Err(error),
+    match set_what_is_allowed(tid, &change.old) {
+        Ok(now) if now == change.old => Ok(UndoOutcome::Undone),
+        Ok(now) => Ok(UndoOutcome::InPart(format!(
+            "thread {tid} of process {pid} is bound to CPUs {now}; its CPUs before Quell were {}, of which some are \
+             offline or outside its cpuset now",
+            change.old
+        ))),
+        Err(SchedError::Gone { .. }) => Ok(UndoOutcome::AlreadyGone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Binds the thread to those of the CPUs that are online and in its cpuset, or to its whole cpuset if none is. Returns its
+/// affinity afterwards.
+fn set_what_is_allowed(tid: Pid, cpus: &CpuList) -> Result<CpuList, SchedError> {
+    match sched::set_affinity(tid, cpus) {
+        Err(SchedError::Refused { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
+            sched::set_affinity(tid, &(0..CPU_LIMIT).collect())?;
+        }
+        set => set?,
+    }
+    sched::affinity(tid)
+}
+
+/// Whether the kernel has unbound a thread from these CPUs, because none of them is online.
+fn are_all_offline(cpus: &CpuList) -> bool {
+    CpuList::online(kernel::sysfs()).is_ok_and(|online| cpus.intersection(&online).is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No machine has this CPU, so the kernel treats it as offline.
+    const ABSENT: u32 = CPU_LIMIT - 1;
+
+    /// Undoes a change of a new thread that is bound to `now`. Returns the outcome, and its affinity before and after.
+    fn restored(old: fn(&CpuList) -> CpuList, now: Option<CpuList>) -> (UndoOutcome, CpuList, CpuList) {
+        let of_thread = move || {
+            let (proc, pid) = (ProcRoot::default(), Pid::of_this_process());
+            let tid = Pid::of_this_thread();
+            let all = sched::affinity(tid).unwrap();
+            let first: CpuList = all.iter().take(1).collect();
+            sched::set_affinity(tid, &first).unwrap();
+            let change = ThreadAffinity {
+                pid: pid.get().unsigned_abs(),
+                tid: tid.get().unsigned_abs(),
+                thread_start_time_ticks: proc.process(pid).thread(tid).stat().unwrap().starttime.0,
+                old: old(&all),
+                new: now.unwrap_or(first),
+            };
+            (restore(&proc, pid, tid, &change).unwrap(), all, sched::affinity(tid).unwrap())
+        };
+        std::thread::scope(|scope| scope.spawn(of_thread).join().unwrap())
+    }
+
+    fn with_absent(cpus: &CpuList) -> CpuList {
+        cpus.iter().chain([ABSENT]).collect()
+    }
+
+    #[test]
+    fn cpus_that_went_offline_are_left_out_of_the_restored_affinity() {
+        let (outcome, all, after) = restored(with_absent, None);
+        assert!(matches!(&outcome, UndoOutcome::InPart(why) if why.contains("offline")), "{outcome:?}");
+        assert_eq!(after, all);
+    }
+
+    #[test]
+    fn without_any_of_its_cpus_a_thread_gets_all_that_are_allowed() {
+        let (outcome, all, after) = restored(|_| [ABSENT].into_iter().collect(), None);
+        assert!(matches!(&outcome, UndoOutcome::InPart(_)), "{outcome:?}");
+        assert_eq!(after, all);
+    }
+
+    #[test]
+    fn a_thread_whose_pinned_cpu_went_offline_is_restored() {
+        let (outcome, all, after) = restored(CpuList::clone, Some([ABSENT].into_iter().collect()));
+        if all.len() > 1 {
+            assert_eq!(outcome, UndoOutcome::Undone);
+        }
+        assert_eq!(after, all);
     }
 }

@@ -31,6 +31,9 @@ pub struct SnapshotScope {
     pub netns: Option<String>,
     /// Whether to read every network namespace that has a name or a process.
     pub whole_host: bool,
+    /// Cookies of further namespaces to read, into which attachments reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_namespaces: Vec<u64>,
     /// PIDs to which the snapshot is restricted, with the devices of their namespaces; empty: all processes with
     /// sockets.
     pub pids: Vec<Pid>,

@@ -105,7 +105,7 @@ fn examined(args: &DoctorArgs) -> Result<Examined, Failure> {
 }
 
 fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
-    let scope = args.scope.scope();
+    let scope = args.scope.with_attachments();
     let look = || {
         let (mut snapshot, _) = snapshot::take(&scope).map_err(|error| not_taken(&error))?;
         mark_attached_filters(&mut snapshot, &journal());

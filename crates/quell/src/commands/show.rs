@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&snapshot::Snapshot::json_schema());
     }
-    let (snapshot, _) = snapshot::take(&args.scope.scope()).map_err(|error| not_taken(&error))?;
+    let (snapshot, _) = snapshot::take(&args.scope.with_attachments()).map_err(|error| not_taken(&error))?;
     if args.json {
         return output::json(&snapshot);
     }

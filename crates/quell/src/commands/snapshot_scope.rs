@@ -1,10 +1,12 @@
 //! Options that limit a snapshot to processes, a device or a network namespace.
 
 use clap::Args;
+use quell_host::attach::views::with_attachments;
 use quell_host::snapshot::{SnapshotScope, TakeError};
 use quell_linux::Pid;
 
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 
 /// Scope of a snapshot.
 #[derive(Debug, Args)]
@@ -24,9 +26,15 @@ pub(super) struct ScopeArgs {
 }
 
 impl ScopeArgs {
+    /// The scope, with the network namespaces into which attachments reach.
+    pub(super) fn with_attachments(&self) -> SnapshotScope {
+        with_attachments(self.scope(), &journal())
+    }
+
     pub(super) fn scope(&self) -> SnapshotScope {
         let (netns, pids, device) = (self.netns.clone(), self.pids.clone(), self.device.clone());
-        SnapshotScope { netns, whole_host: self.all, pids, device, configured_files: true }
+        let configured_files = true;
+        SnapshotScope { netns, whole_host: self.all, pids, device, configured_files, ..SnapshotScope::default() }
     }
 }
 

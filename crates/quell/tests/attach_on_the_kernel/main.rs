@@ -9,6 +9,7 @@ mod command;
 mod journals;
 mod owners;
 mod stage;
+mod views;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;

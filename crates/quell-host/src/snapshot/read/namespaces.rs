@@ -11,6 +11,7 @@ use super::super::{NetworkNamespace, Reading, SnapshotScope, Unknown, UnknownRea
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
+use crate::namespaces;
 
 /// A namespace to read.
 pub(super) struct Space {
@@ -96,6 +97,12 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
         let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
         for namespace in of_processes(asked) {
             requested.insert(namespace.inode());
+            add(namespace);
+        }
+    }
+    for cookie in &scope.further_namespaces {
+        // A namespace that vanished or cannot be entered is missing from the snapshot.
+        if let Ok(Some(namespace)) = namespaces::by_cookie(&ProcRoot::default(), *cookie) {
             add(namespace);
         }
     }

@@ -7,14 +7,14 @@ pub(crate) mod watchdog;
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, refuse_under_owners};
 use quell_host::drift::{self, Condition, Drift};
 use quell_host::persistent::{self, Persistent};
-use quell_host::plan::ProfilePlan;
 use quell_host::plan::consequences::consequences_of_profile;
+use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -27,6 +27,9 @@ use crate::output;
 use crate::render::attach::finding_lines;
 use crate::render::plan_tree;
 use crate::render::status::undo_outcome;
+
+/// Interval at which `--wait-for-link` looks at the devices.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// Options of `quell apply`.
 #[derive(Debug, Args)]
@@ -43,6 +46,9 @@ pub(crate) struct ApplyArgs {
     /// Apply what is possible here, and skip the rest.
     #[arg(long)]
     partly: bool,
+    /// Wait up to this time until the profile's devices exist and their links are up: 60s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
+    wait_for_link: Option<Duration>,
     /// Set again only values that other programs have changed since the profile was applied
     #[arg(long, conflicts_with_all = ["files", "dry_run", "partly"])]
     reassert: bool,
@@ -82,8 +88,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
     refuse_without_host_settings(&profile, &called)?;
     let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
-    let observed = observe(request.netns, &profile).map_err(failure)?;
-    let plan = ProfilePlan::of(&observed, &profile);
+    let (observed, plan) = look(&request, args.wait_for_link)?;
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &called);
     if args.dry_run {
@@ -98,6 +103,27 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);
     shown
+}
+
+/// Plans the profile. Waits at most `patience` for its devices and their links; the plan says what is missing afterwards.
+fn look(request: &ApplyRequest<'_>, patience: Option<Duration>) -> Result<(PlanInput, ProfilePlan), Failure> {
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let until = Instant::now() + patience.unwrap_or_default();
+    let mut is_announced = false;
+    loop {
+        let observed = observe(request.netns, request.profile).map_err(failure)?;
+        let plan = ProfilePlan::of(&observed, request.profile);
+        if plan.awaited.is_empty() || Instant::now() >= until {
+            return Ok((observed, plan));
+        }
+        if !is_announced {
+            output::say(&format!("waiting for the link of {}", plan.awaited.join(", ")));
+            is_announced = true;
+        }
+        if interruption.wait(BETWEEN_LOOKS).map_err(|error| Failure::new(Exit::KernelRefused, error))?.is_some() {
+            return Err(Failure::new(Exit::Interrupted, "stopped while waiting for a link").unchanged());
+        }
+    }
 }
 
 /// Refuses a profile that has settings of a program only: the host would stay as it is.

@@ -1,0 +1,53 @@
+//! Extends the scope of a snapshot along attachments. A program in a container can receive from a queue of a device in
+//! another network namespace, as through a macvlan. Its mode is then visible only in a snapshot of both.
+
+use std::collections::BTreeSet;
+
+use quell_linux::Pid;
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::proc::ProcRoot;
+
+use super::attachment::{Attached, attachments};
+use crate::journal::{Entry, Journal, RecordedChange};
+use crate::snapshot::SnapshotScope;
+
+/// Adds the network namespaces of attachments that touch a namespace of the scope: those of their queues and programs. A
+/// scope of one device, or of the whole host, stays as it is. Does nothing if the journals cannot be read.
+#[must_use]
+pub fn with_attachments(scope: SnapshotScope, journal: &Journal) -> SnapshotScope {
+    let attached = attachments(journal).unwrap_or_default();
+    if attached.is_empty() || scope.whole_host || scope.device.is_some() {
+        return scope;
+    }
+    let viewed = viewed(&scope);
+    let touched = attached.iter().map(touched).filter(|touched| !touched.is_disjoint(&viewed));
+    let further: BTreeSet<u64> = touched.flatten().filter(|cookie| !viewed.contains(cookie)).collect();
+    SnapshotScope { further_namespaces: further.into_iter().collect(), ..scope }
+}
+
+/// Cookies of the namespaces of the scope.
+fn viewed(scope: &SnapshotScope) -> BTreeSet<u64> {
+    let named =
+        scope.netns.iter().filter_map(|name| Namespace::open_named(&NamespaceName::new(name.clone()).ok()?).ok());
+    let viewed: BTreeSet<u64> =
+        named.filter_map(|namespace| namespace.cookie().ok()).chain(of_processes(&scope.pids)).collect();
+    if scope.netns.is_none() && scope.pids.is_empty() {
+        return Namespace::current().and_then(|current| current.cookie()).into_iter().collect();
+    }
+    viewed
+}
+
+/// Cookies of the namespaces of an attachment's queues and programs.
+fn touched(attached: &Attached) -> BTreeSet<u64> {
+    let of_queue = |(_, entry): (u32, &Entry)| match &entry.change {
+        RecordedChange::NapiSettings(change) => Some(change.namespace_cookie),
+        _ => None,
+    };
+    let pids: Vec<Pid> = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+    attached.history.pending().filter_map(of_queue).chain(of_processes(&pids)).collect()
+}
+
+fn of_processes(pids: &[Pid]) -> impl Iterator<Item = u64> {
+    let cookie = |pid: &Pid| Namespace::open_pid(ProcRoot::default().path(), *pid).and_then(|of| of.cookie()).ok();
+    pids.iter().filter_map(cookie)
+}
