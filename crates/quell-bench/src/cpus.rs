@@ -2,6 +2,7 @@
 //! results show the scheduler, not the delivery mode. Such a layout is refused unless the user passes `--insist`; its
 //! results are then marked.
 
+use quell_linux::visible::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,9 +23,10 @@ pub struct CpuLayout {
 pub enum CpuError {
     /// This process may use too few CPUs.
     #[error(
-        "{workers} server worker(s) and {generators} generator thread(s) need {} CPUs, but this process may use only \
+        "{} and {} need {} CPUs, but this process may use only \
          {available}. On shared CPUs, the figures would measure the scheduler. Request fewer queues, or pass --insist \
-         to measure anyway (the result is then marked as not a measurement)", workers + generators
+         to measure anyway (the result is then marked as not a measurement)",
+        counted(*workers, "server worker"), counted(*generators, "generator thread"), workers + generators
     )]
     TooFew {
         /// Requested number of server workers, one per queue.
@@ -65,8 +67,10 @@ impl CpuLayout {
             server: server.iter().copied().cycle().take(workers).collect(),
             client: client.iter().copied().cycle().take(generators).collect(),
             overcommitted: Some(format!(
-                "{workers} server worker(s) and {generators} generator thread(s) share {} CPU(s)",
-                available.len()
+                "{} and {} share {}",
+                counted(workers, "server worker"),
+                counted(generators, "generator thread"),
+                counted(available.len(), "CPU")
             )),
         })
     }

@@ -87,6 +87,17 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
+/// Later packets give an outer epoll no queue, and a thread that sleeps in it does not poll that of the inner one.
+#[test]
+fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
+    let mut host = untouched();
+    let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    set(&mut host, "/processes/0/files/epolls/2/targets", inner);
+    let plan = plan_of(&host, "suspend20");
+    let quiet: Vec<(i32, Option<i32>)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    assert_eq!(quiet, [(3, Some(8))]);
+}
+
 #[test]
 fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
     let mut host = untouched();

@@ -94,6 +94,27 @@ fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
 }
 
 #[test]
+fn cpu_times_of_a_hostile_snapshot_do_not_overflow() {
+    let (mut later, mut earlier) = (healthy(), before());
+    for thread in [1, 2] {
+        set(&mut later, &format!("/processes/0/threads/{thread}/run-ns"), json!(u64::MAX));
+        set(&mut earlier, &format!("/processes/0/threads/{thread}/run-ns"), json!(0));
+    }
+    for cpu in [0, 1] {
+        set(&mut later, &format!("/irqs/0/counts/{cpu}/1"), json!(u64::MAX));
+    }
+    let mut other = later["processes"][0].clone();
+    other["pid"] = json!(5_000);
+    set(&mut later, "/processes/-", other.clone());
+    other["threads"][1]["run-ns"] = json!(0);
+    set(&mut earlier, "/processes/-", other);
+    let now = snapshot(&later);
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let sample = QueueSample { packets: 10_000, ..QueueSample::default() };
+    examine_sampled(&now, Some(&snapshot(&earlier)), &BTreeMap::from([(napi, sample)]));
+}
+
+#[test]
 fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
     let (mut later, earlier) = (healthy(), snapshot(&before()));
     set(&mut later, "/namespaces/0/ip-rx-packets", json!(1_000_000));

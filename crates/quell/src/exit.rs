@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use quell_host::journal::Untrusted;
@@ -39,6 +40,13 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
+/// Protocol of a socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListeningProtocol {
+    Tcp,
+    Udp,
+}
+
 impl Exit {
     /// Maps the exit code of another instance of this program; unknown codes mean failure.
     pub(crate) fn from_code(code: i32) -> Self {
@@ -68,6 +76,31 @@ impl Failure {
             true => Self::new(Exit::NotSupported, format!("{text}; this needs root")),
             false => Self::new(Exit::KernelRefused, text),
         }
+    }
+
+    /// The address cannot be listened on: why, and what to do.
+    pub(crate) fn listening(address: SocketAddr, protocol: ListeningProtocol, error: &io::Error) -> Self {
+        let port = address.port();
+        let ss = match protocol {
+            ListeningProtocol::Tcp => "ss -ltnp",
+            ListeningProtocol::Udp => "ss -lunp",
+        };
+        let (exit, advice) = match error.kind() {
+            io::ErrorKind::PermissionDenied => (
+                Exit::NotSupported,
+                "needs CAP_NET_BIND_SERVICE, or a port from net.ipv4.ip_unprivileged_port_start on".to_owned(),
+            ),
+            io::ErrorKind::AddrInUse => (
+                Exit::KernelRefused,
+                format!("another socket has it: `{ss} 'sport = :{port}'` lists its process; select another port"),
+            ),
+            io::ErrorKind::AddrNotAvailable => (
+                Exit::KernelRefused,
+                "no interface of this network namespace has this address: `ip address` lists them".to_owned(),
+            ),
+            _ => (Exit::KernelRefused, "select another address".to_owned()),
+        };
+        Self::new(exit, format!("listening on {address}: {error}; {advice}"))
     }
 
     /// Adds that nothing was changed, unless the text says so already.

@@ -4,6 +4,7 @@ use quell_linux::netdev::{self, DeviceThreadingError, Napi, Netdev};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
+use quell_linux::visible::counted;
 use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
 use quell_mode::{NapiSettings, NapiThreading, PartialNapiSettings};
 use tracing::debug;
@@ -34,8 +35,9 @@ pub enum QueueError {
     Sched(#[from] SchedError),
     /// The number of NAPI instances differs from the number of queues.
     #[error(
-        "{device} has {expected} queue(s) but {found} NAPI instance(s): packets would bypass NAPI, and no mode would \
-         have an effect; check that GRO is on and that the link is up"
+        "{device} has {} but {}: packets would bypass NAPI, and no mode would \
+         have an effect; check that GRO is on and that the link is up",
+        counted(*expected, "queue"), counted(*found, "NAPI instance")
     )]
     NapiMissing {
         /// Name of the device.

@@ -24,6 +24,7 @@ use quell_linux::proc::ProcError;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
+use quell_linux::visible::counted;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::{EpollParams, NapiSettings, Threaded};
 use quell_sampler::SamplerError;
@@ -75,7 +76,10 @@ pub struct Side {
 #[non_exhaustive]
 pub enum PlayError {
     /// The number of NAPI instances differs from the number of queues in the scenario.
-    #[error("the device has {found} NAPI instance(s), but the scenario needs {expected} queue(s)")]
+    #[error(
+        "the device has {}, but the scenario needs {}",
+        counted(*found, "NAPI instance"), counted(*expected, "queue")
+    )]
     Queues {
         /// Number of NAPI instances found.
         found: usize,

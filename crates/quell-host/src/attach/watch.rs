@@ -2,6 +2,7 @@
 //! or starts being in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::time::Duration;
 
 use quell_linux::{NapiId, Pid, kernel};
@@ -25,13 +26,15 @@ pub struct AttachmentWatch {
     sampler: Option<Sampler>,
     stalls: StallWatch,
     log: Option<StallLog>,
+    /// Stalls whose cause is searched for.
+    unreported: Vec<Stalled>,
     effects: EffectWatch,
 }
 
 /// Events since the last look.
 #[derive(Debug, Default)]
 pub struct WatchEvents {
-    /// Stalled queues that were freed.
+    /// Stalled queues that were freed, and whose cause was searched for.
     pub stalled: Vec<Stalled>,
     /// Cause of these stalls; absent if the rules find none.
     pub cause: Option<String>,
@@ -63,11 +66,18 @@ impl AttachmentWatch {
         if self.log.is_none() && !look.freed.is_empty() {
             self.log = attachment.stall_log();
         }
-        let cause = self.log.as_mut().and_then(|log| log.add(&look, &programs)).map(ToOwned::to_owned);
+        let (mut stalled, mut cause, mut must_end) = (Vec::new(), None, false);
+        if let Some(log) = &mut self.log {
+            log.add(&look, &programs);
+            self.unreported.extend(look.freed);
+            if let Some(known) = log.cause() {
+                (stalled, cause) = (mem::take(&mut self.unreported), known.map(ToOwned::to_owned));
+            }
+            must_end = log.must_end() && !attachment.accepts_stalls();
+        }
         let effects = self.effects.look(attachment, queues, &programs, &sampler)?;
         self.sampler = Some(sampler);
-        let must_end = look.persists && !attachment.accepts_stalls();
-        Ok(WatchEvents { stalled: look.freed, cause, must_end, effects })
+        Ok(WatchEvents { stalled, cause, must_end, effects })
     }
 
     /// Records that the attachment ends because of its stalls. Returns the record.

@@ -1,4 +1,4 @@
-//! Formats times and counts in findings.
+//! Formats times in findings.
 
 /// Formats nanoseconds with a readable unit.
 pub(super) fn time_text(ns: u64) -> String {
@@ -8,9 +8,4 @@ pub(super) fn time_text(ns: u64) -> String {
         1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
         _ => format!("{} s", ns / 1_000_000_000),
     }
-}
-
-/// `one connection`, `7 connections`.
-pub(crate) fn counted(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }

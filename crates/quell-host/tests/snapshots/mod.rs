@@ -96,6 +96,27 @@ pub(crate) fn edits() -> Vec<Edit> {
     edits
 }
 
+/// A reuseport group whose connections arrive on two devices.
+fn mixed_group() -> Vec<(&'static str, Value)> {
+    let listener = |inode: u64| {
+        let mut listener = healthy()["sockets"][0].clone();
+        listener["inode"] = json!(inode);
+        listener["reuseport"] = json!(true);
+        listener
+    };
+    let device = healthy()["devices"][0].clone();
+    let mut second = device.clone();
+    second["ifindex"] = json!(3);
+    second["name"] = json!("eth1");
+    second["napis"] = json!([device["napis"][1].clone()]);
+    vec![
+        ("/sockets/0", listener(100)),
+        ("/sockets/-", listener(99)),
+        ("/devices/0/napis", json!([device["napis"][0].clone()])),
+        ("/devices/-", second),
+    ]
+}
+
 fn of_suspension() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Serious, Warning};
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
@@ -152,7 +173,7 @@ fn of_polling() -> Vec<Edit> {
         ),
         edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),
         both(
-            "spins-while-idle",
+            "waits-with-timeout-zero",
             Warning,
             vec![
                 ("/processes/0/threads/1/epoll-wait", json!(null)),
@@ -162,7 +183,7 @@ fn of_polling() -> Vec<Edit> {
         )
         .then_later("/processes/0/threads/1/run-ns", json!(10_990_000_000_u64)),
         both(
-            "spins-while-idle",
+            "waits-with-timeout-zero",
             Warning,
             vec![
                 ("/processes/0/threads/1/epoll-wait", json!(null)),
@@ -190,17 +211,6 @@ fn of_polling() -> Vec<Edit> {
 
 fn of_sharing_and_placement() -> Vec<Edit> {
     use Severity::{Note, Serious, Warning};
-    let listener = |inode: u64| {
-        let mut listener = healthy()["sockets"][0].clone();
-        listener["inode"] = json!(inode);
-        listener["reuseport"] = json!(true);
-        listener
-    };
-    let mut second_device = healthy()["devices"][0].clone();
-    second_device["ifindex"] = json!(3);
-    second_device["name"] = json!("eth1");
-    second_device["napis"] = json!([healthy()["devices"][0]["napis"][1].clone()]);
-    let only_first = json!([healthy()["devices"][0]["napis"][0].clone()]);
     let mut other_user = healthy()["processes"][0].clone();
     other_user["pid"] = json!(5_000);
     other_user["name"] = json!("other");
@@ -241,16 +251,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/sockets/3/napi", json!(8_193)), ("/sockets/4/napi", json!(8_193))],
         ),
         edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
-        edit(
-            "reuseport-group-mixes-devices",
-            Warning,
-            vec![
-                ("/sockets/0", listener(100)),
-                ("/sockets/-", listener(99)),
-                ("/devices/0/napis", only_first),
-                ("/devices/-", second_device),
-            ],
-        ),
+        edit("reuseport-group-mixes-devices", Warning, mixed_group()),
         edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
         edit(
             "batch-delays-others",
@@ -351,6 +352,11 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             "udp-socket-on-several-queues",
             "it has received nothing",
             vec![("/sockets/1", udp(101)), ("/sockets/1/napi", json!(null))],
+        ),
+        harmless(
+            "reuseport-group-mixes-devices",
+            "a filter of Quell tells the devices apart",
+            mixed_group().into_iter().chain([("/sockets/0/steered-queues", json!(1))]).collect(),
         ),
         harmless("udp-socket-keeps-first-queue", "the queue exists", vec![("/sockets/1", udp(101))]),
         harmless(

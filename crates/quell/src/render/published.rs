@@ -5,6 +5,7 @@ use comfy_table::CellAlignment;
 use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible;
+use quell_linux::visible::counted;
 use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_sim_study::published::{
     CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,
@@ -60,8 +61,9 @@ pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
             if failed > 0 {
                 let mode = visible::name(measured.mode);
                 out.push_str(&prose(&format!(
-                    "{}, {mode}: requests failed in {failed} of {slices} slices",
-                    full_name(part)
+                    "{}, {mode}: requests failed in {failed} of {}",
+                    full_name(part),
+                    counted(slices, "slice")
                 )));
             }
         }
@@ -460,8 +462,9 @@ fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
         grid(&heading, table),
         prose(&format!(
             "Waits: base sleeps in epoll_wait; eventspin loops in the program (the published user form); the kernel form \
-             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {threads} server \
-             thread(s) here, 5 published."
+             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {} here, 5 \
+             published.",
+            counted(threads, "server thread")
         ))
     )
 }

@@ -8,6 +8,7 @@ use quell_bench::facts::HostFacts;
 use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible;
+use quell_linux::visible::{agree, counted};
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,
@@ -101,7 +102,7 @@ pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
         }
         _ => {
             let tried = arms.iter().filter(|arm| arm.slices > 0).count();
-            format!("searching: {tried} of {} modes tried, {} can be the best", arms.len(), alive.len())
+            format!("searching: {tried} of {} tried, {} can be the best", counted(arms.len(), "mode"), alive.len())
         }
     };
     alive.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
@@ -154,10 +155,10 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> Stri
     let misses = count(misses, "miss a limit and are ranked after the others")
         + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
     format!(
-        "{} modes ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
+        "{} ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n",
-        ranked.len(),
+        counted(ranked.len(), "mode"),
         visible::name(host),
         visible::name(&plan.goal.to_string()),
     )
@@ -236,14 +237,20 @@ fn searched(result: &TuneResult) -> String {
     let mut lines: Vec<String> =
         excluded.into_iter().map(|(state, modes)| format!("{state}: {}", modes.join(", "))).collect();
     if tried.len() > TRIED {
-        lines.push(format!("{} more modes were tried; the result file has all slices", tried.len() - TRIED));
+        let more = tried.len() - TRIED;
+        let (modes, were) = (counted(more, "more mode"), agree(&more, "was", "were"));
+        lines.push(format!("{modes} {were} tried; the result file has all slices"));
     }
     let untried = others.iter().filter(|arm| !is_excluded(arm)).count();
     if untried > 0 {
         let alive = others.iter().filter(|arm| is_alive(arm)).count();
         lines.push(format!(
-            "{untried} more modes of the grid were not tried; by what the others show, {} of them are worse or miss a limit",
-            untried - alive
+            "{} of the grid {} not tried; by what the others show, {} of them {} worse or {} a limit",
+            counted(untried, "more mode"),
+            agree(&untried, "was", "were"),
+            untried - alive,
+            agree(&(untried - alive), "is", "are"),
+            agree(&(untried - alive), "misses", "miss")
         ));
     }
     for line in lines {
@@ -299,8 +306,8 @@ fn abandoned(result: &TuneResult) -> String {
         }
     }
     let line = |(guard, count): (&str, usize)| {
-        let modes = if count == 1 { "1 mode was".to_owned() } else { format!("{count} modes were") };
-        format!("  {modes} abandoned after the first slice that violated {}\n", visible::name(guard))
+        let (modes, were) = (counted(count, "mode"), agree(&count, "was", "were"));
+        format!("  {modes} {were} abandoned after the first slice that violated {}\n", visible::name(guard))
     };
     by_guard.into_iter().map(line).collect()
 }

@@ -84,19 +84,14 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
     refuse_without_host_settings(&profile, &called)?;
     let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
-    if !args.dry_run {
-        refuse_under_attachments()?;
-    }
+    refuse_under_attachments()?;
     let observed = observe(request.netns, &profile).map_err(failure)?;
     let plan = ProfilePlan::of(&observed, &profile);
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &called);
     if args.dry_run {
         show(&plan, args.json)?;
-        return match plan.impossible.is_empty() || args.partly {
-            true => Ok(()),
-            false => Err(failure(ApplyError::Impossible(plan))),
-        };
+        return apply::check(&journal(), &request, &plan).map_err(failure);
     }
     let applied = transact(&request, args.confirm).map_err(failure)?;
     let shown = show(&applied.plan, args.json);

@@ -7,6 +7,7 @@ use quell_host::journal::Journal;
 use quell_host::persistent::PersistError;
 use quell_host::recovery::{Found, recover_one, recover_what_waits};
 use quell_linux::Pid;
+use quell_linux::visible::counted;
 
 use super::ask;
 use crate::exit::{Exit, Failure};
@@ -102,8 +103,7 @@ fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
         }
     }
     if restored > 0 {
-        let settings = if restored == 1 { "setting" } else { "settings" };
-        output::say(&format!("restored {restored} pending {settings} of earlier attachments"));
+        output::say(&format!("restored {} of earlier attachments", counted(restored, "pending setting")));
     }
     Ok(restored)
 }

@@ -16,6 +16,7 @@ use quell_host::transaction::ChangeStage;
 use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
 
 use super::watch::{QueueEvents, QueueWatch};
 use crate::commands::stalls::StallForecast;
@@ -139,7 +140,12 @@ fn report_ready(attachment: &Attachment) {
 
 fn in_effect(attachment: &Attachment) -> String {
     let (processes, queues) = (attachment.targets().living().count(), attachment.queues().count());
-    format!("{processes} process(es), {} epoll(s), {queues} queue(s)", attachment.epolls())
+    format!(
+        "{}, {}, {}",
+        counted(processes, "process"),
+        counted(attachment.epolls(), "epoll"),
+        counted(queues, "queue")
+    )
 }
 
 /// Failure to notify the service manager is not fatal.

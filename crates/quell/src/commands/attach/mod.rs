@@ -121,9 +121,12 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         } else {
             show_plan(&report, &groups)?;
         }
-        return refuse(&report, args);
     }
     refuse(&report, args)?;
+    journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
+    if args.dry_run {
+        return Ok(());
+    }
     if !args.json {
         show_plan(&report, &groups)?;
     }

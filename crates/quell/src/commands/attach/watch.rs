@@ -5,6 +5,7 @@ use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
 use quell_host::journal::StallRecord;
+use quell_linux::visible::counted;
 
 use crate::render::status::stall_cause;
 
@@ -49,7 +50,8 @@ impl QueueWatch {
 fn freed(stalled: &Stalled, known_cause: Option<&str>) -> String {
     let Stalled { napi, unpolled, packets, .. } = stalled;
     format!(
-        "freed the stalled queue of NAPI {napi}, where {packets} packet(s) waited: nobody had polled it for {} ms; {}",
+        "freed the stalled queue of NAPI {napi}, where {} waited: nobody had polled it for {} ms; {}",
+        counted(*packets, "packet"),
         unpolled.as_millis(),
         stall_cause(known_cause)
     )

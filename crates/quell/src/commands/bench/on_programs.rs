@@ -196,11 +196,10 @@ pub(in crate::commands) fn preview(
     let deadline = Instant::now() + TRAFFIC_WITHIN;
     loop {
         let preview = Preview::of(targets, modes).map_err(Failure::refused)?;
-        if !preview.plan.queues.is_empty() {
-            return Ok(preview);
-        }
-        if !has_load || Instant::now() >= deadline {
-            return Err(Failure::new(Exit::NotSupported, SwitchError::NothingToSwitch));
+        match preview.plan.check_queues() {
+            Ok(()) => return Ok(preview),
+            Err(SwitchError::NothingToSwitch) if has_load && Instant::now() < deadline => {}
+            Err(error) => return Err(Failure::new(Exit::NotSupported, error)),
         }
         if stopped() {
             return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
@@ -222,8 +221,9 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
     let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
     let (queues, epolls) = (&preview.plan.queues, preview.plan.epolls.len());
     let mut out = format!(
-        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for at most {} s; restores them at the end\n",
-        queues.len(),
+        "switches {} and {} between {} every {} ms, for at most {} s; restores them at the end\n",
+        visible::counted(queues.len(), "queue"),
+        visible::counted(epolls, "epoll"),
         modes.join(", "),
         request.timing.slice_ms + request.timing.settle_ms,
         request.timing.budget_ms / 1_000,

@@ -8,6 +8,7 @@ use quell_bench::experiment::model::{SearchedModel, base_reaches};
 use quell_bench::facts::ModelFacts;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
+use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
@@ -101,7 +102,9 @@ impl Request {
         let host = visible::name(&self.setup.host.name).into_owned();
         let Setup { queues, connections, .. } = self.setup;
         format!(
-            "searches on the model of {host}, {queues} queue(s), {connections} connections; this host is not changed\n{}",
+            "searches on the model of {host}, {}, {}; this host is not changed\n{}",
+            counted(queues, "queue"),
+            counted(connections, "connection"),
             render::plan(&self.plan, " of virtual time")
         )
     }

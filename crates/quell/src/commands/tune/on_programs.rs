@@ -71,6 +71,9 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         (None, false) => {}
     }
     let journal = journal();
+    journal.check_writable().map_err(|error| Failure::refused(error).unchanged())?;
+    // Another search switches these settings. A snapshot of them would be of no use.
+    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
         let (preview, _) = with_present(&mut plan, preview, &targets, args.accept_stalls)?;
@@ -81,8 +84,6 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     }
     // Changes left by a killed run must be reverted first. Otherwise they would be taken for the present setting.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
-    // Another search switches these settings. A snapshot of them would be of no use.
-    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
     let source = LoadSource::of(load.clone(), clients);
     let of_search = targets.clone();
     let (mut searched, why) = under_load(&journal, source, |clients, has_load, stopped| {

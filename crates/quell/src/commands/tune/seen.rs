@@ -7,6 +7,7 @@ use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::{Preview, figures, server_side};
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_tune::TuneSpace;
@@ -75,7 +76,8 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queues, connections, present, busy, packets_per_s } = self;
         let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
-        write!(f, "seen here: {queues} queue(s), {connections} watched sockets, present setting {present}")?;
+        let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
+        write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
         match (packets_per_s, busy) {
             (Some(packets), Some(busy)) if *packets > 0.0 => {
                 writeln!(f, ", {packets:.0} packets/s\nCPUs of the programs are {:.0} % busy", busy * 100.0)?;
@@ -104,7 +106,7 @@ mod tests {
     fn what_is_unknown_is_not_a_number() {
         let text = Seen { packets_per_s: None, ..IDLE }.to_string();
         assert!(
-            text.contains("2 queue(s)") && text.contains("no load was seen") && !text.contains("packets/s"),
+            text.contains("2 queues") && text.contains("no load was seen") && !text.contains("packets/s"),
             "{text}"
         );
     }

@@ -3,6 +3,7 @@
 use quell_host::attach::attachment::{Attached, mode_of};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{RecordedChange, TargetProgram};
+use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
 /// The outcome as text.
@@ -12,7 +13,7 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 
 fn one(attached: &Attached, detached: &Detached) -> String {
     let count = detached.restored();
-    let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
+    let settings = counted(count, "setting");
     let mut text = format!("detached {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));

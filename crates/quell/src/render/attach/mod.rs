@@ -14,6 +14,7 @@ use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Fix, Severity};
 use quell_host::journal::TargetProgram;
+use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
@@ -159,7 +160,7 @@ fn epoll_lines(plan: &AttachPlan) -> Vec<String> {
 fn epoll_line(group: &[&EpollStep]) -> String {
     let first = group[0];
     let fds = group.iter().map(|step| step.fd.to_string()).collect::<Vec<_>>().join(", ");
-    let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
+    let epolls = noun(&group.len(), "epoll");
     let sockets: usize = group.iter().map(|step| step.sockets).sum();
     let queues = match first.napis.len() {
         0 => "no queue yet".to_owned(),
@@ -178,7 +179,7 @@ fn epoll_line(group: &[&EpollStep]) -> String {
 fn sockets_line(step: &SocketsStep) -> String {
     let SocketsStep { pid, process, sockets, xdp, new, .. } = step;
     let kind = if *xdp { "AF_XDP socket" } else { "socket" };
-    let budget = new.budget.map(|budget| format!(", {budget} packets per poll")).unwrap_or_default();
+    let budget = new.budget.map(|budget| format!(", {} per poll", counted(budget, "packet"))).unwrap_or_default();
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
@@ -211,10 +212,6 @@ fn ring_line(step: &RingStep) -> String {
     format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if permitted", new.busy_poll_us)
 }
 
-fn counted(count: usize, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
-}
-
 fn in_words(limitation: &Limitation) -> String {
     match limitation {
         Limitation::WaitsAsWritten { at_most_ms } => format!(
@@ -224,7 +221,7 @@ fn in_words(limitation: &Limitation) -> String {
             "limited: {} of process {pid} {} watched by epoll, which does not busy poll in this mode; only blocking \
              receives do (poll and select would need sysctl net.core.busy_poll, which stays unchanged)",
             counted(*sockets, "socket"),
-            if *sockets == 1 { "is" } else { "are" }
+            agree(sockets, "is", "are")
         ),
         Limitation::NoEpoll { pid } => format!("process {pid} has sockets, but no epoll watches them"),
         Limitation::OtherWays { pid, xdp_sockets, io_urings } => {
