@@ -136,6 +136,21 @@ fn a_dry_run_has_the_exit_code_of_the_real_run() {
 }
 
 #[test]
+fn the_directory_of_results_is_closed_to_other_writers_under_any_umask() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("state/results");
+    let mut tune = Command::new("sh");
+    tune.args(["-c", r#"umask 000; exec "$0" "$@""#, env!("CARGO_BIN_EXE_quell")]).env("QUELL_RESULTS_DIR", &results);
+    // It ends after the directory was created.
+    tune.args(["tune", "--experiment", "sim", "--goal", "least cpu", "--budget", "1s"]);
+    assert!(says(1, &mut tune).contains("is too short"));
+    for dir in [&*results, results.parent().unwrap()] {
+        let mode = std::fs::metadata(dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o022, 0, "{} has mode {mode:o}", dir.display());
+    }
+}
+
+#[test]
 fn an_experiment_on_programs_of_others_names_the_missing_capability() {
     let pid = std::process::id().to_string();
     for arguments in [

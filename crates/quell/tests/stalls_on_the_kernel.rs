@@ -167,6 +167,25 @@ fn a_socket_that_becomes_ready_for_ever_does_not_cause_an_outage() {
 }
 
 #[test]
+fn attach_says_if_it_cannot_watch_for_stalls() {
+    let Some(stage) = Stage::enter("stall-blind") else { return };
+    let pid = stage.server.pid().to_string();
+    let mut attach = Command::new("setpriv");
+    attach.args(["--bounding-set=-bpf,-perfmon,-sys_admin", env!("CARGO_BIN_EXE_quell"), "attach", MODE, &pid]);
+    attach.args(["--yes", "--seconds", "0"]).env("QUELL_JOURNAL_DIR", stage.dir.path().join("journal"));
+    let said = match stage.lab.server.run(|| attach.stdin(Stdio::null()).output()).unwrap() {
+        Ok(said) => said,
+        Err(error) => return skip(Lacks::Tool("setpriv"), error),
+    };
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(0), "{text}");
+    assert!(text.contains("applied and verified") && text.contains("\nnot watched for stalls: "), "{text}");
+    assert!(text.contains("CAP_BPF"), "{text}");
+    let with_all = stage.says(0, &["detach", &pid]);
+    assert!(!with_all.contains("not watched"), "{with_all}");
+}
+
+#[test]
 fn a_listener_without_free_descriptors_does_not_cause_an_outage() {
     let Some(mut stage) = Stage::enter("stall-emfile") else { return };
     if stage.attach(&[]).is_none() {

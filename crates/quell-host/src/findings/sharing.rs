@@ -100,7 +100,7 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
         (None, Some(true)) => {
             "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
         }
-        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer; or one queue; or deferral",
+        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral",
     };
     Some(Observation {
         severity: match (epoll.polls(), is_slow) {

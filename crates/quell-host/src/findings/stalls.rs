@@ -152,6 +152,13 @@ fn advice(cause: &ReadyCause) -> &'static str {
             "let the program read the socket and its error queue until EAGAIN, or use a mode without suspension, such as \
              defer20"
         }
+        ReadyCause::File(WatchedKind::Epoll) => {
+            "let the program wait on it until it returns nothing, or use a mode without suspension, such as defer20"
+        }
+        ReadyCause::File(WatchedKind::Unnamed) => {
+            "let the program unregister files (EPOLL_CTL_DEL) before it closes them, or use a mode without suspension, \
+             such as defer20"
+        }
         ReadyCause::File(_) => "let the program read it until EAGAIN, or watch it in another epoll",
     }
 }

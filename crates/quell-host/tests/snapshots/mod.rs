@@ -96,12 +96,13 @@ pub(crate) fn edits() -> Vec<Edit> {
     edits
 }
 
-/// A reuseport group whose connections arrive on two devices.
-fn mixed_group() -> Vec<(&'static str, Value)> {
+/// A reuseport group whose connections arrive on two devices, by a filter of Quell or without one.
+fn mixed_group(steered_queues: Value) -> Vec<(&'static str, Value)> {
     let listener = |inode: u64| {
         let mut listener = healthy()["sockets"][0].clone();
         listener["inode"] = json!(inode);
         listener["reuseport"] = json!(true);
+        listener["steered-queues"] = steered_queues.clone();
         listener
     };
     let device = healthy()["devices"][0].clone();
@@ -130,6 +131,11 @@ fn of_suspension() -> Vec<Edit> {
         both("ready-object-holds-suspension", Warning, vec![(registered, json!(1)), (state, json!("close-wait"))]),
         edit("suspension-without-deferral", Serious, vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))]),
         edit("suspend-timeout-too-short", Warning, vec![("/devices/0/napis/0/irq-suspend-timeout-ns", json!(20_000))]),
+        edit(
+            "suspend-timeout-too-short",
+            Warning,
+            vec![("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000_000_000_u64))],
+        ),
         edit("no-epoll-prefers", Warning, vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))]),
         edit("nested-epoll", Warning, vec![("/processes/0/files/epolls/1/targets", inner)]),
         edit(
@@ -172,6 +178,11 @@ fn of_polling() -> Vec<Edit> {
             vec![("/sockets/1/napi", json!(null)), ("/sockets/2/napi", json!(null))],
         ),
         edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),
+        edit(
+            "connections-without-napi",
+            Warning,
+            vec![("/sockets/1/napi", json!(null)), ("/devices/0/kind", json!("veth"))],
+        ),
         both(
             "waits-with-timeout-zero",
             Warning,
@@ -227,6 +238,16 @@ fn of_sharing_and_placement() -> Vec<Edit> {
         edit("udp-socket-on-several-queues", Serious, vec![("/sockets/1", udp(101))]),
         edit(
             "udp-socket-on-several-queues",
+            Serious,
+            vec![("/sockets/1", udp(101)), ("/sockets/1/reuseport", json!(true))],
+        ),
+        edit("udp-socket-on-several-queues", Serious, {
+            let mut on_two = steered_udp(101, 8_193);
+            on_two["steered-queues"] = json!(2);
+            vec![("/sockets/1", on_two)]
+        }),
+        edit(
+            "udp-socket-on-several-queues",
             Warning,
             vec![("/sockets/1", udp(101)), ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0))],
         ),
@@ -251,7 +272,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/sockets/3/napi", json!(8_193)), ("/sockets/4/napi", json!(8_193))],
         ),
         edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
-        edit("reuseport-group-mixes-devices", Warning, mixed_group()),
+        edit("reuseport-group-mixes-devices", Warning, mixed_group(json!(null))),
         edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
         edit(
             "batch-delays-others",
@@ -259,6 +280,11 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/processes/-", other_user), ("/processes/0/threads/1/epoll-wait/max-events", json!(1_024))],
         ),
         edit("floating-worker", Warning, vec![("/processes/0/threads/1/affinity", json!("0-3"))]),
+        edit(
+            "floating-worker",
+            Warning,
+            vec![("/processes/0/threads/1/affinity", json!("0-3")), ("/irqs/0/effective-affinity", json!("0-1"))],
+        ),
         edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
         edit(
             "queue-leased-to-container",
@@ -266,6 +292,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": 0}))],
         ),
         edit("other-numa-node", Warning, vec![("/irqs/0/effective-affinity", json!("3"))]),
+        edit("other-numa-node", Warning, vec![("/devices/0/numa-node", json!(7))]),
         edit(
             "busy-napi-thread-without-cpu",
             Serious,
@@ -353,11 +380,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             "it has received nothing",
             vec![("/sockets/1", udp(101)), ("/sockets/1/napi", json!(null))],
         ),
-        harmless(
-            "reuseport-group-mixes-devices",
-            "a filter of Quell tells the devices apart",
-            mixed_group().into_iter().chain([("/sockets/0/steered-queues", json!(1))]).collect(),
-        ),
+        harmless("reuseport-group-mixes-devices", "a filter of Quell tells the devices apart", mixed_group(json!(1))),
         harmless("udp-socket-keeps-first-queue", "the queue exists", vec![("/sockets/1", udp(101))]),
         harmless(
             "udp-socket-keeps-first-queue",

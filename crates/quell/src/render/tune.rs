@@ -408,6 +408,39 @@ mod tests {
         assert!(!text.contains("eventspin20"), "{text}");
     }
 
+    /// Result of a search in which no mode was better; the modes after `base` have these states.
+    fn without_better(states: Vec<ArmState>) -> TuneResult {
+        let goal = "least cpu".parse().unwrap_or_else(|why| panic!("{why}"));
+        let arm =
+            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), of_limit: None };
+        TuneResult {
+            schema: String::new(),
+            plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),
+            arms: std::iter::once(ArmState::Alive).chain(states).map(arm).collect(),
+            slices: Vec::new(),
+            confirmations: Vec::new(),
+            answer: TuneAnswer::NoSettingBetter,
+            preferred: Vec::new(),
+            end: TuneEnd::Interrupted,
+            spent_ms: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_mode_that_a_guard_excluded_is_not_said_to_be_no_better() {
+        let guard = |guard: &str| ArmState::ViolatedGuard { guard: guard.to_owned() };
+        let worse = || ArmState::Worse { than: DeliveryMode::default() };
+        let none = "no setting is better here than base, the present one\n";
+        assert_eq!(answer(&without_better(vec![worse(), worse()]), &[]), none);
+        assert_eq!(
+            answer(&without_better(vec![guard("drops>10"), worse()]), &[]),
+            "no setting that could be compared is better here than base, the present one\n  1 mode was abandoned after \
+             the first slice that violated drops>10\n"
+        );
+        let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[]);
+        assert!(all.contains("  2 modes were abandoned") && all.contains("  1 mode was abandoned"), "{all}");
+    }
+
     #[test]
     fn an_end_does_not_claim_that_a_setting_of_another_program_was_restored() {
         let failed = TuneEnd::SubjectFailed { reason: "another program has changed NAPI 1".to_owned() };
