@@ -164,7 +164,7 @@ fn four_workers_on_shared_cpus_have_one_napi_each_and_the_result_is_marked() {
         return;
     }
     let why = result.not_a_measurement.unwrap();
-    assert!(why.contains("4 server worker(s) and 1 generator thread(s) share"), "{why}");
+    assert!(why.contains("4 server workers and 1 generator thread share"), "{why}");
 }
 
 #[test]

@@ -137,6 +137,17 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(fullbusy.partly.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
 }
 
+#[test]
+fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
+    let mut host = untouched();
+    let stays = |host: &Value, mode: &str| {
+        plan_of(host, mode).partly.iter().any(|partly| matches!(partly, Limitation::ThreadStays { .. }))
+    };
+    assert!(!stays(&host, "suspend20"));
+    set(&mut host, "/devices/0/napis/0/threading", json!("enabled"));
+    assert!(stays(&host, "suspend20") && !stays(&host, "threaded"));
+}
+
 /// The program has an io_uring; `sockets` tells whether it has requests for sockets.
 fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));

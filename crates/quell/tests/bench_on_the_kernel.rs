@@ -278,7 +278,7 @@ fn more_workers_than_cpus_are_refused_before_any_change() {
     let Some(stage) = Stage::enter() else { return };
     let ended = stage.run(&["bench", "--queues=1000"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    assert!(ended.stderr.contains("1000 server worker(s) and 1 generator thread(s) need 1001 CPUs"), "{ended:?}");
+    assert!(ended.stderr.contains("1000 server workers and 1 generator thread need 1001 CPUs"), "{ended:?}");
     assert!(!stage.file("journal").exists(), "no journal was created");
     stage.assert_as_before();
 }
@@ -418,5 +418,5 @@ fn low_latency_sockets_are_measured_in_four_parts() {
 #[test]
 #[ignore = "takes 6 minutes; part of make nightly"]
 fn event_loops_are_measured_at_each_published_message_size() {
-    plays("d", 8, &["eventspin1000000", "published, kernel", "16384", "server thread(s) here, 5 published"]);
+    plays("d", 8, &["eventspin1000000", "published, kernel", "16384", "30 flows"]);
 }

@@ -345,6 +345,22 @@ fn an_experiment_keeps_a_mode_whose_stalls_are_accepted() {
     assert!(!stage.is_set());
 }
 
+/// A stopped process, which goes on when the test ends.
+struct Stopped(PidFd);
+
+impl Stopped {
+    fn stop(process: PidFd) -> Self {
+        process.signal(Signal::STOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.signal(Signal::CONT);
+    }
+}
+
 /// The keeper is stopped, so that only observers see the stall.
 #[test]
 fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
@@ -354,8 +370,7 @@ fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     }
     let journal = Journal::in_dir(stage.dir.path().join("journal"));
     let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
-    let keeper = PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap();
-    keeper.signal(Signal::STOP).unwrap();
+    let keeper = Stopped::stop(PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap());
     stage.ask(0, b'o');
     stage.connections[1].write_all(b"r").unwrap();
     let status = || stage.says(0, &["status"]);
@@ -366,7 +381,7 @@ fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     stage.connections[1].set_nonblocking(true).unwrap();
     assert!(stage.connections[1].read(&mut [0]).is_err(), "an observer has polled the queue");
     stage.connections[1].set_nonblocking(false).unwrap();
-    keeper.signal(Signal::CONT).unwrap();
+    drop(keeper);
     stage.connections[1].read_exact(&mut [0]).unwrap();
     stage.asks_until_taken_back();
 }

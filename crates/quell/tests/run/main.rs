@@ -124,10 +124,7 @@ fn processes_left_by_a_command_keep_the_mode_until_they_exit() {
     quell.write("enough\n");
     let ended = quell.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(
-        ended.err.contains(&format!("memcached {memcached} keep(s) running with the mode until exit")),
-        "{ended:?}"
-    );
+    assert!(ended.err.contains(&format!("memcached {memcached} keeps running with the mode until exit")), "{ended:?}");
     assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200));
     lab.kill(memcached);
     wait_until(|| {

@@ -298,3 +298,43 @@ fn render_time(ns: u64) -> String {
         _ => format!("{} ms", ns.div_ceil(1_000_000)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::{NapiId, Pid};
+
+    #[test]
+    fn limitations_name_their_objects_and_agree_with_the_counts() {
+        let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
+        let ways = |xdp_sockets, io_urings| Limitation::OtherWays { pid, xdp_sockets, io_urings };
+        let rings = |io_urings, suspends| Limitation::UnknownRings { pid, io_urings, suspends };
+        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, why: "Linux 6.18".to_owned() };
+        for (limitation, text) in [
+            (
+                Limitation::WaitsAsWritten { at_most_ms: 1 },
+                "epoll_wait timeouts of at most 1 ms, which only `quell run`",
+            ),
+            (Limitation::WatchedByEpoll { pid, sockets: 1 }, "1 socket of process {pid} is watched by epoll, which"),
+            (Limitation::WatchedByEpoll { pid, sockets: 2 }, "2 sockets of process {pid} are watched by epoll, which"),
+            (Limitation::NoEpoll { pid }, "process {pid} has sockets, but no epoll watches them"),
+            (
+                ways(1, 0),
+                "process {pid} has 1 AF_XDP socket: this mode defers their interrupts and never suspends them",
+            ),
+            (ways(2, 3), "process {pid} has 2 AF_XDP sockets and 3 io_urings: this mode defers their interrupts"),
+            (
+                rings(1, true),
+                "has 1 io_uring, and the kernel does not show whether for sockets: this mode never suspends",
+            ),
+            (rings(2, false), "has 2 io_urings, and the kernel does not show whether for sockets: this mode lets them"),
+            (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
+            (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
+            (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),
+            (Limitation::ThreadStays { napi }, "NAPI 8193: still polled by a kernel thread"),
+        ] {
+            let said = in_words(&limitation);
+            assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");
+        }
+    }
+}

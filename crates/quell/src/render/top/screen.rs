@@ -562,7 +562,7 @@ mod tests {
     #[test]
     fn the_first_lines_say_whether_modes_are_in_effect_and_who_polls() {
         let shown = lines(&state(4, ModeVerdict::InEffect("all polls".to_owned())), 80, 24);
-        assert_eq!(shown[0], "quell top: 1 of 1 modes in effect; 4 queues, 1 program");
+        assert_eq!(shown[0], "quell top: 1 of 1 mode in effect; 4 queues, 1 program");
         assert_eq!(shown[1], "4.0K packets/s, 16.0K polls/s: programs 75%, timer 25%");
         let shown = lines(&state(4, ModeVerdict::NotInEffect("no busy poll".to_owned())), 80, 24);
         assert_eq!(shown[0], "quell top: 1 of 1 modes NOT in effect; 4 queues, 1 program");
