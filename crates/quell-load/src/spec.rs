@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(shares.iter().map(|share| share.first_thread).collect::<Vec<_>>(), [0, 2, 4, 6]);
         assert_eq!(
             whole.share(0, 6).unwrap_err().to_string(),
-            "load: connections: 11 are too few for 6 generators with 2 threads each; use at least 12"
+            "load: connections: 11 is too few for 6 generators with 2 threads each; use at least 12"
         );
     }
 

@@ -78,29 +78,26 @@ impl Failure {
         }
     }
 
-    /// The address cannot be listened on: why, and what to do.
-    pub(crate) fn listening(address: SocketAddr, protocol: ListeningProtocol, error: &io::Error) -> Self {
-        let port = address.port();
+    /// The address cannot be listened on: why, and what to do. `choose` says how to select another address.
+    pub(crate) fn listening(address: SocketAddr, protocol: ListeningProtocol, choose: &str, error: &io::Error) -> Self {
         let ss = match protocol {
             ListeningProtocol::Tcp => "ss -ltnp",
             ListeningProtocol::Udp => "ss -lunp",
         };
-        let (exit, advice) = match error.kind() {
+        let (exit, why) = match error.kind() {
             io::ErrorKind::PermissionDenied => (
                 Exit::NotSupported,
-                "needs CAP_NET_BIND_SERVICE, or a port from net.ipv4.ip_unprivileged_port_start on".to_owned(),
+                "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE".to_owned(),
             ),
-            io::ErrorKind::AddrInUse => (
-                Exit::KernelRefused,
-                format!("another socket has it: `{ss} 'sport = :{port}'` lists its process; select another port"),
-            ),
-            io::ErrorKind::AddrNotAvailable => (
-                Exit::KernelRefused,
-                "no interface of this network namespace has this address: `ip address` lists them".to_owned(),
-            ),
-            _ => (Exit::KernelRefused, "select another address".to_owned()),
+            io::ErrorKind::AddrInUse => {
+                (Exit::KernelRefused, format!("; `{ss} 'sport = :{}'` shows whose socket has it", address.port()))
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                (Exit::KernelRefused, "; no interface of this network namespace has this address".to_owned())
+            }
+            _ => (Exit::KernelRefused, String::new()),
         };
-        Self::new(exit, format!("listening on {address}: {error}; {advice}"))
+        Self::new(exit, format!("listening on {address}: {error}{why}; {choose}"))
     }
 
     /// Adds that nothing was changed, unless the text says so already.

@@ -180,7 +180,7 @@ fn an_address_that_cannot_be_listened_on_has_its_reason_and_remedy() {
         [&["respond", "127.0.0.1:1"][..], &["respond", "--udp", "127.0.0.1:1"], &["export", "--listen=127.0.0.1:1"]]
     {
         let Some((code, said)) = unprivileged(arguments) else { return };
-        assert!(code == Some(5) && said.contains("needs CAP_NET_BIND_SERVICE"), "{arguments:?}: {code:?} {said}");
+        assert!(code == Some(5) && said.contains("need CAP_NET_BIND_SERVICE"), "{arguments:?}: {code:?} {said}");
     }
 }
 

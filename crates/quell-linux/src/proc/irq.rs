@@ -102,12 +102,13 @@ impl ProcRoot {
     /// # Errors
     /// When the default affinity, whose file has the same permissions, cannot be opened for writing.
     pub fn check_irq_affinity_writable(&self) -> io::Result<()> {
-        self.open_for_writing("irq/default_smp_affinity").map(drop)
+        self.check_writable("irq/default_smp_affinity")
     }
 
     /// Writes a value to an existing file.
     pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
-        let written = self.open_for_writing(name).and_then(|mut open| open.write_all(value.as_bytes()));
+        let opened = File::options().write(true).truncate(true).open(self.path().join(name));
+        let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));
         written.map_err(|source| {
             let (path, value) = (self.path().join(name), value.to_owned());
             match source.kind() {
@@ -117,8 +118,8 @@ impl ProcRoot {
         })
     }
 
-    pub(super) fn open_for_writing(&self, name: &str) -> io::Result<File> {
-        File::options().write(true).open(self.path().join(name))
+    pub(super) fn check_writable(&self, name: &str) -> io::Result<()> {
+        File::options().write(true).open(self.path().join(name)).map(drop)
     }
 }
 

@@ -96,7 +96,7 @@ impl ProcRoot {
     /// # Errors
     /// When the file cannot be opened for writing.
     pub fn check_sysctl_writable(&self, name: &SysctlName) -> io::Result<()> {
-        self.open_for_writing(&name.file()).map(drop)
+        self.check_writable(&name.file())
     }
 
     /// `net.core.busy_poll`: busy-poll time in µs of `poll`, `select`, and of `epoll_wait` on epolls without

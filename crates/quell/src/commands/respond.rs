@@ -132,7 +132,7 @@ fn failure(args: &RespondArgs, error: LoadError) -> Failure {
         LoadError::Spec { .. } => Failure::usage(error),
         LoadError::Listen { address, source } => {
             let protocol = if args.udp { ListeningProtocol::Udp } else { ListeningProtocol::Tcp };
-            Failure::listening(address, protocol, &source)
+            Failure::listening(address, protocol, "select another ADDRESS:PORT", &source)
         }
         _ => Failure::new(Exit::KernelRefused, format!("could not serve {}: {error}", args.address)),
     }

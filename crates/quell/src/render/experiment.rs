@@ -14,8 +14,7 @@ use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
-use quell_linux::visible;
-use quell_linux::visible::{agree, counted};
+use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
 
 use super::number::{self, ABSENT};

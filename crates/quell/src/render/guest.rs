@@ -5,8 +5,7 @@ use comfy_table::CellAlignment;
 use quell_bench::experiment::LoadExperiment;
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::vm::{GuestFacts, checks};
-use quell_linux::visible;
-use quell_linux::visible::counted;
+use quell_linux::visible::{self, counted};
 use quell_stats::Spread;
 
 use super::experiment::{lines, new_table, treatments};

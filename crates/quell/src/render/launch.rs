@@ -10,8 +10,7 @@ use quell_launch::library_report::Library;
 use quell_launch::preload_settings::{PreloadSettings, WaitChange};
 use quell_launch::program::{NotPreloaded, Reach};
 use quell_launch::reached::{Reached, ReachedObjects, Waits};
-use quell_linux::visible;
-use quell_linux::visible::counted;
+use quell_linux::visible::{self, counted};
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
 use super::attach::{affected_process_line, impossible as impossible_lines, queue_lines};

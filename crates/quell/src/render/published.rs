@@ -4,8 +4,7 @@
 use comfy_table::CellAlignment;
 use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
-use quell_linux::visible;
-use quell_linux::visible::counted;
+use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_sim_study::published::{
     CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,

@@ -12,8 +12,7 @@ use quell_host::drift::{Condition, Drift};
 use quell_host::journal::{History, JournalError, RecordedChange, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
-use quell_linux::visible;
-use quell_linux::visible::{agree, counted};
+use quell_linux::visible::{self, agree, counted};
 use quell_observer::IntervalReport;
 use serde::Serialize;
 

@@ -7,8 +7,7 @@ use quell_bench::experiment::SubjectFacts;
 use quell_bench::facts::HostFacts;
 use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
-use quell_linux::visible;
-use quell_linux::visible::{agree, counted};
+use quell_linux::visible::{self, agree, counted};
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,

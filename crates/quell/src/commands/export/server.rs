@@ -79,7 +79,8 @@ impl AllowedHosts {
 /// # Errors
 /// When the address cannot be used.
 pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
-    let refused = |error: std::io::Error| Failure::listening(address, ListeningProtocol::Tcp, &error);
+    let choose = "select another address with --listen";
+    let refused = |error: std::io::Error| Failure::listening(address, ListeningProtocol::Tcp, choose, &error);
     let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(refused)?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
     let bound = listener.local_addr().map_err(refused)?;
