@@ -472,7 +472,7 @@ mod tests {
     #[test]
     fn a_mode_that_stalls_the_server_is_dropped_and_the_experiment_goes_on() {
         let modes = ["base", "suspend20", "defer20"].map(|mode| mode.parse().unwrap()).to_vec();
-        let timing = Timing { budget_ms: 10_000, slice_ms: 100, settle_ms: 0, margin: 0.0, seed: 1 };
+        let timing = Timing { budget_ms: 10_000, slice_ms: 100, settle_ms: 0, margin: 0.03, seed: 1 };
         let design = GuestRequest { modes, timing }.design();
         let (mut dropped, mut slices) = (Vec::new(), 0);
         let mut take = |event: &GuestEvent| match event {

@@ -48,14 +48,16 @@ impl StallLog {
         Self { journal, record, persists: false, written: None, searched: None, search: None }
     }
 
-    /// Adds the stalls of a look, if there are any. To be called after each look. Begins a search for their cause, which a
-    /// later call ends.
-    pub fn add(&mut self, look: &StallLook, programs: &BTreeSet<Pid>) {
-        self.add_and_search(look, || CauseSearch::begin(programs));
+    /// Adds the stalls of a look, if there are any. To be called after each look. Begins a search for their cause. Returns
+    /// whether a search has ended.
+    pub fn add(&mut self, look: &StallLook, programs: &BTreeSet<Pid>) -> bool {
+        self.add_and_search(look, || CauseSearch::begin(programs))
     }
 
-    fn add_and_search(&mut self, look: &StallLook, search: impl FnOnce() -> CauseSearch) {
-        let found = self.search.take_if(|search| search.is_over()).and_then(CauseSearch::end);
+    fn add_and_search(&mut self, look: &StallLook, search: impl FnOnce() -> CauseSearch) -> bool {
+        let ended = self.search.take_if(|search| search.is_over());
+        let has_ended = ended.is_some();
+        let found = ended.and_then(CauseSearch::end);
         let is_new = found.is_some() && found != self.record.cause;
         self.record.cause = found.or(self.record.cause.take());
         let has_stalled = !look.freed.is_empty();
@@ -71,6 +73,7 @@ impl StallLog {
         if is_new || has_stalled && self.written.is_none_or(|at| at.elapsed() >= WRITTEN_EVERY) {
             self.write();
         }
+        has_ended
     }
 
     /// Cause of the stalls, unless it is unknown; absent while it is searched for.

@@ -2,7 +2,6 @@
 //! or starts being in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::time::Duration;
 
 use quell_linux::{NapiId, Pid, kernel};
@@ -26,18 +25,18 @@ pub struct AttachmentWatch {
     sampler: Option<Sampler>,
     stalls: StallWatch,
     log: Option<StallLog>,
-    /// Stalls whose cause is searched for.
-    unreported: Vec<Stalled>,
     effects: EffectWatch,
 }
 
 /// Events since the last look.
 #[derive(Debug, Default)]
 pub struct WatchEvents {
-    /// Stalled queues that were freed, and whose cause was searched for.
+    /// Stalled queues that were freed.
     pub stalled: Vec<Stalled>,
-    /// Cause of these stalls; absent if the rules find none.
-    pub cause: Option<String>,
+    /// Cause of the stalls, unless the rules find none; absent while it is searched for.
+    pub cause: Option<Option<String>>,
+    /// Whether the search for the cause has ended.
+    pub has_searched: bool,
     /// Whether stalls are so frequent that the owner must end the attachment.
     pub must_end: bool,
     /// Queues on which the mode stopped or started being in effect.
@@ -66,18 +65,12 @@ impl AttachmentWatch {
         if self.log.is_none() && !look.freed.is_empty() {
             self.log = attachment.stall_log();
         }
-        let (mut stalled, mut cause, mut must_end) = (Vec::new(), None, false);
-        if let Some(log) = &mut self.log {
-            log.add(&look, &programs);
-            self.unreported.extend(look.freed);
-            if let Some(known) = log.cause() {
-                (stalled, cause) = (mem::take(&mut self.unreported), known.map(ToOwned::to_owned));
-            }
-            must_end = log.must_end() && !attachment.accepts_stalls();
-        }
+        let has_searched = self.log.as_mut().is_some_and(|log| log.add(&look, &programs));
+        let cause = self.log.as_ref().and_then(|log| Some(log.cause()?.map(ToOwned::to_owned)));
+        let must_end = self.log.as_ref().is_some_and(StallLog::must_end) && !attachment.accepts_stalls();
         let effects = self.effects.look(attachment, queues, &programs, &sampler)?;
         self.sampler = Some(sampler);
-        Ok(WatchEvents { stalled, cause, must_end, effects })
+        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects })
     }
 
     /// Records that the attachment ends because of its stalls. Returns the record.
