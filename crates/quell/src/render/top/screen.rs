@@ -568,7 +568,7 @@ mod tests {
         assert_eq!(shown[0], "quell top: 1 of 1 mode NOT in effect; 4 queues, 1 program");
         assert!(shown.iter().any(|line| line == "42: no busy poll"), "{shown:#?}");
         let shown = lines(&state(4, ModeVerdict::CannotTell("only 7 packets".to_owned())), 80, 24);
-        assert_eq!(shown[0], "quell top: 0 of 1 modes in effect, 1 not judged; 4 queues, 1 program");
+        assert_eq!(shown[0], "quell top: 0 of 1 mode in effect, 1 not judged; 4 queues, 1 program");
     }
 
     #[test]
