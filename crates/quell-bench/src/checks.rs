@@ -2,6 +2,7 @@
 //! sent a few requests.
 
 use quell_linux::proc::Softirqs;
+use quell_linux::visible::counted;
 
 use crate::facts::{Check, WorkerFacts};
 
@@ -17,7 +18,8 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     let lists: Vec<String> = workers
         .iter()
         .map(|worker| {
-            format!("epoll {}: {} connections on NAPI {:?}", worker.epoll_fd, worker.connections, worker.napi_ids)
+            let connections = counted(worker.connections, "connection");
+            format!("epoll {}: {connections} on NAPI {:?}", worker.epoll_fd, worker.napi_ids)
         })
         .collect();
     let one_each = workers.iter().all(|worker| worker.napi_ids.len() == 1);
@@ -34,7 +36,7 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
         },
         Check {
             claim: "no connection bypasses NAPI".into(),
-            seen: format!("{bypassing} connections with SO_INCOMING_NAPI_ID 0"),
+            seen: format!("{} with SO_INCOMING_NAPI_ID 0", counted(bypassing, "connection")),
             holds: bypassing == 0 && !workers.is_empty(),
         },
     ]
@@ -67,7 +69,11 @@ pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requ
     let per_request = softirqs as f64 / requests.max(1) as f64;
     Check {
         claim,
-        seen: format!("{softirqs} NET_RX softirqs on the server's CPUs for {requests} requests"),
+        seen: format!(
+            "{} on the server's CPUs for {}",
+            counted(softirqs, "NET_RX softirq"),
+            counted(requests, "request")
+        ),
         holds: requests > 0 && per_request <= NET_RX_PER_REQUEST_MAX,
     }
 }

@@ -25,8 +25,8 @@ pub enum CpuError {
     #[error(
         "{} and {} need {} CPUs, but this process may use only \
          {available}. On shared CPUs, the figures would measure the scheduler. Request fewer queues, or pass --insist \
-         to measure anyway (the result is then marked as not a measurement)", counted(*workers, "server worker"), counted(*generators, "generator thread"),
-        workers + generators
+         to measure anyway (the result is then marked as not a measurement)",
+        counted(*workers, "server worker"), counted(*generators, "generator thread"), workers + generators
     )]
     TooFew {
         /// Requested number of server workers, one per queue.

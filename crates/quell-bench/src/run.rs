@@ -194,6 +194,23 @@ pub fn in_lab<T>(
     })
 }
 
+/// Checks whether this machine can run the lab, and chooses its CPUs. Changes nothing.
+///
+/// # Errors
+/// When something is missing.
+pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), BenchError> {
+    let missing = missing(&request.server);
+    for lacking in &missing {
+        info!(what = lacking.what, seen = lacking.seen, "requirement not met");
+    }
+    if !missing.is_empty() {
+        return Err(BenchError::NotPossibleHere(missing));
+    }
+    let host = HostFacts::read(&ProcRoot::default())?;
+    let cpus = CpuLayout::plan(&host.cpus, request.queues as usize, request.generators as usize, request.insist)?;
+    Ok((host, cpus))
+}
+
 /// Sets up the lab without servers, runs `measure`, and removes the lab.
 ///
 /// # Errors
@@ -204,17 +221,8 @@ pub fn in_empty_lab<T>(
     watch: &mut dyn FnMut(LabEvent<'_>),
     measure: impl FnOnce(&HostFacts, &mut VethLab, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    let missing = missing(&request.server);
-    for lacking in &missing {
-        info!(what = lacking.what, seen = lacking.seen, "requirement not met");
-    }
-    if !missing.is_empty() {
-        return Err(BenchError::NotPossibleHere(missing));
-    }
+    let (host, cpus) = check_possible(request)?;
     watch(LabEvent::Recovered(&recover(journal)?));
-    let host = HostFacts::read(&ProcRoot::default())?;
-    let workers = request.queues as usize;
-    let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;
     info!(?cpus, "CPUs chosen");
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;

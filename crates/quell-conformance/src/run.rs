@@ -205,8 +205,7 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> ScenarioOutcome
 fn too_few_cpus(scenario: &Scenario) -> Option<String> {
     let cpus = sched::affinity(Pid::of_this_thread()).ok()?.iter().count();
     let applications = scenario.applications.len();
-    (cpus < applications)
-        .then(|| format!("{applications} applications need one CPU each, but only {cpus} are available"))
+    (cpus < applications).then(|| format!("{applications} applications need one CPU each, but only {cpus} can be used"))
 }
 
 /// NAPI threads must be pinned, so this PID namespace must contain them.

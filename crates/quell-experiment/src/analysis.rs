@@ -132,7 +132,7 @@ pub enum WhyUndecided {
     #[error("a treatment of this pair could not be set")]
     TreatmentDropped,
     /// Too few blocks have a value for both treatments.
-    #[error("{blocks} blocks have a value for both treatments, but {needed} are needed")]
+    #[error("too few blocks have a value for both treatments: {blocks} of {needed}")]
     TooFewBlocks {
         /// Number of blocks with a value for both treatments.
         blocks: u32,
@@ -140,7 +140,7 @@ pub enum WhyUndecided {
         needed: u32,
     },
     /// Too few requests are slower than the quantile.
-    #[error("{beyond} requests of a treatment are slower than this quantile, but {needed} are needed")]
+    #[error("too few requests of a treatment are slower than this quantile: {beyond} of {needed}")]
     TooFewRequests {
         /// Number of requests of one treatment beyond the quantile.
         beyond: u32,

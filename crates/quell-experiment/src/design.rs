@@ -120,7 +120,7 @@ pub enum DesignError {
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
     /// The budget is too short for the minimum number of blocks.
-    #[error("the budget of {budget_ms} ms has time for {blocks} blocks of {block_ms} ms; at least {needed} are needed")]
+    #[error("the budget of {budget_ms} ms has time for too few blocks of {block_ms} ms: {blocks} of {needed}")]
     BudgetTooShort {
         /// Budget in milliseconds.
         budget_ms: u64,

@@ -3,12 +3,14 @@
 //! [`crate::settings`] makes them.
 
 use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
+use quell_linux::visible::counted;
 use quell_mode::PartialNapiSettings;
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
@@ -16,8 +18,8 @@ use tracing::{info, warn};
 use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, Purpose, RecordedChange, Watchdog};
-use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep};
+use crate::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
+use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::host::{Kernel, Place};
 use crate::settings::{SettingsError, napi};
@@ -65,7 +67,7 @@ pub enum ApplyError {
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Some changes are not possible here; nothing was changed.
-    #[error("{} cannot be applied here; nothing was changed", settings_in_profile(.0.impossible.len()))]
+    #[error("{} in the profile cannot be applied here; nothing was changed", counted(.0.impossible.len(), "setting"))]
     Impossible(ProfilePlan),
     /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
     #[error(transparent)]
@@ -121,11 +123,6 @@ pub enum ApplyError {
     Keep(JournalError),
 }
 
-/// `1 setting in the profile`, `2 settings in the profile`.
-fn settings_in_profile(count: usize) -> String {
-    format!("{count} setting{} in the profile", if count == 1 { "" } else { "s" })
-}
-
 /// Takes a snapshot with everything that a plan for `profile` needs.
 ///
 /// # Errors
@@ -142,7 +139,24 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanI
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
     let host_wide_sysctls = on_host.collect();
-    Ok(PlanInput { snapshot, sysctls, host_wide_sysctls })
+    let proc = ProcRoot::default();
+    let denied = DeniedFiles {
+        sysctls: namespace.run(|| profile.sysctls.keys().filter_map(|name| denied_sysctl(&proc, name)).collect())?,
+        irq_affinity: denied(proc.check_irq_affinity_writable()),
+    };
+    Ok(PlanInput { snapshot, sysctls, host_wide_sysctls, denied })
+}
+
+fn denied_sysctl(proc: &ProcRoot, name: &str) -> Option<(String, String)> {
+    let why = denied(proc.check_sysctl_writable(&name.parse().ok()?))?;
+    Some((name.to_owned(), why))
+}
+
+/// The kernel's words if it denies access. Other errors are those of the change.
+fn denied(opened: io::Result<()>) -> Option<String> {
+    let is_denied =
+        |error: &io::Error| matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
+    opened.err().filter(is_denied).map(|error| error.to_string())
 }
 
 fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {
@@ -160,6 +174,24 @@ fn sysctl(name: &str) -> Reading<String> {
     }
 }
 
+/// Fails as [`apply`] would before its first change. Changes nothing.
+///
+/// # Errors
+/// [`ApplyError`].
+pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) -> Result<(), ApplyError> {
+    if !plan.impossible.is_empty() && !request.partly {
+        return Err(ApplyError::Impossible(plan.clone()));
+    }
+    if plan.steps.is_empty() {
+        return Ok(());
+    }
+    journal.check_writable().map_err(|error| ApplyError::Begin(ChangeError::Journal(error)))?;
+    match applied_in(journal, open(request.netns)?.cookie()?).map_err(ApplyError::Forget)? {
+        Some(applied) => Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) }),
+        None => refuse_under_owners(journal, request.netns, plan),
+    }
+}
+
 /// Applies a profile, which persists until it is released ([`crate::persistent`]). `watchdog` starts the process that
 /// undoes everything if nobody confirms in time; it receives the path of the journal. `looks_on` is called with the
 /// index of every change in the plan and may stop.
@@ -174,20 +206,17 @@ pub fn apply(
 ) -> Result<Applied, ApplyError> {
     let plan = ProfilePlan::of(&observe(request.netns, request.profile)?, request.profile);
     plan.log();
-    if !plan.impossible.is_empty() && !request.partly {
-        return Err(ApplyError::Impossible(plan));
-    }
+    check(journal, request, &plan)?;
     let namespace = open(request.netns)?;
-    let cookie = namespace.cookie()?;
-    let applied = || applied_in(journal, cookie).map_err(ApplyError::Forget);
-    if plan.steps.is_empty() && (applied()?.is_some() || !have_owners(journal, &namespace, &plan.matching)?) {
+    if plan.steps.is_empty()
+        && (applied_in(journal, namespace.cookie()?).map_err(ApplyError::Forget)?.is_some()
+            || !have_owners(journal, &namespace, &plan.matching)?)
+    {
         return Ok(Applied { journal: None, plan });
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
-    if let Some(applied) = applied()? {
-        return Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) });
-    }
+    let cookie = namespace.cookie()?;
     let purpose = Purpose::Profile { name: request.called.to_owned(), netns: request.netns.map(ToString::to_string) };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
@@ -228,11 +257,7 @@ pub fn apply(
 ///
 /// # Errors
 /// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
-pub fn refuse_under_owners(
-    journal: &Journal,
-    netns: Option<&NamespaceName>,
-    plan: &ProfilePlan,
-) -> Result<(), ApplyError> {
+fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &ProfilePlan) -> Result<(), ApplyError> {
     let of_queue = |step: &ProfileStep| match &step.change {
         PlannedChange::Napi(queue) => queue.values.new.map(|new| (queue.clone(), new)),
         _ => None,
@@ -294,7 +319,9 @@ fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persist
         _ => false,
     };
     let is_applied_here = |kept: &Persistent| {
-        kept.history.begin.purpose.profile().is_some() && kept.history.pending().any(|(_, entry)| is_here(entry))
+        kept.standing != PersistState::BeforeThisBoot
+            && kept.history.begin.purpose.profile().is_some()
+            && kept.history.pending().any(|(_, entry)| is_here(entry))
     };
     Ok(persistent::list(journal)?.into_iter().find(is_applied_here))
 }

@@ -118,6 +118,9 @@ pub enum SwitchError {
          from another machine or network namespace (not over loopback, which has no queue), then try again"
     )]
     NothingToSwitch,
+    /// No queue of the programs is known, because no mode can be planned.
+    #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.why)]
+    NotPossible(AttachObstacle),
     /// The network namespace of a queue is gone.
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
@@ -189,6 +192,20 @@ impl SwitchPlan {
                 && self.epolls.iter().all(|epoll| epoll.params[*mode] == epoll.old)
         };
         (0..self.plans.len()).find(is_present)
+    }
+
+    /// Checks whether there is a queue to switch.
+    ///
+    /// # Errors
+    /// [`SwitchError::NothingToSwitch`] if packets could help, otherwise [`SwitchError::NotPossible`].
+    pub fn check_queues(&self) -> Result<(), SwitchError> {
+        if !self.queues.is_empty() {
+            return Ok(());
+        }
+        match self.impossible.iter().map(|of_mode| of_mode.first()).collect::<Option<Vec<_>>>().as_deref() {
+            Some([obstacle, ..]) => Err(SwitchError::NotPossible((*obstacle).clone())),
+            _ => Err(SwitchError::NothingToSwitch),
+        }
     }
 
     /// NAPI instances that are switched.
@@ -280,9 +297,7 @@ impl Switching {
         plan: &SwitchPlan,
         start_keeper: Option<&mut StartKeeper<'_>>,
     ) -> Result<Self, SwitchError> {
-        if plan.queues.is_empty() {
-            return Err(SwitchError::NothingToSwitch);
-        }
+        plan.check_queues()?;
         refuse_what_is_attached(journal, &targets)?;
         let name = crate::attach::journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose)?;

@@ -87,6 +87,17 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
+/// Later packets give an outer epoll no queue, and a thread that sleeps in it does not poll that of the inner one.
+#[test]
+fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
+    let mut host = untouched();
+    let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    set(&mut host, "/processes/0/files/epolls/2/targets", inner);
+    let plan = plan_of(&host, "suspend20");
+    let quiet: Vec<(i32, Option<i32>)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    assert_eq!(quiet, [(3, Some(8))]);
+}
+
 #[test]
 fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
     let mut host = untouched();
@@ -124,6 +135,17 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
     assert!(fullbusy.partly.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
+}
+
+#[test]
+fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
+    let mut host = untouched();
+    let stays = |host: &Value, mode: &str| {
+        plan_of(host, mode).partly.iter().any(|partly| matches!(partly, Limitation::ThreadStays { .. }))
+    };
+    assert!(!stays(&host, "suspend20"));
+    set(&mut host, "/devices/0/napis/0/threading", json!("enabled"));
+    assert!(stays(&host, "suspend20") && !stays(&host, "threaded"));
 }
 
 /// The program has an io_uring; `sockets` tells whether it has requests for sockets.

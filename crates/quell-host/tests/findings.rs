@@ -94,6 +94,25 @@ fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
 }
 
 #[test]
+fn cpu_times_of_a_hostile_snapshot_do_not_overflow() {
+    let (mut later, mut earlier) = (healthy(), before());
+    for thread in [1, 2] {
+        set(&mut later, &format!("/processes/0/threads/{thread}/run-ns"), json!(u64::MAX));
+        set(&mut earlier, &format!("/processes/0/threads/{thread}/run-ns"), json!(0));
+    }
+    set(&mut later, "/irqs/0/counts", json!([[0, u64::MAX], [1, u64::MAX]]));
+    let mut other = later["processes"][0].clone();
+    other["pid"] = json!(5_000);
+    set(&mut later, "/processes/-", other.clone());
+    other["threads"][1]["run-ns"] = json!(0);
+    set(&mut earlier, "/processes/-", other);
+    let now = snapshot(&later);
+    let napi = now.devices[0].napis.known().unwrap()[0].id;
+    let sample = QueueSample { packets: 10_000, ..QueueSample::default() };
+    let _ = examine_sampled(&now, Some(&snapshot(&earlier)), &BTreeMap::from([(napi, sample)]));
+}
+
+#[test]
 fn a_queue_that_nobody_polls_is_judged_by_the_counters_of_its_device() {
     let (mut later, earlier) = (healthy(), snapshot(&before()));
     set(&mut later, "/namespaces/0/ip-rx-packets", json!(1_000_000));
@@ -182,8 +201,7 @@ fn softirqs_that_spend_their_time_on_packets_are_no_finding() {
 fn every_rule_has_an_edit_that_causes_it() {
     let tried: BTreeSet<&str> = snapshots::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
-    // Only an observation shows it.
-    assert_eq!(untried, [ZERO]);
+    assert!(untried.is_empty(), "{untried:?}");
 }
 
 const READY: &str = "ready-object-holds-suspension";

@@ -202,7 +202,7 @@ fn a_thread_that_spins_on_epoll_wait_is_found() {
         std::thread::sleep(Duration::from_millis(300));
         examine(&examined.look(), Some(&before))
     });
-    let found = reports.any(|report| severity(&report, "spins-while-idle") == Some(Severity::Warning));
+    let found = reports.any(|report| severity(&report, "waits-with-timeout-zero") == Some(Severity::Warning));
     assert!(found, "{:#?}", reports.next());
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 use quell_linux::executable::{can_hold_code, effective_user};
+use quell_linux::own_file::check_creatable;
 use quell_linux::visible;
 use tempfile::NamedTempFile;
 use tracing::info;
@@ -61,15 +62,38 @@ pub enum PlaceError {
 /// # Errors
 /// When no directory is suitable, an existing file is not trustworthy, or the file cannot be written.
 pub fn place() -> Result<PathBuf, PlaceError> {
+    let path =
+        in_first_directory(|directory, mode| prepare(directory, mode)?.then(|| place_in(directory)).transpose())?;
+    info!(path = visible::path(&path), "preload library provided");
+    Ok(path)
+}
+
+/// Checks whether [`place`] would find a directory, without creating anything.
+///
+/// # Errors
+/// When no directory is suitable.
+pub fn check_placeable() -> Result<(), PlaceError> {
+    in_first_directory(|directory, _| {
+        let failed = |source| PlaceError::File { action: "creating a file in", path: directory.to_owned(), source };
+        if let Ok(metadata) = fs::symlink_metadata(directory) {
+            refuse_what_is_not_ours(directory, &metadata, metadata.is_dir())?;
+        }
+        let existing = directory.ancestors().find(|directory| directory.exists());
+        if !fs::read(path_in(directory)?).is_ok_and(|stored| stored == LIBRARY) {
+            check_creatable(directory).map_err(failed)?;
+        }
+        Ok(can_hold_code(existing.unwrap_or(directory)).map_err(failed)?.then_some(()))
+    })
+}
+
+/// Result of `attempt` in the first suitable directory. It returns `None` if code in the directory cannot be executed.
+fn in_first_directory<T>(attempt: impl Fn(&Path, u32) -> Result<Option<T>, PlaceError>) -> Result<T, PlaceError> {
     let (directories, mode) = directories(effective_user(), |name| std::env::var_os(name).map(PathBuf::from));
     let mut refused = Vec::new();
     for directory in directories {
-        match prepare(&directory, mode) {
-            Ok(true) => {
-                info!(directory = visible::path(&directory), "preload library provided");
-                return place_in(&directory);
-            }
-            Ok(false) => refused.push(format!("{} is mounted noexec", visible::path(&directory))),
+        match attempt(&directory, mode) {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => refused.push(format!("{} is mounted noexec", visible::path(&directory))),
             Err(PlaceError::File { action, path, source }) => {
                 refused.push(format!("{action} {}: {source}", visible::path(&path)));
             }
@@ -121,11 +145,16 @@ pub fn file_name() -> String {
     format!("{FILE_NAME}{:08x}.so", crc32fast::hash(LIBRARY))
 }
 
-fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
+fn path_in(directory: &Path) -> Result<PathBuf, PlaceError> {
     let path = directory.join(file_name());
     if path.to_string_lossy().contains([' ', ':']) {
         return Err(PlaceError::Unspeakable(path));
     }
+    Ok(path)
+}
+
+fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
+    let path = path_in(directory)?;
     let failed = |action, source| PlaceError::File { action, path: path.clone(), source };
     match fs::symlink_metadata(&path) {
         Ok(metadata) => {

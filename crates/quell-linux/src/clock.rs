@@ -29,6 +29,12 @@ pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
+/// CPU time of the calling thread in nanoseconds (`CLOCK_THREAD_CPUTIME_ID`).
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
 /// Reads a clock. A 64-bit count of nanoseconds lasts 584 years. If the clock is set to a time before 1970, the result
 /// is 0.
 fn nanoseconds(clock: ClockId) -> u64 {

@@ -44,6 +44,21 @@ pub enum NotOwn {
     },
 }
 
+/// Checks whether the caller could create a file in a directory, and the directory itself if it is absent. Nothing is
+/// created: the file that tries it has no name.
+///
+/// # Errors
+/// When the caller could not.
+pub fn check_creatable(dir: &Path) -> io::Result<()> {
+    let dir = std::path::absolute(dir)?;
+    let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(&dir);
+    match rustix::fs::open(existing, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR) {
+        // The file system does not support it, so nothing is known.
+        Ok(_) | Err(Errno::OPNOTSUPP | Errno::ISDIR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Rejects a directory that users other than this one and root could replace. Such a user owns a directory or link on
 /// the path, or may write to a directory on it. The directory itself need not exist. A path that passes the check
 /// remains safe, because nobody else can change it.

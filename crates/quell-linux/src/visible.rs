@@ -1,9 +1,10 @@
-//! Escapes text from other sources for terminals. The kernel lets any process choose its name, and users choose the
-//! names of interfaces and files. Such names may contain escape sequences, line breaks and bidirectional overrides,
-//! which could forge output of this program. Each such character is replaced by its code, for example `\u{1b}`.
+//! Text for terminals: counts with their nouns, and text from other sources. The kernel lets any process choose its name,
+//! and users choose the names of interfaces and files. Such names may contain escape sequences, line breaks and
+//! bidirectional overrides, which could forge output of this program. Each such character is replaced by its code, for
+//! example `\u{1b}`.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 /// Control characters that are printed unescaped.
@@ -21,17 +22,6 @@ pub enum Kept {
 #[must_use]
 pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
-}
-
-/// `1 queue`, `4 queues`, `2 processes`.
-#[must_use]
-pub fn counted(count: usize, one: &str) -> String {
-    let ending = match count {
-        1 => "",
-        _ if one.ends_with('s') => "es",
-        _ => "s",
-    };
-    format!("{count} {one}{ending}")
 }
 
 /// Escapes a path for one line.
@@ -60,6 +50,26 @@ pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
         rest = &rest[bytes..];
     }
     Cow::Owned(out)
+}
+
+/// `1 packet`, `2 packets`.
+#[must_use]
+pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, one: &str) -> String {
+    let noun = noun(&count, one);
+    format!("{count} {noun}")
+}
+
+/// The noun after this count: `packet`, `packets`.
+#[must_use]
+pub fn noun<N: PartialEq + From<u8>>(count: &N, one: &str) -> String {
+    let ending = if one.ends_with(['s', 'x']) { "es" } else { "s" };
+    agree(count, one, &format!("{one}{ending}")).to_owned()
+}
+
+/// The word that agrees with this count, such as `is` or `are`.
+#[must_use]
+pub fn agree<'a, N: PartialEq + From<u8>>(count: &N, one: &'a str, many: &'a str) -> &'a str {
+    if *count == N::from(1) { one } else { many }
 }
 
 /// Escapes characters in JSON that a terminal would interpret or hide. They occur only in strings. Line breaks between
@@ -159,6 +169,16 @@ mod tests {
 
     fn obeyed(text: &str) -> bool {
         text.chars().any(|c| c.is_control() || HOSTILE[4..].concat().chars().any(|h| h == c && !h.is_ascii_graphic()))
+    }
+
+    #[test]
+    fn nouns_and_verbs_agree_with_their_count() {
+        assert_eq!(
+            [counted(0_u64, "packet"), counted(1_u64, "packet"), counted(2_u64, "packet")],
+            ["0 packets", "1 packet", "2 packets"]
+        );
+        assert_eq!([counted(1, "process"), counted(2, "process")], ["1 process", "2 processes"]);
+        assert_eq!([agree(&1, "is", "are"), agree(&0, "is", "are")], ["is", "are"]);
     }
 
     #[test]

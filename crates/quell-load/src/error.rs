@@ -29,6 +29,14 @@ pub enum LoadError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The responder could not listen.
+    #[error("could not listen on {address}: {source}")]
+    Listen {
+        /// Listening address.
+        address: SocketAddr,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// A generator thread could not enter the network namespace.
     #[error("a generator thread could not enter the network namespace: {0}")]
     Namespace(#[from] NamespaceError),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::distribution::Distribution;
 use crate::error::LoadError;
 use crate::key_table::digits;
+use quell_linux::visible::counted;
 
 /// Configuration of the generator. It stays constant while connections exist.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -178,7 +179,8 @@ impl LoadSpec {
         let least = u64::from(count) * u64::from(self.threads);
         if u64::from(self.connections) < least {
             let Self { connections, threads, .. } = self;
-            let problem = format!("{connections} are too few for {count} generators with {threads} threads each");
+            let (generators, threads) = (counted(count, "generator"), counted(*threads, "thread"));
+            let problem = format!("{connections} is too few for {generators} with {threads} each");
             return Err(LoadError::spec("connections", format!("{problem}; use at least {least}")));
         }
         let connections = self.connections / count + u32::from(index < self.connections % count);
@@ -385,7 +387,7 @@ mod tests {
         assert_eq!(shares.iter().map(|share| share.first_thread).collect::<Vec<_>>(), [0, 2, 4, 6]);
         assert_eq!(
             whole.share(0, 6).unwrap_err().to_string(),
-            "load: connections: 11 are too few for 6 generators with 2 threads each; use at least 12"
+            "load: connections: 11 is too few for 6 generators with 2 threads each; use at least 12"
         );
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_linux::visible::{agree, counted};
 use quell_load::LoadReport;
 use quell_load::clients::ClientFacts;
 use quell_stats::LatencyHistogram;
@@ -116,9 +117,10 @@ pub fn slower_clients(totals: &[LoadReport], clients: &[ClientFacts]) -> Option<
         .collect();
     (!slower.is_empty()).then(|| {
         let (count, all) = (slower.len(), medians.len());
-        let are = if count == 1 { "is" } else { "are" };
+        let are = agree(&count, "is", "are");
         format!(
-            "{count} of {all} clients {are} slower than the rest (p50 {:.0} µs): {}",
+            "{count} of {} {are} slower than the rest (p50 {:.0} µs): {}",
+            counted(all, "client"),
             us(typical),
             slower.join(", ")
         )

@@ -71,6 +71,8 @@ const volatile __u64 ARGUMENT_3;
 const volatile __u64 ARGUMENT_4;
 
 #define IORING_ENTER_GETEVENTS 1
+#define IORING_ENTER_EXT_ARG 8
+#define IORING_ENTER_EXT_ARG_REG 64 /* in a registered region, which cannot be read here */
 
 static __always_inline __u64 argument(__u64 regs, __u64 offset)
 {
@@ -90,10 +92,21 @@ static __always_inline __u32 is_zero_time(__u64 pointer)
 	return !time[0] && !time[1];
 }
 
+/* Whether the time limit of io_uring_enter, in struct io_uring_getevents_arg, is 0. */
+static __always_inline __u32 is_zero_limit(__u64 flags, __u64 pointer)
+{
+	__u64 limits[3];
+
+	if (!(flags & IORING_ENTER_EXT_ARG) || (flags & IORING_ENTER_EXT_ARG_REG) ||
+	    bpf_probe_read_user(limits, sizeof(limits), (void *)pointer))
+		return 0;
+	return is_zero_time(limits[2]);
+}
+
 SEC("raw_tp/sys_enter")
 int quell_enter(__u64 *ctx)
 {
-	__u64 regs = ctx[0], pid_tgid, max_events = 0;
+	__u64 regs = ctx[0], pid_tgid, flags, max_events = 0;
 	__s64 id = (__s64)ctx[1];
 	struct calls *calls, none = {};
 	struct pending call = {};
@@ -123,7 +136,9 @@ int quell_enter(__u64 *ctx)
 		call.zero = is_zero_time(argument(regs, ARGUMENT_2));
 	} else if (id == IO_URING_ENTER) {
 		call.place.epoll = IO_URING;
-		call.zero = !(argument(regs, ARGUMENT_3) & IORING_ENTER_GETEVENTS) || !(__u32)argument(regs, ARGUMENT_2);
+		flags = argument(regs, ARGUMENT_3);
+		call.zero = !(flags & IORING_ENTER_GETEVENTS) || !(__u32)argument(regs, ARGUMENT_2) ||
+			    is_zero_limit(flags, argument(regs, ARGUMENT_4));
 	} else {
 		call.zero = is_zero_time(argument(regs, ARGUMENT_4));
 	}

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use quell_linux::Pid;
@@ -39,6 +41,46 @@ fn calls_of_epoll_wait_are_counted_by_timeout_and_result() {
     assert_eq!((*pid, *tid), (Pid::of_this_process(), Pid::of_this_thread()));
     assert_eq!(*counts, WaitCounts { calls: 6, zero: 4, zero_empty: 3, with_events: 2, max_events: 7 });
     assert_eq!(counts.sleeping(), 2);
+}
+
+/// Waits of which the timeout is behind a pointer. Waits for a line, makes the calls, and prints the epoll and whether
+/// io_uring is available.
+const POINTED: &str = r#"
+import ctypes, select, sys
+call = ctypes.CDLL(None).syscall
+epoll = select.epoll()
+time = lambda *values: (ctypes.c_long * 2)(*values)
+zero, short = time(0, 0), time(0, 1000)
+params = (ctypes.c_uint * 30)()
+ring = call(425, 4, params)
+sys.stdin.readline()
+events = ctypes.create_string_buffer(48)
+for timeout in [zero, zero, short]:
+    call(441, epoll.fileno(), events, 4, timeout, None, 8)
+if ring >= 0:
+    GETEVENTS, EXT_ARG = 1, 8
+    call(426, ring, 0, 0, GETEVENTS, None, 0)
+    for timeout in [zero, short]:
+        limits = (ctypes.c_ulong * 3)(0, 0, ctypes.addressof(timeout))
+        call(426, ring, 0, 1, GETEVENTS | EXT_ARG, limits, 24)
+print(epoll.fileno(), int(ring >= 0))
+"#;
+
+#[test]
+fn a_timeout_of_zero_behind_a_pointer_is_zero() {
+    let python = Command::new("python3").args(["-c", POINTED]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let Ok(mut python) = python else { return skip(Lacks::Tool("python3"), "python3 is not installed") };
+    let Some(sampler) = sampler_of([Pid::from_kernel(python.id()).unwrap()]) else { return };
+    python.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let printed = String::from_utf8(python.wait_with_output().unwrap().stdout).unwrap();
+    let (epoll, has_ring) = printed.trim().split_once(' ').unwrap();
+    let counts = sampler.read().unwrap();
+    let at = |place| counts.iter().find(|((_, _, at), _)| *at == place).map(|(_, counts)| *counts);
+    let of_epoll = WaitCounts { calls: 3, zero: 2, zero_empty: 2, with_events: 0, max_events: 4 };
+    assert_eq!(at(WaitPlace::Epoll(epoll.parse().unwrap())), Some(of_epoll));
+    // A ring without completions returns 0 or ETIME.
+    let of_ring = at(WaitPlace::IoUring).map(|counts| (counts.calls, counts.zero, counts.sleeping()));
+    assert_eq!(of_ring, (has_ring == "1").then_some((3, 2, 1)));
 }
 
 #[test]

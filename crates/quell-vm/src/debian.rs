@@ -16,6 +16,7 @@ use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
 use crate::store::{Origin, Store, StoreError, StoredKernel, make_directory, modules_dir};
+use quell_linux::visible::counted;
 use quell_linux::{own_file, visible};
 
 /// Suites whose kernels the lab supports, newest first: Debian 13's backports, Debian 13, Debian 12.
@@ -62,7 +63,7 @@ impl fmt::Display for FetchStep {
         match self {
             Self::Download { packages, bytes } => {
                 let mb = *bytes as f64 / 1e6;
-                write!(f, "downloading {packages} package{}, {mb:.1} MB", if *packages == 1 { "" } else { "s" })
+                write!(f, "downloading {}, {mb:.1} MB", counted(*packages, "package"))
             }
             Self::Unpack { package } => write!(f, "unpacking {package}"),
             Self::Decompress => f.write_str("decompressing the kernel"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quell_linux::proc::Schedstat;
 use quell_linux::process::ProcessError;
+use quell_linux::visible::counted;
 use thiserror::Error;
 
 use crate::program::ProgramError;
@@ -57,7 +58,9 @@ pub enum MachineError {
         console: String,
     },
     /// The kernel panicked in every attempt to boot the guest.
-    #[error("{attempts} guests exited before they had booted; QEMU: {qemu:?}; console of the last one:\n{console}")]
+    #[error(
+        "{} exited before booting; QEMU: {qemu:?}; console of the last one:\n{console}", counted(*attempts, "guest")
+    )]
     Boot {
         /// Number of attempts.
         attempts: u32,

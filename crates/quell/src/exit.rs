@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use quell_host::journal::Untrusted;
@@ -39,6 +40,13 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
+/// Protocol of a socket that listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListeningProtocol {
+    Tcp,
+    Udp,
+}
+
 impl Exit {
     /// Maps the exit code of another instance of this program; unknown codes mean failure.
     pub(crate) fn from_code(code: i32) -> Self {
@@ -69,6 +77,28 @@ impl Failure {
             true => Self::new(Exit::NotSupported, format!("{text}; this needs root")),
             false => Self::new(Exit::KernelRefused, text),
         }
+    }
+
+    /// The address cannot be listened on: why, and what to do. `choose` says how to select another address.
+    pub(crate) fn listening(address: SocketAddr, protocol: ListeningProtocol, choose: &str, error: &io::Error) -> Self {
+        let ss = match protocol {
+            ListeningProtocol::Tcp => "ss -ltnp",
+            ListeningProtocol::Udp => "ss -lunp",
+        };
+        let (exit, why) = match error.kind() {
+            io::ErrorKind::PermissionDenied => (
+                Exit::NotSupported,
+                "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE".to_owned(),
+            ),
+            io::ErrorKind::AddrInUse => {
+                (Exit::KernelRefused, format!("; `{ss} 'sport = :{}'` shows whose socket has it", address.port()))
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                (Exit::KernelRefused, "; no interface of this network namespace has this address".to_owned())
+            }
+            _ => (Exit::KernelRefused, String::new()),
+        };
+        Self::new(exit, format!("listening on {address}: {error}{why}; {choose}"))
     }
 
     /// Adds that nothing was changed, unless the text says so already.

@@ -65,8 +65,8 @@ pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
         }
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
-                "removed leftovers of an earlier run ({} objects, {})",
-                reverted.restored(),
+                "removed leftovers of an earlier run ({}, {})",
+                visible::counted(reverted.restored(), "object"),
                 visible::path(path)
             ));
             for (_, error) in &reverted.failed {

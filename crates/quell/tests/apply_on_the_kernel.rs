@@ -82,8 +82,13 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     let saved = journal.path().with_extension("toml");
     std::fs::write(&saved, &printed).unwrap();
     let planned = quell.says(0, &["apply", "--netns", SERVER, "--dry-run", saved.to_str().unwrap()]);
-    std::fs::remove_file(&saved).unwrap();
     assert!(planned.contains("nothing to"), "{planned}");
+    std::fs::write(&saved, "[sysctl]\n\"net.ipv4.tcp_sack\" = 0\n").unwrap();
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let another = [&["apply", "--netns", SERVER], dry_run, &[saved.to_str().unwrap()]].concat();
+        assert!(quell.says(2, &another).contains("is already applied"), "{dry_run:?}");
+    }
+    std::fs::remove_file(&saved).unwrap();
     let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
     assert!(!verdict.contains("serious"), "{verdict}");
 

@@ -5,10 +5,10 @@
 
 mod command;
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use command::says;
 use quell_linux::netdev::Netdev;
@@ -24,6 +24,28 @@ fn profile(text: &str) -> tempfile::TempPath {
     std::fs::write(file.path(), text).unwrap();
     std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
     file.into_temp_path()
+}
+
+/// Runs the program without any privilege. Returns its exit code and what it said; `None` if that cannot be tried here.
+fn unprivileged(arguments: &[&str]) -> Option<(Option<i32>, String)> {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_quell")).args(arguments).env("QUELL_JOURNAL_DIR", directory.path().join("journal"));
+    command.env("XDG_CACHE_HOME", directory.path()).stdin(Stdio::null());
+    let said = match command.output() {
+        Ok(said) => said,
+        Err(error) => {
+            skip(Lacks::Tool("setpriv"), format_args!("setpriv: {error}"));
+            return None;
+        }
+    };
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    if text.contains("setpriv:") {
+        skip(Lacks::Root, &text);
+        return None;
+    }
+    Some((said.status.code(), text))
 }
 
 #[test]
@@ -86,22 +108,97 @@ fn a_missing_privilege_is_reported_as_not_possible() {
         &["lab", "up"],
         &["export", "--listen", "127.0.0.1:1"],
     ] {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
-        let directory = tempfile::tempdir().unwrap();
-        command.arg(env!("CARGO_BIN_EXE_quell")).args(arguments).env("QUELL_JOURNAL_DIR", directory.path());
-        let said = match command.output() {
-            Ok(said) => said,
-            Err(error) => return skip(Lacks::Tool("setpriv"), format_args!("setpriv: {error}")),
-        };
-        let text = String::from_utf8_lossy(&said.stderr);
-        if text.contains("setpriv:") {
-            return skip(Lacks::Root, &text);
-        }
-        assert_eq!(said.status.code(), Some(5), "{arguments:?}: {text}");
+        let Some((code, text)) = unprivileged(arguments) else { return };
+        assert_eq!(code, Some(5), "{arguments:?}: {text}");
         assert!(text.matches("this needs root").count() <= 1, "{arguments:?}: {text}");
     }
     drop(listener);
+}
+
+/// Without privileges, a dry run and the real run fail for the same reason.
+#[test]
+fn a_dry_run_has_the_exit_code_of_the_real_run() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let closed = dir.path().join("closed");
+    let (now, pid) = (std::fs::read_to_string("/proc/sys/net/core/busy_poll").unwrap(), std::process::id().to_string());
+    let (set, other) = (now.trim().to_owned(), format!("1{}", now.trim()));
+    let (same, changed) = (
+        profile(&format!("[sysctl]\n\"net.core.busy_poll\" = {set}\n")),
+        profile(&format!("[sysctl]\n\"net.core.busy_poll\" = {other}\n")),
+    );
+    let (same, changed) = (same.to_str().unwrap(), changed.to_str().unwrap());
+    let result = closed.join("result.json");
+    let result = result.to_str().unwrap();
+    for (code, arguments, more) in [
+        (0, &["apply", same][..], &[][..]),
+        (5, &["apply", changed], &[]),
+        (0, &["apply", changed, "--partly"], &[]),
+        (5, &["attach", "suspend20", &pid], &["--yes"]),
+        (5, &["run", "defer20"], &["--", "true"]),
+        (5, &["run", "suspend20", "--no-queues"], &["--", "true"]),
+        (1, &["tune", "--pid", &pid, "--goal", "least cpu", "--result", result], &["--yes"]),
+        (5, &["tune", "--pid", &pid, "--goal", "least cpu", "--result", "/tmp/result.json"], &["--yes"]),
+        (5, &["tune", "--experiment", "lab", "--goal", "least cpu", "--result", "/tmp/result.json"], &["--yes"]),
+    ] {
+        let said = ["--dry-run", ""].map(|dry_run| {
+            let dry_run = Some(dry_run).filter(|dry_run| !dry_run.is_empty());
+            let words = [arguments, dry_run.as_slice(), more].concat();
+            let words: Vec<&str> = words.into_iter().filter(|word| dry_run.is_none() || *word != "--yes").collect();
+            unprivileged(&words)
+        });
+        let [Some(dry_run), Some(real)] = said else { return };
+        assert_eq!((dry_run.0, real.0), (Some(code), Some(code)), "{arguments:?}: {} {}", dry_run.1, real.1);
+    }
+}
+
+#[test]
+fn the_directory_of_results_is_closed_to_other_writers_under_any_umask() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("state/results");
+    let mut tune = Command::new("sh");
+    tune.args(["-c", r#"umask 000; exec "$0" "$@""#, env!("CARGO_BIN_EXE_quell")]).env("QUELL_RESULTS_DIR", &results);
+    // It ends after the directory was created.
+    tune.args(["tune", "--experiment", "sim", "--goal", "least cpu", "--budget", "1s"]);
+    assert!(says(1, &mut tune).contains("is too short"));
+    for dir in [&*results, results.parent().unwrap()] {
+        let mode = std::fs::metadata(dir).unwrap().permissions().mode();
+        assert_eq!(mode & 0o022, 0, "{} has mode {mode:o}", dir.display());
+    }
+}
+
+#[test]
+fn an_experiment_on_programs_of_others_names_the_missing_capability() {
+    let pid = std::process::id().to_string();
+    for arguments in [
+        &["bench", "--pid", &pid, "--modes=base,defer20", "--output=/tmp/result.json", "--yes"][..],
+        &["tune", "--pid", &pid, "--goal", "least cpu", "--result=/tmp/result.json", "--yes"],
+    ] {
+        let Some((code, said)) = unprivileged(arguments) else { return };
+        assert!(code == Some(5) && said.contains("CAP_SYS_PTRACE"), "{arguments:?}: {code:?} {said}");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_listened_on_has_its_reason_and_remedy() {
+    let (tcp, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let in_use = [tcp.local_addr().unwrap().to_string(), udp.local_addr().unwrap().to_string()];
+    for (arguments, tool) in [
+        (&["respond", &in_use[0]][..], "ss -ltnp"),
+        (&["respond", "--udp", &in_use[1]], "ss -lunp"),
+        (&["export", "--listen", &in_use[0]], "ss -ltnp"),
+    ] {
+        let said = says(2, &mut quell(arguments));
+        assert!(said.contains(&format!("{tool} 'sport = :")), "{arguments:?}: {said}");
+    }
+    let said = says(2, &mut quell(&["respond", "192.0.2.1:7000"]));
+    assert!(said.contains("no interface of this network namespace"), "{said}");
+    for arguments in
+        [&["respond", "127.0.0.1:1"][..], &["respond", "--udp", "127.0.0.1:1"], &["export", "--listen=127.0.0.1:1"]]
+    {
+        let Some((code, said)) = unprivileged(arguments) else { return };
+        assert!(code == Some(5) && said.contains("need CAP_NET_BIND_SERVICE"), "{arguments:?}: {code:?} {said}");
+    }
 }
 
 #[test]

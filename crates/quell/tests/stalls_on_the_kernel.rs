@@ -114,8 +114,12 @@ impl Stage {
 
     /// Attaches; `None` if the mode cannot be watched.
     fn attach(&self, more: &[&str]) -> Option<()> {
+        self.attach_as(MODE, more)
+    }
+
+    fn attach_as(&self, mode: &str, more: &[&str]) -> Option<()> {
         let pid = self.server.pid().to_string();
-        let said = self.says(0, &[&["attach", MODE, &pid, "--yes", "--seconds", "0"], more].concat());
+        let said = self.says(0, &[&["attach", mode, &pid, "--yes", "--seconds", "0"], more].concat());
         assert!(self.is_set());
         if said.contains("not watched for stalls") {
             skip(Lacks::KernelFeature, said);
@@ -164,6 +168,25 @@ fn a_socket_that_becomes_ready_for_ever_does_not_cause_an_outage() {
     let pid = stage.server.pid().to_string();
     stage.says(0, &["attach", "defer20", &pid, "--yes", "--seconds", "0"]);
     assert!(!stage.says(0, &["status"]).contains("taken back"));
+}
+
+#[test]
+fn attach_says_if_it_cannot_watch_for_stalls() {
+    let Some(stage) = Stage::enter("stall-blind") else { return };
+    let pid = stage.server.pid().to_string();
+    let mut attach = Command::new("setpriv");
+    attach.args(["--bounding-set=-bpf,-perfmon,-sys_admin", env!("CARGO_BIN_EXE_quell"), "attach", MODE, &pid]);
+    attach.args(["--yes", "--seconds", "0"]).env("QUELL_JOURNAL_DIR", stage.dir.path().join("journal"));
+    let said = match stage.lab.server.run(|| attach.stdin(Stdio::null()).output()).unwrap() {
+        Ok(said) => said,
+        Err(error) => return skip(Lacks::Tool("setpriv"), error),
+    };
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(0), "{text}");
+    assert!(text.contains("applied and verified") && text.contains("\nnot watched for stalls: "), "{text}");
+    assert!(text.contains("CAP_BPF"), "{text}");
+    let with_all = stage.says(0, &["detach", &pid]);
+    assert!(!with_all.contains("not watched"), "{with_all}");
 }
 
 #[test]
@@ -326,17 +349,33 @@ fn an_experiment_keeps_a_mode_whose_stalls_are_accepted() {
     assert!(!stage.is_set());
 }
 
+/// A stopped process, which goes on when the test ends.
+struct Stopped(PidFd);
+
+impl Stopped {
+    fn stop(process: PidFd) -> Self {
+        process.signal(Signal::STOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.signal(Signal::CONT);
+    }
+}
+
 /// The keeper is stopped, so that only observers see the stall.
 #[test]
 fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     let Some(mut stage) = Stage::enter("stall-suspect") else { return };
-    if stage.attach(&[]).is_none() {
+    // On a busy machine the program runs too rarely to re-arm a shorter suspension, which then ends.
+    if stage.attach_as("suspend20,irq-suspend-timeout=2000000000", &[]).is_none() {
         return;
     }
     let journal = Journal::in_dir(stage.dir.path().join("journal"));
     let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
-    let keeper = PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap();
-    keeper.signal(Signal::STOP).unwrap();
+    let keeper = Stopped::stop(PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap());
     stage.ask(0, b'o');
     stage.connections[1].write_all(b"r").unwrap();
     let status = || stage.says(0, &["status"]);
@@ -347,7 +386,7 @@ fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     stage.connections[1].set_nonblocking(true).unwrap();
     assert!(stage.connections[1].read(&mut [0]).is_err(), "an observer has polled the queue");
     stage.connections[1].set_nonblocking(false).unwrap();
-    keeper.signal(Signal::CONT).unwrap();
+    drop(keeper);
     stage.connections[1].read_exact(&mut [0]).unwrap();
     stage.asks_until_taken_back();
 }

@@ -37,8 +37,7 @@ pub enum QueueError {
     #[error(
         "{device} has {} but {}: packets would bypass NAPI, and no mode would \
          have an effect; check that GRO is on and that the link is up",
-        counted(*expected as usize, "queue"),
-        counted(*found, "NAPI instance")
+        counted(*expected, "queue"), counted(*found, "NAPI instance")
     )]
     NapiMissing {
         /// Name of the device.

@@ -208,7 +208,7 @@ impl GuestLab {
         keeps_latency: bool,
         journal: &Journal,
         tell: &mut dyn FnMut(&GuestEvent),
-        work: impl FnOnce(&mut GuestServer<'_, '_>, &Tell<'_>) -> Result<T, GuestLabError>,
+        work: impl FnOnce(&mut GuestServer<'_, '_, Programs<'_>>, &Tell<'_>) -> Result<T, GuestLabError>,
     ) -> Result<T, GuestLabError> {
         let Self { nic, mut responder, generator, targets, plan, rx_irq } = self;
         let running = generator.keep_running(Schedule::Closed)?;
@@ -250,16 +250,23 @@ pub(super) fn criteria() -> Vec<Criterion> {
     [IRQS, TIMER_IRQS].map(|cost| Work::Request.criterion(cost)).to_vec()
 }
 
-fn compare(
-    subject: &mut GuestServer<'_, '_>,
+fn compare<S: Switched>(
+    subject: &mut GuestServer<'_, '_, S>,
     design: ExperimentDesign<DeliveryMode>,
     tell: &Tell<'_>,
 ) -> Result<EndOfExperiment, GuestLabError> {
     let mut watch = |event: ExperimentEvent<'_, DeliveryMode>| {
-        if let ExperimentEvent::SliceBegins { slice, spent } = event {
-            let mode = slice.treatment.name.clone();
-            (tell.borrow_mut())(&GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent });
-        }
+        let event = match event {
+            ExperimentEvent::SliceBegins { slice, spent } => {
+                let mode = slice.treatment.name.clone();
+                GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent }
+            }
+            ExperimentEvent::TreatmentDropped { name, reason } => {
+                GuestEvent::Dropped { mode: name.to_owned(), reason: reason.to_owned() }
+            }
+            _ => return,
+        };
+        (tell.borrow_mut())(&event);
     };
     let finished = drive(subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
     // It is a valid result that an old kernel supports none of the modes.
@@ -269,7 +276,11 @@ fn compare(
     Ok(finished_experiment(finished, Some(OfferedLoad::Max), None)?.end)
 }
 
-fn search(subject: &mut GuestServer<'_, '_>, plan: &TunePlan, tell: &Tell<'_>) -> Result<TuneResult, GuestLabError> {
+fn search<S: Switched>(
+    subject: &mut GuestServer<'_, '_, S>,
+    plan: &TunePlan,
+    tell: &Tell<'_>,
+) -> Result<TuneResult, GuestLabError> {
     let mut watch = |event: TuneEvent<'_>| {
         if let TuneEvent::SliceBegins(next) = event {
             (tell.borrow_mut())(&GuestEvent::SearchSliceBegins(next.mode));
@@ -309,9 +320,9 @@ fn server_device() -> InterfaceName {
         .unwrap_or_else(|error| unreachable!("the device name of quell_vm is invalid: {error}"))
 }
 
-/// The server in the guest. Reports each slice, and each mode that cannot be set.
-struct GuestServer<'a, 'b> {
-    programs: Programs<'a>,
+/// The server in the guest. Reports each slice.
+struct GuestServer<'a, 'b, S> {
+    programs: S,
     /// Queues of the server's NIC. Absent if the kernel does not report NAPI instances.
     queues: Option<Queues>,
     /// Whether slices contain latencies, which emulation distorts.
@@ -319,33 +330,24 @@ struct GuestServer<'a, 'b> {
     tell: &'a Tell<'b>,
 }
 
-impl GuestServer<'_, '_> {
-    /// Sets the mode, and pins the NAPI thread that the mode created, because the kernel does not pin it.
-    fn set_and_pin(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+/// [`Programs`], or their stand-in in tests.
+trait Switched: ExperimentSubject<Setting = DeliveryMode, Error = SubjectError> {}
+
+impl<S: ExperimentSubject<Setting = DeliveryMode, Error = SubjectError>> Switched for S {}
+
+impl<S: Switched> ExperimentSubject for GuestServer<'_, '_, S> {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
         self.programs.set(mode)?;
+        // The kernel does not pin the NAPI thread that the mode created.
         let cpu = if mode.napi().threaded == Threaded::BusyPoll { SPARE_CPU } else { SERVER_CPU };
         let pinned = self.queues.as_mut().map(|queues| queues.pinned_threads(&[cpu]));
         let failed =
             |error| SetFailure::NotSettable(SubjectError::Impossible(format!("cannot pin the NAPI thread: {error}")));
         pinned.transpose().map_err(failed)?;
         Ok(())
-    }
-
-    fn tell(&self, event: &GuestEvent) {
-        (self.tell.borrow_mut())(event);
-    }
-}
-
-impl ExperimentSubject for GuestServer<'_, '_> {
-    type Setting = DeliveryMode;
-    type Error = SubjectError;
-
-    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
-        let set = self.set_and_pin(mode);
-        if let Err(SetFailure::NotSettable(error)) = &set {
-            self.tell(&GuestEvent::Dropped { mode: mode.to_string(), reason: error.to_string() });
-        }
-        set
     }
 
     fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
@@ -361,8 +363,12 @@ impl ExperimentSubject for GuestServer<'_, '_> {
         observation.foreign_cpu = None;
         // In a closed loop, all requests are sent. Requests outstanding at the end of the slice are late, not lost.
         observation.flags.retain(|flag| *flag == SliceFlag::RequestsFailed);
-        self.tell(&GuestEvent::SliceEnds(Box::new(observation.clone())));
+        (self.tell.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
         Ok(Some(observation))
+    }
+
+    fn drops_treatment(&self, error: &SubjectError) -> bool {
+        self.programs.drops_treatment(error)
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {
@@ -422,4 +428,63 @@ fn answers(probe: &UdpSocket) -> bool {
         let _ = probe.send(&[0; REQUEST_BYTES as usize]);
     }
     answered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Timing;
+    use crate::vm::GuestRequest;
+
+    /// A server whose queue stalls under one mode.
+    #[derive(Default)]
+    struct Stalling(Option<DeliveryMode>);
+
+    impl ExperimentSubject for Stalling {
+        type Setting = DeliveryMode;
+        type Error = SubjectError;
+
+        fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+            self.0 = Some(*mode);
+            Ok(())
+        }
+
+        fn settle(&mut self, _: u32) -> Result<(), SubjectError> {
+            Ok(())
+        }
+
+        fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+            match self.0.is_some_and(|mode| mode.napi().irq_suspend_timeout_ns > 0) {
+                true => Err(SubjectError::Stalls("its queues stalled again and again".to_owned())),
+                false => Ok(Some(SliceObservation { spent_ms: f64::from(slice_ms), ..SliceObservation::default() })),
+            }
+        }
+
+        fn drops_treatment(&self, error: &SubjectError) -> bool {
+            matches!(error, SubjectError::Stalls(_))
+        }
+
+        fn restore(&mut self) -> Result<(), SubjectError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_mode_that_stalls_the_server_is_dropped_and_the_experiment_goes_on() {
+        let modes = ["base", "suspend20", "defer20"].map(|mode| mode.parse().unwrap()).to_vec();
+        let timing = Timing { budget_ms: 10_000, slice_ms: 100, settle_ms: 0, margin: 0.03, seed: 1 };
+        let design = GuestRequest { modes, timing }.design();
+        let (mut dropped, mut slices) = (Vec::new(), 0);
+        let mut take = |event: &GuestEvent| match event {
+            GuestEvent::Dropped { mode, .. } => dropped.push(mode.clone()),
+            GuestEvent::SliceEnds(_) => slices += 1,
+            _ => {}
+        };
+        let tell: Tell<'_> = RefCell::new(&mut take);
+        let mut server = GuestServer { programs: Stalling::default(), queues: None, keeps_latency: false, tell: &tell };
+        let end = compare(&mut server, design, &tell).unwrap();
+        assert!(!matches!(end, EndOfExperiment::Failed(_)), "{end:?}");
+        assert_eq!(dropped, ["suspend20"]);
+        assert!(slices > 3, "{slices}");
+    }
 }

@@ -76,7 +76,10 @@ pub struct Side {
 #[non_exhaustive]
 pub enum PlayError {
     /// The number of NAPI instances differs from the number of queues in the scenario.
-    #[error("the device has {}, but the scenario needs {}", counted(*found, "NAPI instance"), counted(*expected, "queue"))]
+    #[error(
+        "the device has {}, but the scenario needs {}",
+        counted(*found, "NAPI instance"), counted(*expected, "queue")
+    )]
     Queues {
         /// Number of NAPI instances found.
         found: usize,

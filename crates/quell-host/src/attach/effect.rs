@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use quell_linux::proc::ProcRoot;
+use quell_linux::visible::{agree, counted};
 use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
@@ -13,7 +14,6 @@ use serde::Serialize;
 
 use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
-use crate::findings::text::counted;
 
 /// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
@@ -241,11 +241,7 @@ pub(crate) fn suspension_of(
 /// The verdict if epolls are to poll the queue, and none did, and what to do.
 fn never_polled(seen: &EffectOnQueue, cause: impl FnOnce() -> NoPollCause) -> (ModeVerdict, Option<String>) {
     let EffectOnQueue { polls, packets, .. } = *seen;
-    let text = format!(
-        "none of {} was by the program ({})",
-        counted(polls as usize, "poll"),
-        counted(packets as usize, "packet")
-    );
+    let text = format!("none of {} was by the program ({})", counted(polls, "poll"), counted(packets, "packet"));
     match seen.without_program(text.clone()) {
         ModeVerdict::NotInEffect(_) => {
             let cause = cause();
@@ -276,9 +272,8 @@ pub fn suspect(sample: &QueueSample, for_ns: u64, programs_cpu_ns: Option<u64>) 
 
 fn too_few_packets(seen: &EffectOnQueue) -> Option<ModeVerdict> {
     let EffectOnQueue { packets, for_ns, .. } = *seen;
-    (packets < PACKETS_TO_JUDGE).then(|| {
-        ModeVerdict::CannotTell(format!("only {} in {}", counted(packets as usize, "packet"), milliseconds(for_ns)))
-    })
+    (packets < PACKETS_TO_JUDGE)
+        .then(|| ModeVerdict::CannotTell(format!("only {} in {}", counted(packets, "packet"), milliseconds(for_ns))))
 }
 
 /// Judges whether `mode` is in effect on a queue with these observations. `cause` finds out why the programs never polled;
@@ -301,8 +296,10 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
     }
     if polls_by_program && by_program == 0 {
         return seen.without_program(format!(
-            "none of {polls} polls was by the program ({packets} packets): its sockets poll in blocking receives, not \
-             while a thread waits in epoll_wait, poll or select"
+            "none of {} was by the program ({}): its sockets poll in blocking receives, not while a thread waits in \
+             epoll_wait, poll or select",
+            counted(polls, "poll"),
+            counted(packets, "packet")
         ));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
@@ -310,17 +307,18 @@ pub fn judge(mode: &DeliveryMode, seen: &EffectOnQueue, cause: impl FnOnce() -> 
     }
     if polls_by_program {
         return match by_program >= polls / 2 {
-            true => ModeVerdict::InEffect(format!("{by_program} of {polls} polls were by {whose}")),
-            false => {
-                ModeVerdict::CannotTell(format!("{by_program} of {polls} polls were by {whose}: not all the time"))
-            }
+            true => ModeVerdict::InEffect(share(by_program, polls, &format!("by {whose}"))),
+            false => ModeVerdict::CannotTell(format!(
+                "{}: not all the time",
+                share(by_program, polls, &format!("by {whose}"))
+            )),
         };
     }
     if napi.threaded != Threaded::Off {
         return match (by_thread >= polls / 2, by_thread) {
-            (true, _) => ModeVerdict::InEffect(format!("{by_thread} of {polls} polls were by the NAPI thread")),
-            (false, 0) => ModeVerdict::NotInEffect(format!("none of {polls} polls was by the NAPI thread")),
-            (false, _) => ModeVerdict::CannotTell(format!("{by_thread} of {polls} polls were by the NAPI thread")),
+            (true, _) => ModeVerdict::InEffect(share(by_thread, polls, "by the NAPI thread")),
+            (false, 0) => ModeVerdict::NotInEffect(share(0, polls, "by the NAPI thread")),
+            (false, _) => ModeVerdict::CannotTell(share(by_thread, polls, "by the NAPI thread")),
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
@@ -340,9 +338,12 @@ fn suspension(seen: &EffectOnQueue) -> ModeVerdict {
         false => "",
     };
     let text = format!(
-        "{found} of {by_program} polls by {} found the interrupt suspended; {runs_dry}the kernel itself polled at \
-         least {by_kernel} times ({packets} packets in total)",
-        seen.whose()
+        "{found} of {} by {} found the interrupt suspended; {runs_dry}the kernel itself polled at least {} ({} in \
+         total)",
+        counted(by_program, "poll"),
+        seen.whose(),
+        counted(by_kernel, "time"),
+        counted(packets, "packet")
     );
     match found {
         0 if by_program >= POLLS_TO_JUDGE => seen.without_program(text),
@@ -355,7 +356,7 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
     let Some(interrupts) = seen.interrupts else {
         return ModeVerdict::CannotTell("the queue has no interrupt to count".to_owned());
     };
-    let text = format!("{interrupts} interrupts for {} packets", seen.packets);
+    let text = format!("{} for {}", counted(interrupts, "interrupt"), counted(seen.packets, "packet"));
     match interrupts.saturating_mul(PACKETS_PER_INTERRUPT) <= seen.packets {
         true => ModeVerdict::InEffect(text),
         false => ModeVerdict::CannotTell(format!("{text}: the packet rate may be too low for deferral")),
@@ -364,8 +365,17 @@ fn deferral(seen: &EffectOnQueue) -> ModeVerdict {
 
 fn undisturbed(seen: &EffectOnQueue) -> ModeVerdict {
     match seen.by_programs() {
-        0 => ModeVerdict::InEffect(format!("none of {} was by a program", counted(seen.polls as usize, "poll"))),
-        some => ModeVerdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
+        0 => ModeVerdict::InEffect(share(0, seen.polls, "by a program")),
+        some => ModeVerdict::NotInEffect(share(some, seen.polls, "by a program")),
+    }
+}
+
+/// `1 of 9 polls was by the program`.
+fn share(of: u64, polls: u64, by: &str) -> String {
+    let polls = counted(polls, "poll");
+    match of {
+        0 => format!("none of {polls} was {by}"),
+        _ => format!("{of} of {polls} {} {by}", agree(&of, "was", "were")),
     }
 }
 

@@ -26,7 +26,7 @@ use crate::recovery::{Reverted, revert};
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
 /// Minimum ratio of the pause after a look at the queues to its CPU time: at most 0.5 % of a CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
-/// Maximum pause, so that a search for the cause of a stall does not delay the next look.
+/// Maximum pause: a stall lasts no longer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Outcome of [`keep`].
@@ -134,11 +134,11 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
             Woken::TimeIsOver => {}
         }
         let Some(counters) = &sampler else { continue };
-        let began_ns = clock::process_cpu_ns();
+        let began_ns = clock::thread_cpu_ns();
         match watch.look(counters, &queues, &programs) {
             Ok(look) => {
                 log.add(&look, &programs);
-                if look.persists && !history.accepts_stalls {
+                if log.must_end() && !history.accepts_stalls {
                     log.take_back();
                     return Ok(Over::QueuesStall);
                 }
@@ -148,7 +148,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
                 sampler = None;
             }
         }
-        let used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(began_ns));
+        let used = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(began_ns));
         pause = LOOKED_EVERY.max((used * PAUSE_PER_CPU_TIME).min(PAUSE_MAX));
     }
 }

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use quell_linux::visible::{agree, counted};
 use quell_linux::{NapiId, Pid};
 
 use super::attachment::observe;
 use super::receivers::accepts_for_others;
 use crate::findings::sorting::{STEERED, one_queue_per_worker};
-use crate::findings::text::counted;
 use crate::findings::{Finding, stalls};
 use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -144,8 +144,7 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
             counted(sockets, "socket"),
             match first.waiters.len() {
                 0 => "whether a thread sleeps is unknown".to_owned(),
-                1 => "1 thread sleeps".to_owned(),
-                threads => format!("{threads} threads sleep"),
+                threads => format!("{} {}", counted(threads, "thread"), agree(&threads, "sleeps", "sleep")),
             }
         ),
     }

@@ -5,6 +5,7 @@ use super::pollers::{RingStep, SocketsStep};
 use crate::journal::TargetProgram;
 use crate::snapshot::Snapshot;
 use crate::transaction::ChangeError;
+use quell_linux::visible::counted;
 
 /// Result of one pass.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ pub fn place(step: &AttachStep) -> String {
         }
         AttachStep::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
         AttachStep::Sockets(SocketsStep { pid, process, sockets, .. }) => {
-            format!("{} sockets of {process} {pid}", sockets.len())
+            format!("{} of {process} {pid}", counted(sockets.len(), "socket"))
         }
         AttachStep::Ring(RingStep { pid, process, fd, .. }) => format!("io_uring {fd} of {process} {pid}"),
     }

@@ -12,7 +12,7 @@ use quell_sampler::{Sampler, SamplerError};
 use tracing::warn;
 
 use super::stall::{LOOKED_EVERY, StallTally, StallWatch, SuspendedQueue, watching_sampler};
-use super::stall_log::cause;
+use super::stall_log::CauseSearch;
 
 /// Watches queues until it is dropped.
 #[derive(Debug)]
@@ -34,24 +34,55 @@ struct StallsOfMode {
     /// Time for which the mode was set.
     time: Duration,
     tally: StallTally,
-    cause: Option<Option<String>>,
+    /// Whether stalls are too frequent.
+    persists: bool,
+    cause: CauseKnown,
     /// Why the mode must not be set again.
     refused: Option<String>,
 }
 
+#[derive(Debug, Default)]
+enum CauseKnown {
+    #[default]
+    NotSearched,
+    Searched,
+    /// End of the search; absent if it found no cause.
+    Found(Option<String>),
+}
+
 impl StallsByMode {
-    /// Adds time to the present mode, and a stall if there was one. `cause` searches for its cause.
-    fn add(&mut self, time: Duration, has_stalled: bool, cause: impl FnOnce() -> Option<String>) {
-        let Some(current) = self.current else { return };
+    /// Adds time to the present mode, and a stall if there was one. Returns the mode if the cause must be searched for.
+    fn add(&mut self, time: Duration, has_stalled: bool) -> Option<usize> {
+        let current = self.current?;
         let of = self.of.entry(current).or_default();
         of.time += time;
-        if !has_stalled || of.refused.is_some() {
-            return;
+        if !has_stalled {
+            return None;
         }
-        let known = of.cause.get_or_insert_with(cause);
-        if of.tally.add(of.time) {
-            let cause = known.as_ref().map_or("the cause is unknown".to_owned(), |cause| format!("cause: {cause}"));
-            of.refused = Some(format!("its queues stalled again and again; {cause}"));
+        of.persists |= of.tally.add(of.time);
+        of.refuse_if_persistent();
+        let is_first = matches!(of.cause, CauseKnown::NotSearched);
+        if is_first {
+            of.cause = CauseKnown::Searched;
+        }
+        is_first.then_some(current)
+    }
+
+    /// Adds the end of a search for the cause of a mode's stalls.
+    fn found(&mut self, mode: usize, cause: Option<String>) {
+        let of = self.of.entry(mode).or_default();
+        of.cause = CauseKnown::Found(cause);
+        of.refuse_if_persistent();
+    }
+}
+
+impl StallsOfMode {
+    /// The cause cannot be found without the mode, so the mode stays until the search is over.
+    fn refuse_if_persistent(&mut self) {
+        let CauseKnown::Found(cause) = &self.cause else { return };
+        if self.persists && self.refused.is_none() {
+            let cause = cause.as_ref().map_or("the cause is unknown".to_owned(), |cause| format!("cause: {cause}"));
+            self.refused = Some(format!("its queues stalled again and again; {cause}"));
         }
     }
 }
@@ -100,6 +131,7 @@ fn watch(
     is_over: &AtomicBool,
 ) {
     let (mut watch, mut looked) = (StallWatch::default(), Instant::now());
+    let mut search: Option<(usize, CauseSearch)> = None;
     while !is_over.load(Ordering::Relaxed) {
         thread::sleep(LOOKED_EVERY);
         let look = match watch.look(sampler, queues, programs) {
@@ -107,7 +139,13 @@ fn watch(
             Err(error) => return warn!(%error, "no longer watching for stalls"),
         };
         let now = Instant::now();
-        locked(modes).add(now - looked, !look.freed.is_empty(), || cause(programs));
+        let mut modes = locked(modes);
+        if let Some((mode, search)) = search.take_if(|(_, search)| search.is_over()) {
+            modes.found(mode, search.end());
+        }
+        if let Some(mode) = modes.add(now - looked, !look.freed.is_empty()) {
+            search = Some((mode, CauseSearch::begin(programs)));
+        }
         looked = now;
     }
 }
@@ -124,22 +162,25 @@ mod tests {
     fn stalls_of_short_slices_of_one_mode_add_up_and_others_are_not_affected() {
         let mut modes = StallsByMode::default();
         let slice = Duration::from_millis(500);
-        for _ in 0..3 {
+        for number in 0..3 {
             modes.current = Some(0);
-            (0..20).for_each(|_| modes.add(slice, false, || None));
+            (0..20).for_each(|_| assert_eq!(modes.add(slice, false), None));
             modes.current = Some(1);
             assert!(modes.of.get(&1).is_none_or(|of| of.refused.is_none()));
-            modes.add(slice, true, || Some("a file stays ready".to_owned()));
+            assert_eq!(modes.add(slice, true), (number == 0).then_some(1), "the cause is searched for once");
         }
-        assert!(modes.of[&0].refused.is_none());
+        assert!(modes.of[&1].refused.is_none(), "the search is not over");
+        modes.found(1, Some("a file stays ready".to_owned()));
         assert!(modes.of[&1].refused.as_ref().is_some_and(|why| why.contains("a file stays ready")));
+        assert!(modes.of[&0].refused.is_none());
     }
 
     #[test]
     fn rare_stalls_do_not_refuse_a_mode() {
         let mut modes = StallsByMode { current: Some(0), ..StallsByMode::default() };
         for _ in 0..20 {
-            modes.add(Duration::from_secs(6), true, || None);
+            modes.add(Duration::from_secs(6), true);
+            modes.found(0, None);
         }
         assert!(modes.of[&0].refused.is_none());
     }

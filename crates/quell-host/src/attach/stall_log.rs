@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
@@ -25,8 +26,10 @@ const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 pub struct StallLog {
     journal: PathBuf,
     record: StallRecord,
+    persists: bool,
     written: Option<Instant>,
     searched: Option<Instant>,
+    search: Option<CauseSearch>,
 }
 
 impl StallLog {
@@ -42,25 +45,48 @@ impl StallLog {
             cause: None,
             taken_back: false,
         };
-        Self { journal, record, written: None, searched: None }
+        Self { journal, record, persists: false, written: None, searched: None, search: None }
     }
 
-    /// Adds the stalls of a look, if there are any. Returns the cause as far as it is known.
-    pub fn add(&mut self, look: &StallLook, programs: &BTreeSet<Pid>) -> Option<&str> {
-        if look.freed.is_empty() {
-            return None;
+    /// Adds the stalls of a look, if there are any. To be called after each look. Begins a search for their cause. Returns
+    /// whether a search has ended.
+    pub fn add(&mut self, look: &StallLook, programs: &BTreeSet<Pid>) -> bool {
+        self.add_and_search(look, || CauseSearch::begin(programs))
+    }
+
+    fn add_and_search(&mut self, look: &StallLook, search: impl FnOnce() -> CauseSearch) -> bool {
+        let ended = self.search.take_if(|search| search.is_over());
+        let has_ended = ended.is_some();
+        let found = ended.and_then(CauseSearch::end);
+        let is_new = found.is_some() && found != self.record.cause;
+        self.record.cause = found.or(self.record.cause.take());
+        let has_stalled = !look.freed.is_empty();
+        if has_stalled {
+            self.record.stalls += look.freed.len() as u64;
+            self.record.last_boot_ns = boottime_ns();
+            self.persists |= look.persists;
+            if self.searched.is_none_or(|at| at.elapsed() >= CAUSE_EVERY) {
+                self.searched = Some(Instant::now());
+                self.search = Some(search());
+            }
         }
-        self.record.stalls += look.freed.len() as u64;
-        self.record.last_boot_ns = boottime_ns();
-        if self.searched.is_none_or(|at| at.elapsed() >= CAUSE_EVERY) {
-            self.record.cause = cause(programs).or(self.record.cause.take());
-            self.searched = Some(Instant::now());
-            info!(cause = self.record.cause, "searched for the cause of the stall");
-        }
-        if self.written.is_none_or(|at| at.elapsed() >= WRITTEN_EVERY) {
+        if is_new || has_stalled && self.written.is_none_or(|at| at.elapsed() >= WRITTEN_EVERY) {
             self.write();
         }
-        self.record.cause.as_deref()
+        has_ended
+    }
+
+    /// Cause of the stalls, unless it is unknown; absent while it is searched for.
+    #[must_use]
+    pub fn cause(&self) -> Option<Option<&str>> {
+        self.search.is_none().then_some(self.record.cause.as_deref())
+    }
+
+    /// Whether stalls are so frequent that the mode must be taken back. Waits for the cause, which cannot be found without
+    /// the mode.
+    #[must_use]
+    pub fn must_end(&self) -> bool {
+        self.persists && self.search.is_none()
     }
 
     /// Records that the mode is taken back. To be called before the journal is reverted, which removes other records.
@@ -79,12 +105,88 @@ impl StallLog {
     }
 }
 
+/// Search for the cause of a stall. It runs in its own thread, because the queues stall again before it is over.
+#[derive(Debug)]
+pub(super) struct CauseSearch(Option<JoinHandle<Option<String>>>);
+
+impl CauseSearch {
+    /// Begins to search in the present state of the programs.
+    pub(super) fn begin(programs: &BTreeSet<Pid>) -> Self {
+        let programs = programs.clone();
+        Self::by(move || {
+            let cause = cause(&programs);
+            info!(cause, "searched for the cause of the stall");
+            cause
+        })
+    }
+
+    fn by(search: impl FnOnce() -> Option<String> + Send + 'static) -> Self {
+        let thread = thread::Builder::new().name("cause".to_owned()).spawn(search);
+        Self(thread.inspect_err(|error| warn!(%error, "could not search for the cause of the stall")).ok())
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// The cause, if the rules find one. Waits until the search is over.
+    pub(super) fn end(self) -> Option<String> {
+        // A panic of the thread was reported when it happened.
+        self.0?.join().ok().flatten()
+    }
+}
+
 /// Cause that the rules find in the present state of the programs.
-pub(super) fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
+fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;
     let behavior = behavior::observe(&snapshot, programs, true);
     let findings = examine_observed(&snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
     let Finding { id, title, seen, .. } = findings.into_iter().find(Finding::predicts_stall)?;
     Some(format!("{id}: {title}: {seen}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::attach::stall::Stalled;
+    use crate::journal::{Journal, Purpose};
+    use crate::resume::Freed;
+    use quell_linux::NapiId;
+    use quell_test_support::wait_until;
+
+    fn stall(persists: bool) -> StallLook {
+        let napi = NapiId::from_kernel(8_193).unwrap();
+        let stalled = Stalled { napi, unpolled: Duration::from_secs(1), packets: 1, freed: Freed::ThroughIoUring };
+        StallLook { freed: vec![stalled], persists }
+    }
+
+    #[test]
+    fn stalls_are_counted_and_the_mode_stays_while_their_cause_is_searched_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let file =
+            journal.begin("attach-1", Purpose::Attachment { mode: "suspend20".parse().unwrap() }, "boot").unwrap();
+        let mut log = StallLog::new(file.path().to_owned(), file.history());
+        let (found, search) = mpsc::channel();
+        let mut search = Some(search);
+        let mut add = |log: &mut StallLog, look: &StallLook| {
+            log.add_and_search(look, || {
+                let search = search.take().unwrap();
+                CauseSearch::by(move || search.recv().ok())
+            });
+        };
+        add(&mut log, &stall(false));
+        add(&mut log, &stall(true));
+        assert_eq!(log.record.stalls, 2);
+        assert_eq!((log.cause(), log.must_end()), (None, false));
+        found.send("a file stays ready".to_owned()).unwrap();
+        wait_until(|| {
+            add(&mut log, &StallLook::default());
+            if log.must_end() { Ok(()) } else { Err("the search goes on".to_owned()) }
+        });
+        assert_eq!(log.cause(), Some(Some("a file stays ready")));
+    }
 }

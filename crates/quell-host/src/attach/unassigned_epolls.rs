@@ -5,6 +5,7 @@ use quell_linux::Pid;
 use serde::Serialize;
 
 use super::plan::is_receiver;
+use crate::snapshot::WatchedKind;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
 /// An epoll without a known queue.
@@ -21,6 +22,9 @@ pub struct QuietEpoll {
     pub threads: Vec<Pid>,
     /// Files that it watches.
     pub has: QuietWith,
+    /// Epoll of the program that watches it. Threads wait on that one, so a mode that polls has no effect on this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watched_by: Option<i32>,
 }
 
 /// Kind of files in an epoll without a known queue.
@@ -36,14 +40,16 @@ pub enum QuietWith {
     SilentSockets,
 }
 
-/// Returns the epoll if its queue is unknown. Omits sockets that are known to receive without a queue: a finding
-/// reports those.
+/// Returns the epoll if its queue is unknown. Omits sockets that are known to receive without a queue, which a finding
+/// reports, and epolls that watch only other epolls, which never have a queue.
 pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<QuietEpoll> {
     if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;
     }
     let listens = |inode| query.socket(inode).is_some_and(|socket| !is_receiver(socket));
+    let watches_epoll = epoll.others.iter().any(|(_, kind, _)| **kind == WatchedKind::Epoll);
     let has = match epoll.sockets().next() {
+        None if watches_epoll => return None,
         None => QuietWith::NoSockets,
         Some(_) if epoll.sockets().all(listens) => QuietWith::ListeningSockets,
         Some(_) => QuietWith::SilentSockets,
@@ -54,5 +60,6 @@ pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Op
         fd: epoll.epoll.fd,
         threads: epoll.waiters.iter().map(|(thread, _)| thread.tid).collect(),
         has,
+        watched_by: query.outer(epoll).map(|outer| outer.epoll.fd),
     })
 }

@@ -33,8 +33,10 @@ pub struct AttachmentWatch {
 pub struct WatchEvents {
     /// Stalled queues that were freed.
     pub stalled: Vec<Stalled>,
-    /// Cause of these stalls; absent if the rules find none.
-    pub cause: Option<String>,
+    /// Cause of the stalls, unless the rules find none; absent while it is searched for.
+    pub cause: Option<Option<String>>,
+    /// Whether the search for the cause has ended.
+    pub has_searched: bool,
     /// Whether stalls are so frequent that the owner must end the attachment.
     pub must_end: bool,
     /// Queues on which the mode stopped or started being in effect.
@@ -63,11 +65,12 @@ impl AttachmentWatch {
         if self.log.is_none() && !look.freed.is_empty() {
             self.log = attachment.stall_log();
         }
-        let cause = self.log.as_mut().and_then(|log| log.add(&look, &programs)).map(ToOwned::to_owned);
+        let has_searched = self.log.as_mut().is_some_and(|log| log.add(&look, &programs));
+        let cause = self.log.as_ref().and_then(|log| Some(log.cause()?.map(ToOwned::to_owned)));
+        let must_end = self.log.as_ref().is_some_and(StallLog::must_end) && !attachment.accepts_stalls();
         let effects = self.effects.look(attachment, queues, &programs, &sampler)?;
         self.sampler = Some(sampler);
-        let must_end = look.persists && !attachment.accepts_stalls();
-        Ok(WatchEvents { stalled: look.freed, cause, must_end, effects })
+        Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects })
     }
 
     /// Records that the attachment ends because of its stalls. Returns the record.

@@ -2,6 +2,7 @@
 //! overwrite or reset settings.
 
 use quell_linux::ethtool::{CoalesceParameter, Coalescing};
+use quell_linux::visible::counted;
 
 use super::fix::Fix;
 use super::text::time_text;
@@ -116,7 +117,8 @@ fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNap
     let gap_ns = interval_ns / packets.max(1);
     if packets < PACKETS_TO_JUDGE || gap_ns.saturating_mul(PACKETS_PER_INTERRUPT) > runs_out_ns {
         let seen = format!(
-            "no verdict at this load: {packets} packets in {}; deferral ends after {} without a packet",
+            "no verdict at this load: {} in {}; deferral ends after {} without a packet",
+            counted(packets, "packet"),
             time_text(interval_ns),
             time_text(runs_out_ns)
         );
@@ -125,7 +127,12 @@ fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNap
     (packets / PACKETS_PER_INTERRUPT < interrupts).then(|| Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("{packets} packets and {interrupts} interrupts in {}", time_text(interval_ns)),
+        seen: format!(
+            "{} and {} in {}",
+            counted(packets, "packet"),
+            counted(interrupts, "interrupt"),
+            time_text(interval_ns)
+        ),
         fix: vec![Fix::napi_set(query, device, napi.id, &[("defer-hard-irqs", u64::from(count.max(50)) * 2)])],
     })
 }

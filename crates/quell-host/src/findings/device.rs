@@ -1,10 +1,10 @@
 //! Rules about devices whose packets bypass NAPI, or whose packets move to other CPUs after NAPI.
 
 use super::fix::Fix;
-use super::text::counted;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, RxQueue};
+use quell_linux::visible::counted;
 
 pub(super) const RULES: &[&Rule] = &[&GRO_OFF, &TSO, &RPS, &SMALL_RING];
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use quell_linux::capability::Capability;
+use quell_linux::visible::counted;
 
 use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
@@ -120,10 +121,7 @@ fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
     (count > 0).then(|| Observation {
         severity: Severity::Note,
         nodes: vec![Node::Host],
-        seen: format!(
-            "{} cannot be inspected",
-            if count == 1 { "one process".to_owned() } else { format!("{count} processes") }
-        ),
+        seen: format!("{} cannot be inspected", counted(count, "process")),
         fix: vec![Fix::advice("run with CAP_SYS_PTRACE or as root")],
     })
 }

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use quell_linux::NapiId;
+use quell_linux::visible::counted;
 
 use super::fix::Fix;
-use super::text::{counted, time_text};
+use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
-use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SocketState, Thread};
+use crate::snapshot::{CpuCounters, Device, Process, Reading, SnapshotNapi, SocketState};
 
-pub(super) const RULES: &[&Rule] =
-    &[&WITHOUT_NAPI, &SPINS, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
+pub(super) const RULES: &[&Rule] = &[&WITHOUT_NAPI, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
 
 static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
@@ -63,62 +63,6 @@ fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> [Fix; 2] {
         Fix::feature(query, veth, "gro", true),
         Fix::advice(format!("at the other end of {name}, in its namespace: ethtool -K PEER tso off gso off")),
     ]
-}
-
-static SPINS: Rule = Rule {
-    id: "spins-while-idle",
-    severity: Severity::Warning,
-    title: "a thread spins although few packets arrive",
-    why: "epoll_wait with a timeout of 0 neither polls the device nor ends a suspension: a program that spins on it \
-          gets each packet only after irq-suspend-timeout.",
-    source: "fs/eventpoll.c, ep_poll; measured: stalled for the whole suspension timeout with a timeout of 0, 0.06 to \
-             0.44 ms with 1 ms",
-    explanation: "Compares two snapshots. Detected if a thread of a program with an epoll that has prefer_busy_poll, \
-                  on a queue that allows suspension, was running or waiting for a CPU at least 90 % of the time, \
-                  never slept in epoll_wait, and the queue received fewer than 1,000 packets per second. What the \
-                  thread spins on is not visible from outside. Fix: a timeout above 0 in the program; 1 ns suffices \
-                  with epoll_pwait2.",
-    needs_two: true,
-    judges_settings: false,
-    stalls: false,
-    examine: spins,
-};
-
-const SPINNING: f64 = 0.9;
-const FEW_PER_S: u128 = 1_000;
-
-fn spins(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls().filter(|epoll| epoll.prefers() && epoll.waiters.is_empty());
-    suspending.filter_map(|epoll| of_spinning(query, epoll)).collect()
-}
-
-fn of_spinning(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
-    let interval_ns = query.interval_ns()?;
-    let (device, napi) = epoll.by_napi.keys().filter_map(|&id| query.napi(id)).find(|(_, napi)| napi.suspends())?;
-    let packets = query.queue_packets(device, napi.id)?;
-    if u128::from(packets) * 1_000_000_000 >= FEW_PER_S * u128::from(interval_ns) {
-        return None;
-    }
-    let spinning = |thread: &&Thread| {
-        let asleep_elsewhere = matches!(thread.epoll_wait.known(), Some(Some(_)));
-        !asleep_elsewhere && query.runnable_share(epoll.process, thread).is_some_and(|share| share >= SPINNING)
-    };
-    let thread = epoll.process.threads.known()?.iter().find(spinning)?;
-    let share = query.runnable_share(epoll.process, thread)? * 100.0;
-    let mut nodes = epoll.nodes();
-    nodes.extend([Node::from(thread), query.napi_node(napi.id)]);
-    Some(Observation {
-        severity: Severity::Warning,
-        nodes,
-        seen: format!(
-            "it was runnable for {share:.0} % of {}, for {}",
-            time_text(interval_ns),
-            counted(usize::try_from(packets).unwrap_or(usize::MAX), "packet")
-        ),
-        fix: vec![Fix::advice(
-            "use a timeout above 0 in epoll_wait (epoll_pwait2 accepts 1 ns), or start the program with `quell run`",
-        )],
-    })
 }
 
 static SMALL_BUDGET: Rule = Rule {
@@ -190,12 +134,12 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
     };
     let by_socket = sockets.iter().filter(prefer).count();
     let ways = [
-        (files.receiving_rings().count(), "io_uring"),
-        (files.xdp_sockets.len(), "AF_XDP socket"),
-        (by_socket, "socket with SO_PREFER_BUSY_POLL"),
+        (files.receiving_rings().count(), "io_uring", ""),
+        (files.xdp_sockets.len(), "AF_XDP socket", ""),
+        (by_socket, "socket", " with SO_PREFER_BUSY_POLL"),
     ];
-    let has: Vec<String> =
-        ways.iter().filter(|(count, _)| *count > 0).map(|&(count, what)| counted_way(count, what)).collect();
+    let has = ways.iter().filter(|(count, ..)| *count > 0);
+    let has: Vec<String> = has.map(|&(count, what, how)| counted(count, what) + how).collect();
     if has.is_empty() {
         return None;
     }
@@ -208,13 +152,6 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
         seen: format!("it has {}", has.join(", ")),
         fix: vec![Fix::advice("use epoll for sockets on this queue, or a mode without suspension")],
     })
-}
-
-fn counted_way(count: usize, what: &str) -> String {
-    match what.split_once(' ') {
-        Some((noun, rest)) if count > 1 && noun == "socket" => format!("{count} sockets {rest}"),
-        _ => counted(count, what),
-    }
 }
 
 static LONG_FLUSH: Rule = Rule {
@@ -325,7 +262,7 @@ impl Receiving {
             }
             (None, None) => return None,
         };
-        Some(format!("{seen}, for {} packets in {}", self.packets, time_text(interval_ns)))
+        Some(format!("{seen}, for {} in {}", counted(self.packets, "packet"), time_text(interval_ns)))
     }
 }
 

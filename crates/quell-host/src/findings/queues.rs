@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_linux::visible::counted;
 use quell_linux::{NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use quell_sampler::STALLED_NS;
 
 use super::fix::Fix;
-use super::text::{counted, time_text};
+use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::attach::effect::suspect;
 use crate::attach::no_poll::{NoPollCause, cause};
-use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::query::{EpollContext, SnapshotQuery, saturating_sum};
 use crate::snapshot::{Device, Process, SnapshotNapi};
 
 pub(super) const RULES: &[&Rule] = &[&STALLED, &DROPS, &REPLACED];
@@ -61,7 +62,7 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
         let cause = cause_of_stall(query, napi);
         let seen = format!(
             "{} found packets after {} or more without a poll",
-            counted(wait.stalled_polls as usize, "poll"),
+            counted(wait.stalled_polls, "poll"),
             time_text(STALLED_NS)
         );
         let advice = cause.as_ref().and_then(NoPollCause::advice);
@@ -91,8 +92,7 @@ fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) 
     let (sample, interval_ns) = (query.polls(napi.id)?, query.interval_ns()?);
     let holders: Vec<&EpollContext<'_>> = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).collect();
     let programs: BTreeMap<Pid, &Process> = holders.iter().map(|epoll| (epoll.process.pid, epoll.process)).collect();
-    let cpu_ns = |sum: u64, process: &&Process| Some(sum.saturating_add(query.cpu_ns(process)?));
-    let ran_ns = programs.values().try_fold(0, cpu_ns);
+    let ran_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
     let why = suspect(sample, interval_ns, ran_ns).filter(|_| napi.suspends())?;
     let holders = holders.into_iter().flat_map(|epoll| epoll.nodes());
     Some(Observation {
@@ -125,7 +125,8 @@ fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation>
         severity: Severity::Serious,
         nodes,
         seen: format!(
-            "{arrived} packets arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
+            "{} arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
+            counted(arrived, "packet"),
             time_text(*longest)
         ),
         fix: vec![Fix::advice(LET_IT_WAIT)],
@@ -166,7 +167,7 @@ fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
     if let Some(lost) = by_queue.filter(|&lost| lost > 0) {
         let held = device.napis.known_elements().any(|napi| napi.suspends() || napi.defers());
         let severity = if held { Severity::Serious } else { Severity::Warning };
-        let lost = counted(usize::try_from(lost).unwrap_or(usize::MAX), "received packet");
+        let lost = counted(lost, "received packet");
         return Some(observation(
             severity,
             format!("a full queue lost {lost} in {interval}"),
@@ -174,7 +175,7 @@ fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
         ));
     }
     let dropped = device.counters.known()?.rx_dropped.checked_sub(before.counters.known()?.rx_dropped)?;
-    let dropped = (dropped > 0).then(|| counted(usize::try_from(dropped).unwrap_or(usize::MAX), "received packet"))?;
+    let dropped = (dropped > 0).then(|| counted(dropped, "received packet"))?;
     Some(match by_queue {
         Some(_) => observation(
             Severity::Note,

@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 
 use quell_linux::NapiId;
 use quell_linux::ethtool::Channels;
+use quell_linux::visible::counted;
 
 use super::fix::Fix;
 use super::sorting::one_queue_per_worker;
-use super::text::{counted, time_text};
+use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Protocol, RxQueue, SnapshotNapi, SnapshotSocket, SocketState};
@@ -99,7 +100,7 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
         (None, Some(true)) => {
             "add --steer --steer-udp, which gives each socket of its SO_REUSEPORT group one queue; or use deferral"
         }
-        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer; or one queue; or deferral",
+        (None, _) => "use one socket with SO_REUSEPORT per queue and --steer --steer-udp; or one queue; or deferral",
     };
     Some(Observation {
         severity: match (epoll.polls(), is_slow) {
@@ -249,8 +250,8 @@ static REUSEPORT: Rule = Rule {
           that worker then has sockets on several queues.",
     source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
     explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
-                  bound to a device, and connections of that port arrive on queues of several devices. A snapshot \
-                  does not contain the filter. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
+                  bound to a device, and connections of that port arrive on queues of several devices. Groups \
+                  with a filter of Quell are skipped; a snapshot does not contain other filters. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
                   checks the interface (SKF_AD_IFINDEX), as that of --steer does.",
     needs_two: false,
     judges_settings: false,
@@ -266,7 +267,9 @@ fn reuseport(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             groups.entry((socket.namespace, local)).or_default().push(socket);
         }
     }
-    groups.into_iter().filter(|(_, sockets)| sockets.len() > 1).filter_map(|(key, _)| of_group(query, key)).collect()
+    let is_steered = |sockets: &[&SnapshotSocket]| sockets.iter().any(|socket| socket.steered_queues.is_some());
+    let mixing = groups.into_iter().filter(|(_, sockets)| sockets.len() > 1 && !is_steered(sockets));
+    mixing.filter_map(|(key, _)| of_group(query, key)).collect()
 }
 
 fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)) -> Option<Observation> {
@@ -339,10 +342,10 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         severity: if worst_ns > LONG_DELAY_NS { Severity::Warning } else { Severity::Note },
         nodes,
         seen: format!(
-            "up to {} events per epoll_wait, each taking at least {}; packets of {} on this queue wait up to {}",
-            wait.max_events,
+            "up to {} per epoll_wait, each taking at least {}; packets of {} on this queue wait up to {}",
+            counted(wait.max_events, "event"),
             time_text(each_ns as u64),
-            others.len(),
+            counted(others.len(), "other process"),
             time_text(worst_ns)
         ),
         fix,

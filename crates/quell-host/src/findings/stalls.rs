@@ -2,11 +2,12 @@
 //! 0. Commands refuse modes that would cause these findings.
 
 use super::fix::Fix;
-use super::text::{counted, time_text};
+use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
-use crate::snapshot::{WatchedFile, WatchedKind};
+use crate::snapshot::{Thread, WatchedFile, WatchedKind};
+use quell_linux::visible::counted;
 
 pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &ZERO_TIMEOUT];
 
@@ -70,7 +71,11 @@ fn of_ready_group(
     match group.unconfirmed {
         None => {
             let time_ns = u64::try_from(behavior.observed.as_nanos()).unwrap_or(u64::MAX);
-            seen.push_str(&format!("; ready in each of {} samples in {}", behavior.samples, time_text(time_ns)));
+            seen.push_str(&format!(
+                "; ready in each of {} in {}",
+                counted(behavior.samples, "sample"),
+                time_text(time_ns)
+            ));
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
@@ -183,10 +188,14 @@ fn advice(cause: &ReadyCause) -> &'static str {
             "let the program close or unregister it, or use a mode without suspension, such as defer20"
         }
         ReadyCause::File(WatchedKind::Epoll) => {
-            "let the program take all events of that epoll, or watch it in another one"
+            "let the program wait on it until it returns nothing, or use a mode without suspension, such as defer20"
         }
         ReadyCause::File(WatchedKind::Named(name)) if name == "[pidfd]" => {
             "let the program reap the process and close its pidfd, or watch it in another epoll"
+        }
+        ReadyCause::File(WatchedKind::Unnamed) => {
+            "let the program unregister files (EPOLL_CTL_DEL) before it closes them, or use a mode without suspension, \
+             such as defer20"
         }
         ReadyCause::File(_) => "let the program read it until EAGAIN, or watch it in another epoll",
     }
@@ -221,7 +230,9 @@ static ZERO_TIMEOUT: Rule = Rule {
                   (then 4 calls suffice, too); most of the calls returned nothing. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
-                  calls threads sleep. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
+                  calls threads sleep. Two snapshots from files show only that a thread was running or waiting for a \
+                  CPU at least 90 % of the time, for fewer than 1,000 packets per second, and never slept in \
+                  epoll_wait: a warning, because what it spins on is not visible. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
                   or use a mode without suspension.",
     needs_two: false,
     judges_settings: false,
@@ -241,8 +252,16 @@ const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns time
 fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let suspending = query.epolls().filter(|epoll| query.suspends(epoll));
     let of = |epoll: &EpollContext<'_>| {
-        let (severity, seen) = of_waits(query, epoll, query.behavior(epoll)?)?;
-        Some(Observation { severity, nodes: epoll.nodes(), seen, fix: vec![Fix::advice(RUN_OR_DEFER)] })
+        let mut nodes = epoll.nodes();
+        let (severity, seen) = match query.behavior(epoll) {
+            Some(behavior) => of_waits(query, epoll, behavior)?,
+            None => {
+                let (thread, seen) = of_spinning(query, epoll)?;
+                nodes.push(Node::from(thread));
+                (Severity::Warning, seen)
+            }
+        };
+        Some(Observation { severity, nodes, seen, fix: vec![Fix::advice(RUN_OR_DEFER)] })
     };
     suspending.filter_map(of).collect()
 }
@@ -257,7 +276,7 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
     let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
     let outer = query.outer(epoll);
     if let Some(why) = &behavior.not_counted {
-        let seen = format!("in none of {} samples in {time} did a thread sleep in it", behavior.samples);
+        let seen = format!("in none of {} in {time} did a thread sleep in it", counted(behavior.samples, "sample"));
         let sleeps_in = |outer: &&EpollContext<'_>| behavior.waits.contains_key(&(outer.process.pid, outer.epoll.fd));
         return Some(match outer.filter(sleeps_in) {
             Some(outer) => (Severity::Serious, format!("{seen}, but in epoll {}, which watches it", outer.epoll.fd)),
@@ -266,16 +285,21 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
     }
     let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
-        let few = (waits.sleeping == 0)
-            .then(|| format!("{} in {time}: too few to tell whether a thread sleeps in it", counted_calls(waits.zero)));
+        let few = (waits.sleeping == 0).then(|| {
+            format!("{} in {time}: too few to tell whether a thread sleeps in it", counted(waits.zero, "call"))
+        });
         return few.map(|seen| (Severity::Warning, seen));
     }
     if waits.sleeping.saturating_mul(FEW) > waits.zero {
         return None;
     }
     let calls = match waits.sleeping {
-        0 => format!("all {} in {time} had timeout 0", counted_calls(waits.zero)),
-        sleeping => format!("{} of {} in {time} had timeout 0", waits.zero, counted_calls(waits.zero + sleeping)),
+        0 => format!("all {} in {time} had timeout 0", counted(waits.zero, "call")),
+        sleeping => format!(
+            "{} of {} in {time} had timeout 0",
+            waits.zero,
+            counted(waits.zero.saturating_add(sleeping), "call")
+        ),
     };
     Some(cause_of_zero((&waits, sleeps_elsewhere), outer, &calls))
 }
@@ -309,6 +333,27 @@ fn cause_of_zero(
     (Severity::Warning, format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
 }
 
-fn counted_calls(calls: u64) -> String {
-    counted(usize::try_from(calls).unwrap_or(usize::MAX), "call")
+/// Share of the time for which a thread that spins can run.
+const SPINNING: f64 = 0.9;
+const FEW_PER_S: u128 = 1_000;
+
+/// A thread of the epoll's program that never sleeps although few packets arrive.
+fn of_spinning<'a>(query: &SnapshotQuery<'a>, epoll: &EpollContext<'a>) -> Option<(&'a Thread, String)> {
+    if !epoll.waiters.is_empty() {
+        return None;
+    }
+    let interval_ns = query.interval_ns()?;
+    let (device, napi) = epoll.by_napi.keys().filter_map(|&id| query.napi(id)).find(|(_, napi)| napi.suspends())?;
+    let packets = query.queue_packets(device, napi.id)?;
+    if u128::from(packets) * 1_000_000_000 >= FEW_PER_S * u128::from(interval_ns) {
+        return None;
+    }
+    let share_of = |thread: &'a Thread| {
+        let asleep_elsewhere = matches!(thread.epoll_wait.known(), Some(Some(_)));
+        query.runnable_share(epoll.process, thread).filter(|_| !asleep_elsewhere).map(|share| (thread, share))
+    };
+    let shares = epoll.process.threads.known()?.iter().filter_map(share_of);
+    let (thread, share) = { shares }.find(|(_, share)| *share >= SPINNING)?;
+    let (time, packets) = (time_text(interval_ns), counted(packets, "packet"));
+    Some((thread, format!("a thread was runnable for {:.0} % of {time}, for {packets}", share * 100.0)))
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use quell_linux::Pid;
+use quell_linux::visible::counted;
 
 use super::fix::Fix;
-use super::text::{counted, time_text};
+use super::text::time_text;
 use super::{Observation, Rule, Severity};
 use crate::attach::effect::{EffectOnQueue, ModeVerdict, suspension_of};
 use crate::attach::no_poll::cause;
-use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery};
+use crate::snapshot::query::{EpollContext, PACKETS_TO_JUDGE, SnapshotQuery, saturating_sum};
 use crate::snapshot::{Device, Process, SnapshotNapi, WatchedKind};
 
 pub(super) const RULES: &[&Rule] = &[
@@ -227,7 +228,7 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
             .filter(|epoll| epoll.prefers())
             .map(|epoll| (epoll.process.pid, epoll.process))
             .collect();
-        let programs_cpu_ns = programs.values().map(|process| query.cpu_ns(process)).sum();
+        let programs_cpu_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
         let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
         let pids = programs.keys().copied().collect();
         return match suspension_of(&seen, || cause(query, &pids, napi.id)) {

@@ -1,6 +1,4 @@
-//! Formats times and counts in findings.
-
-pub(crate) use quell_linux::visible::counted;
+//! Formats times in findings.
 
 /// Formats nanoseconds with a readable unit.
 pub(super) fn time_text(ns: u64) -> String {

@@ -15,6 +15,7 @@ use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::reuseport::ClassicInstruction;
+use quell_linux::visible::counted;
 use quell_linux::{CpuList, Ifindex, Pid};
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 
@@ -447,7 +448,7 @@ impl fmt::Display for RecordedChange {
             Self::ReuseportFilter(change) => write!(f, "steering of connections to {}", change.local),
             Self::SocketsPolling(change) => {
                 let sockets: usize = change.sockets.iter().map(|alike| alike.inodes.len()).sum();
-                write!(f, "{sockets} sockets of process {}: {}", change.pid, change.new.values)
+                write!(f, "{} of process {}: {}", counted(sockets, "socket"), change.pid, change.new.values)
             }
             Self::RingPolling(change) => {
                 write!(f, "io_uring {} of process {}: busy poll {} µs", change.fd, change.pid, change.new.busy_poll_us)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_linux::file::reserve;
+use quell_linux::own_file::check_creatable;
 use quell_linux::proc::ProcRoot;
 
 use super::error::{Attempt, JournalError};
@@ -75,6 +76,18 @@ impl Journal {
         };
         let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.owner.pid));
         self.create(&temporary, path.clone(), begin).map_err(failed)
+    }
+
+    /// Checks whether a journal could be begun, without changing anything.
+    ///
+    /// # Errors
+    /// When the caller may not write to the directory.
+    pub fn check_writable(&self) -> Result<(), JournalError> {
+        let failed = |source| JournalError { attempt: Attempt::Begin, path: self.dir.clone(), source };
+        if let Ok(metadata) = fs::metadata(&self.dir) {
+            trust::check(&metadata).map_err(|why| failed(why.into()))?;
+        }
+        check_creatable(&self.dir).map_err(failed)
     }
 
     fn create(&self, temporary: &Path, path: PathBuf, begin: Begin) -> io::Result<OwnedJournal> {

@@ -11,7 +11,7 @@ use quell_mode::profile::{CoalesceKey, Profile, Source};
 use quell_mode::{DeliveryMode, NapiSettings, NapiThreading};
 
 use super::device::parameter;
-use super::{PlanInput, ProfilePlan, cpus};
+use super::{DeniedFiles, PlanInput, ProfilePlan, cpus};
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, TxQueue};
 
 /// The devices cannot be printed as one profile.
@@ -196,7 +196,12 @@ impl Lines {
     }
 
     fn comment_out_until_the_plan_is_empty(&mut self, snapshot: Snapshot) -> Result<(), AsProfileError> {
-        let observed = PlanInput { snapshot, sysctls: BTreeMap::new(), host_wide_sysctls: BTreeMap::new() };
+        let observed = PlanInput {
+            snapshot,
+            sysctls: BTreeMap::new(),
+            host_wide_sysctls: BTreeMap::new(),
+            denied: DeniedFiles::default(),
+        };
         loop {
             let refused: Vec<(Option<usize>, String)> = match Profile::parse(&[Source::new("", self.text())]) {
                 Err(error) => vec![(Some(error.place().line()), error.refusal().to_string())],

@@ -13,7 +13,9 @@ mod steering;
 pub(crate) mod text;
 
 use std::collections::BTreeMap;
+use std::mem;
 
+use quell_linux::capability::Capability;
 use quell_mode::profile::{DeviceProfile, Place, Placed, Profile};
 use tracing::info;
 
@@ -33,6 +35,17 @@ pub struct PlanInput {
     pub sysctls: BTreeMap<String, Reading<String>>,
     /// Sysctls that affect the whole host and therefore do not exist in the namespace, with their host value.
     pub host_wide_sysctls: BTreeMap<String, Reading<String>>,
+    /// Files that the caller may not write to.
+    pub denied: DeniedFiles,
+}
+
+/// Files that the caller may not write to, with the kernel's answers. Other settings depend on capabilities.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeniedFiles {
+    /// Sysctls of [`Profile::sysctls`], by name.
+    pub sysctls: BTreeMap<String, String>,
+    /// Affinities of interrupts.
+    pub irq_affinity: Option<String>,
 }
 
 /// One change of a plan, and the profile line that requires it.
@@ -107,7 +120,21 @@ impl ProfilePlan {
             }
         }
         plan.sort();
+        plan.refuse_without_privilege(observed);
         plan
+    }
+
+    /// Replaces steps that the caller may not make.
+    fn refuse_without_privilege(&mut self, observed: &PlanInput) {
+        let (denied, allowed) = mem::take(&mut self.steps)
+            .into_iter()
+            .map(|step| (why_denied(&step.change, observed), step))
+            .partition::<Vec<_>, _>(|(why, _)| why.is_some());
+        self.steps = allowed.into_iter().map(|(_, step)| step).collect();
+        for (why, step) in denied {
+            let (Some((needs, said)), Some(place)) = (why, step.wanted_by) else { continue };
+            self.cannot(&place, step.change.text().to_string(), UnknownReason::Denied { needs }, &said);
+        }
     }
 
     /// Logs each decision with its reason.
@@ -203,6 +230,24 @@ impl ProfilePlan {
         };
         self.steps.push(ProfileStep { change: make(Diff { old, new }), wanted_by: place.cloned() });
     }
+}
+
+/// Why the caller may not make a change, and the capability that would help. `None` if nothing forbids it.
+fn why_denied(change: &PlannedChange, observed: &PlanInput) -> Option<(Option<Capability>, String)> {
+    let file = |said: &String| (None, format!("{said}; this needs root"));
+    let needed = match change {
+        PlannedChange::Sysctl { name, .. } => return observed.denied.sysctls.get(name).map(file),
+        PlannedChange::IrqAffinity { .. } => return observed.denied.irq_affinity.as_ref().map(file),
+        PlannedChange::ThreadCpus { .. } | PlannedChange::ThreadScheduling { .. } => Capability::SysNice,
+        _ => Capability::NetAdmin,
+    };
+    let privileges = &observed.snapshot.privileges;
+    if privileges.capabilities.known().is_some_and(|held| !held.contains(&needed)) {
+        return Some((Some(needed), format!("needs {needed}")));
+    }
+    let is_elsewhere = privileges.in_initial_user_namespace.known() == Some(&false);
+    (matches!(change, PlannedChange::Napi { .. }) && is_elsewhere)
+        .then(|| (Some(needed), format!("needs {needed} in the initial user namespace")))
 }
 
 /// Effect of earlier steps on the object of a value.

@@ -11,6 +11,7 @@ use quell_linux::socket_options::{
     SocketOptionError, busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us,
     set_prefer_busy_poll,
 };
+use quell_linux::visible::counted;
 
 use super::values::{SocketPolling, SocketValues};
 use super::{SettingsError, handle_of};
@@ -195,8 +196,10 @@ impl<'a> PutBack<'a> {
             (_, 0) => UndoOutcome::Undone,
             (undone, changed) => {
                 let why = format!(
-                    "another program has changed {changed} sockets of process {}, which Quell had set to {}; they were left alone",
-                    self.change.pid, self.change.new.values
+                    "another program has changed {} of process {}, which Quell had set to {}; left alone",
+                    counted(changed, "socket"),
+                    self.change.pid,
+                    self.change.new.values
                 );
                 if undone > 0 { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }
             }

@@ -51,6 +51,11 @@ pub(crate) struct EpollContext<'a> {
     pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
 }
 
+/// Sum of values that a file may contain; absent if one of them is.
+pub(crate) fn saturating_sum(values: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
+    values.into_iter().try_fold(0_u64, |sum, value| Some(sum.saturating_add(value?)))
+}
+
 impl EpollContext<'_> {
     /// Whether it is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`). Ignores the sysctl.
     pub(crate) fn polls(&self) -> bool {
@@ -267,7 +272,7 @@ impl<'a> SnapshotQuery<'a> {
                 None => Some(ran_ns),
             }
         };
-        process.threads.known()?.iter().map(ran).sum()
+        saturating_sum(process.threads.known()?.iter().map(ran))
     }
 
     fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
@@ -316,7 +321,7 @@ impl<'a> SnapshotQuery<'a> {
     /// Number of interrupts between the snapshots.
     pub(crate) fn interrupts(&self, irq: u32) -> Option<u64> {
         let total = |index: &Index<'_>| -> Option<u64> {
-            Some(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| count).sum())
+            saturating_sum(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| Some(count)))
         };
         total(&self.index)?.checked_sub(total(self.index_before.as_ref()?)?)
     }

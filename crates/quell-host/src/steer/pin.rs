@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use quell_linux::visible::counted;
 use quell_linux::{CpuList, NapiId, Pid};
 
 use super::groups::SteerWorker;
@@ -190,7 +191,7 @@ impl fmt::Display for WhyNotPinned {
                 "its queue is unknown, because an unconnected UDP socket reports only the queue of its first datagram",
             ),
             Self::SeveralNapis(napis) => {
-                write!(f, "its connections arrive on {} NAPI instances: steer them first", napis.len())
+                write!(f, "its connections arrive on {}: steer them first", counted(napis.len(), "NAPI instance"))
             }
             Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device of the snapshot"),
             Self::QueueWithoutCpu(napi) => {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
+use quell_linux::visible::counted;
 
 use super::groups::{Group, GroupKey, SteerWorker};
 use super::programs::{PresentFilter, ServersFilter, SteerRequest};
@@ -296,18 +297,22 @@ impl fmt::Display for Note {
         match self {
             Self::FewerWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: workers receive connections from several queues, but an epoll \
-                 polls only one; use more workers or fewer queues (`ethtool -L`)"
+                "{} for {}: workers receive connections from several queues, but an epoll \
+                 polls only one; use more workers or fewer queues (`ethtool -L`)",
+                counted(*workers, "socket"),
+                counted(*queues, "queue")
             ),
             Self::MoreWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: each worker has one queue, but several workers share a queue \
-                 and poll it in turn"
+                "{} for {}: each worker has one queue, but several workers share a queue \
+                 and poll it in turn",
+                counted(*workers, "socket"),
+                counted(*queues, "queue")
             ),
             Self::SharedSocket { inode, workers } => write!(
                 f,
-                "socket {inode} is watched by {} epolls: the filter does not select among them",
-                workers.len()
+                "socket {inode} is watched by {}: the filter does not select among them",
+                counted(workers.len(), "epoll")
             ),
             Self::Unwatched { inodes } => write!(
                 f,
@@ -321,7 +326,8 @@ impl fmt::Display for Note {
                 worker.epoll_fd, worker.process, worker.pid
             ),
             Self::Established { connections } => {
-                write!(f, "{connections} existing connections stay with their workers; the filter applies to new ones")
+                let connections = counted(*connections, "existing connection");
+                write!(f, "{connections} not moved to other workers; the filter applies to new ones")
             }
             Self::FlowsMove => f.write_str("datagrams of existing flows will reach other sockets"),
             Self::ReplacesFilter(filter) => match &filter.lost {

@@ -6,10 +6,10 @@ use std::fmt;
 use quell_linux::kernel;
 use quell_linux::netns::Namespace;
 use quell_linux::reuseport::EbpfFilter;
+use quell_linux::visible::counted;
 use quell_sampler::{GroupProgram, GroupPrograms, SamplerError, group_programs};
 
 use super::groups::Group;
-use crate::findings::text::counted;
 
 /// Requested steering.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

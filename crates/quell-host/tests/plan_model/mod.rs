@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::plan::{ContextRef, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, RuleAction};
+use quell_host::plan::{
+    ContextRef, DeniedFiles, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, RuleAction,
+};
 use quell_host::snapshot::{
     Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Linked, Privileges, Provenance, Reading, RxQueue, SCHEMA,
     Snapshot, SnapshotKernel, SnapshotNapi, SnapshotScope, Sysctls, Taken, Thread, TxQueue, UnknownReason,
@@ -219,7 +221,12 @@ pub(crate) fn host(queues: u32) -> PlanInput {
     };
     let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
     let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));
-    PlanInput { snapshot, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
+    PlanInput {
+        snapshot,
+        sysctls: sysctls.into_iter().collect(),
+        host_wide_sysctls: BTreeMap::new(),
+        denied: DeniedFiles::default(),
+    }
 }
 
 /// Mutable access to a known value.

@@ -122,5 +122,16 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
             Note,
             vec![("/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})))],
         ),
+        edit("privilege-lacks", Note, vec![("/processes/0/files", unknown(json!({"denied": {"needs": null}})))]),
+        edit("packets-dropped", Note, vec![("/devices/0/counters/rx-dropped", json!(1))]),
+        edit(
+            "packets-dropped",
+            Warning,
+            vec![
+                ("/devices/0/counters/rx-dropped", json!(1)),
+                ("/devices/0/rx-queue-dropped", unknown(json!("unsupported-by-driver"))),
+                ("/devices/0/rings/rx", json!(8_160)),
+            ],
+        ),
     ]
 }

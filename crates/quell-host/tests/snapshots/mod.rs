@@ -100,6 +100,28 @@ pub(crate) fn edits() -> Vec<Edit> {
     edits
 }
 
+/// A reuseport group whose connections arrive on two devices, by a filter of Quell or without one.
+fn mixed_group(steered_queues: Value) -> Vec<(&'static str, Value)> {
+    let listener = |inode: u64| {
+        let mut listener = healthy()["sockets"][0].clone();
+        listener["inode"] = json!(inode);
+        listener["reuseport"] = json!(true);
+        listener["steered-queues"] = steered_queues.clone();
+        listener
+    };
+    let device = healthy()["devices"][0].clone();
+    let mut second = device.clone();
+    second["ifindex"] = json!(3);
+    second["name"] = json!("eth1");
+    second["napis"] = json!([device["napis"][1].clone()]);
+    vec![
+        ("/sockets/0", listener(100)),
+        ("/sockets/-", listener(99)),
+        ("/devices/0/napis", json!([device["napis"][0].clone()])),
+        ("/devices/-", second),
+    ]
+}
+
 fn of_suspension() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Serious, Warning};
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
@@ -163,8 +185,13 @@ fn of_polling() -> Vec<Edit> {
             vec![("/sockets/1/napi", json!(null)), ("/sockets/2/napi", json!(null))],
         ),
         edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),
+        edit(
+            "connections-without-napi",
+            Warning,
+            vec![("/sockets/1/napi", json!(null)), ("/devices/0/kind", json!("veth"))],
+        ),
         both(
-            "spins-while-idle",
+            "waits-with-timeout-zero",
             Warning,
             vec![
                 ("/processes/0/threads/1/epoll-wait", json!(null)),
@@ -174,7 +201,7 @@ fn of_polling() -> Vec<Edit> {
         )
         .then_later("/processes/0/threads/1/run-ns", json!(10_990_000_000_u64)),
         both(
-            "spins-while-idle",
+            "waits-with-timeout-zero",
             Warning,
             vec![
                 ("/processes/0/threads/1/epoll-wait", json!(null)),
@@ -202,17 +229,6 @@ fn of_polling() -> Vec<Edit> {
 
 fn of_sharing_and_placement() -> Vec<Edit> {
     use Severity::{Note, Serious, Warning};
-    let listener = |inode: u64| {
-        let mut listener = healthy()["sockets"][0].clone();
-        listener["inode"] = json!(inode);
-        listener["reuseport"] = json!(true);
-        listener
-    };
-    let mut second_device = healthy()["devices"][0].clone();
-    second_device["ifindex"] = json!(3);
-    second_device["name"] = json!("eth1");
-    second_device["napis"] = json!([healthy()["devices"][0]["napis"][1].clone()]);
-    let only_first = json!([healthy()["devices"][0]["napis"][0].clone()]);
     let mut other_user = healthy()["processes"][0].clone();
     other_user["pid"] = json!(5_000);
     other_user["name"] = json!("other");
@@ -227,6 +243,16 @@ fn of_sharing_and_placement() -> Vec<Edit> {
     vec![
         edit("epoll-mixes-napis", Serious, vec![("/sockets/1/napi", json!(8_194))]),
         edit("udp-socket-on-several-queues", Serious, vec![("/sockets/1", udp(101))]),
+        edit(
+            "udp-socket-on-several-queues",
+            Serious,
+            vec![("/sockets/1", udp(101)), ("/sockets/1/reuseport", json!(true))],
+        ),
+        edit("udp-socket-on-several-queues", Serious, {
+            let mut on_two = steered_udp(101, 8_193);
+            on_two["steered-queues"] = json!(2);
+            vec![("/sockets/1", on_two)]
+        }),
         edit(
             "udp-socket-on-several-queues",
             Warning,
@@ -253,16 +279,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/sockets/3/napi", json!(8_193)), ("/sockets/4/napi", json!(8_193))],
         ),
         edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
-        edit(
-            "reuseport-group-mixes-devices",
-            Warning,
-            vec![
-                ("/sockets/0", listener(100)),
-                ("/sockets/-", listener(99)),
-                ("/devices/0/napis", only_first),
-                ("/devices/-", second_device),
-            ],
-        ),
+        edit("reuseport-group-mixes-devices", Warning, mixed_group(json!(null))),
         edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
         edit(
             "batch-delays-others",
@@ -270,6 +287,11 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/processes/-", other_user), ("/processes/0/threads/1/epoll-wait/max-events", json!(1_024))],
         ),
         edit("floating-worker", Warning, vec![("/processes/0/threads/1/affinity", json!("0-3"))]),
+        edit(
+            "floating-worker",
+            Warning,
+            vec![("/processes/0/threads/1/affinity", json!("0-3")), ("/irqs/0/effective-affinity", json!("0-1"))],
+        ),
         edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
         edit(
             "queue-leased-to-container",
@@ -277,6 +299,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
             vec![("/devices/0/rx-queues/0/lease", json!({"ifindex": 8, "queue": 1, "netns-id": 0}))],
         ),
         edit("other-numa-node", Warning, vec![("/irqs/0/effective-affinity", json!("3"))]),
+        edit("other-numa-node", Warning, vec![("/devices/0/numa-node", json!(7))]),
         edit(
             "busy-napi-thread-without-cpu",
             Serious,
@@ -364,6 +387,7 @@ pub(crate) fn harmless_edits() -> Vec<HarmlessEdit> {
             "it has received nothing",
             vec![("/sockets/1", udp(101)), ("/sockets/1/napi", json!(null))],
         ),
+        harmless("reuseport-group-mixes-devices", "a filter of Quell tells the devices apart", mixed_group(json!(1))),
         harmless("udp-socket-keeps-first-queue", "the queue exists", vec![("/sockets/1", udp(101))]),
         harmless(
             "udp-socket-keeps-first-queue",

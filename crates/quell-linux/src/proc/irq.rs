@@ -1,7 +1,7 @@
 //! `/proc/irq/N`: configured and effective CPU affinity of interrupts. Callers select the CPUs.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 
 use thiserror::Error;
 
@@ -97,26 +97,36 @@ impl ProcRoot {
         self.write(&format!("irq/{irq}/smp_affinity_list"), &cpus.to_string())
     }
 
+    /// Checks whether the caller can set affinities of interrupts, without setting one.
+    ///
+    /// # Errors
+    /// When the default affinity, whose file has the same permissions, cannot be opened for writing.
+    pub fn check_irq_affinity_writable(&self) -> io::Result<()> {
+        self.check_writable("irq/default_smp_affinity")
+    }
+
     /// Writes a value to an existing file.
     pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
-        let path = self.path().join(name);
-        let written = fs::OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path)
-            .and_then(|mut open| io::Write::write_all(&mut open, value.as_bytes()));
+        let opened = File::options().write(true).truncate(true).open(self.path().join(name));
+        let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));
         written.map_err(|source| {
-            let value = value.to_owned();
+            let (path, value) = (self.path().join(name), value.to_owned());
             match source.kind() {
                 io::ErrorKind::PermissionDenied => ProcWriteError::Denied { path, value, source },
                 _ => ProcWriteError::Refused { path, value, source },
             }
         })
     }
+
+    pub(super) fn check_writable(&self, name: &str) -> io::Result<()> {
+        File::options().write(true).open(self.path().join(name)).map(drop)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use quell_test_support::{Lacks, skip};
 

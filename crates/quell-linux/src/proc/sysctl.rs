@@ -4,6 +4,7 @@
 //! one.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -88,6 +89,14 @@ impl ProcRoot {
     /// [`ProcWriteError`]: the sysctl does not exist, the caller lacks permission, or the value is invalid (`EINVAL`).
     pub fn set_sysctl(&self, name: &SysctlName, value: &str) -> Result<(), ProcWriteError> {
         self.write(&name.file(), value)
+    }
+
+    /// Checks whether the caller can set a sysctl, without setting it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened for writing.
+    pub fn check_sysctl_writable(&self, name: &SysctlName) -> io::Result<()> {
+        self.check_writable(&name.file())
     }
 
     /// `net.core.busy_poll`: busy-poll time in µs of `poll`, `select`, and of `epoll_wait` on epolls without

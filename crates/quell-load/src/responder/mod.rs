@@ -271,7 +271,7 @@ fn open_worker(
         Transport::Udp => UdpSocket::bind(address, share_port, blocking)
             .and_then(|socket| Ok((socket.local_address()?, Endpoint::Udp(socket)))),
     };
-    let (address, endpoint) = bound.map_err(LoadError::system("bind the responder's address"))?;
+    let (address, endpoint) = bound.map_err(|source| LoadError::Listen { address, source })?;
     Ok((endpoint, address))
 }
 

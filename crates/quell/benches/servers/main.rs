@@ -31,6 +31,7 @@ use quell_bench::facts::HostFacts;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
+use quell_linux::visible::counted;
 
 use client::Effort;
 use lab::ServersLab;
@@ -82,7 +83,7 @@ fn tried(options: &Options, queues: u32, rounds: u64) -> Option<Vec<(Program, Tr
     let mut all: Vec<(Program, Trials)> = programs.map(|program| (program, Trials::default())).collect();
     for round in 0..rounds {
         for (program, trials) in &mut all {
-            eprintln!("{queues} queue(s), round {}/{rounds}: {}", round + 1, program.name());
+            eprintln!("{}, round {}/{rounds}: {}", counted(queues, "queue"), round + 1, program.name());
             let program = *program;
             let in_a_lab = || {
                 let lab = ServersLab::raise(queues)?;

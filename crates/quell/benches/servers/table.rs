@@ -8,6 +8,7 @@ use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceObservation,
     SliceRecord, Treatment, WhyUndecided, analyse,
 };
+use quell_linux::visible::counted;
 use quell_stats::Spread;
 
 use crate::program::Program;
@@ -95,7 +96,7 @@ impl Trials {
             lacking.push(format!("one epoll has connections of {} queues", seen.queues_of_one_epoll));
         }
         if seen.epolls > seen.queues {
-            lacking.push(format!("{} epolls on {} queue(s)", seen.epolls, seen.queues));
+            lacking.push(format!("{} on {}", counted(seen.epolls, "epoll"), counted(seen.queues, "queue")));
         }
         let failed: u64 = trials.iter().map(|trial| trial.found.failed).sum();
         if failed > 0 {

@@ -14,6 +14,7 @@ use quell_conformance::suite::{self, SuiteError};
 use quell_host::journal::Journal;
 use quell_host::recovery::recover;
 use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
 use quell_vm::machine::Machine;
 use serde::Serialize;
 
@@ -239,11 +240,17 @@ fn verdict(report: &ConformanceReport) -> Result<(), Failure> {
     let count = |is: fn(&ScenarioOutcome) -> bool| report.results.iter().filter(|result| is(&result.outcome)).count();
     let different = count(ScenarioOutcome::is_difference);
     if different > 0 {
-        return Err(Failure::new(Exit::VerifyFailed, format!("{different} requirements failed: see above")));
+        return Err(Failure::new(
+            Exit::VerifyFailed,
+            format!("{} failed: see above", counted(different, "requirement")),
+        ));
     }
     let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotPlayed { .. }));
     if not_played > 0 {
-        return Err(Failure::new(Exit::RolledBack, format!("{not_played} scenarios could not be run: see above")));
+        return Err(Failure::new(
+            Exit::RolledBack,
+            format!("{} could not be run: see above", counted(not_played, "scenario")),
+        ));
     }
     Ok(())
 }

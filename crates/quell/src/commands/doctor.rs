@@ -11,6 +11,7 @@ use quell_host::attach::placement::mark_attached_filters;
 use quell_host::behavior::{self, Behavior};
 use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
+use quell_linux::visible::counted;
 use quell_linux::{NapiId, kernel, visible};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::info;
@@ -74,8 +75,7 @@ fn verdict(report: &FindingsReport) -> Result<(), Failure> {
     let serious = report.findings.iter().filter(|finding| finding.severity == Severity::Serious).count();
     match serious {
         0 => Ok(()),
-        1 => Err(Failure::new(Exit::VerifyFailed, "1 serious finding")),
-        count => Err(Failure::new(Exit::VerifyFailed, format!("{count} serious findings"))),
+        count => Err(Failure::new(Exit::VerifyFailed, counted(count, "serious finding"))),
     }
 }
 

@@ -6,10 +6,11 @@ use clap::{Args, ValueEnum};
 use quell_linux::CpuList;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::signal::Interruption;
+use quell_linux::visible::counted;
 use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ResponderStats, ServeShape, Transport};
 use serde::Serialize;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, ListeningProtocol};
 use crate::output;
 
 /// Options of `quell respond`.
@@ -72,7 +73,7 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let interruption = Interruption::listen().map_err(refused)?;
     // Once the responder accepts, its connections may take every descriptor.
     let mut epoll = Epoll::new(2).map_err(refused)?;
-    let responder = Responder::start(spec(args), None).map_err(|error| failure(args.address, &error))?;
+    let responder = Responder::start(spec(args), None).map_err(|error| failure(args, error))?;
     let address = responder.address();
     output::say(&format!("listening on {address}"));
     serve(&responder, &interruption, &mut epoll).map_err(refused)?;
@@ -81,7 +82,11 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
         let ResponderStats { accepted, answered, accept_pauses } = done;
         output::json(&Document { schema: "quell-respond/1", address, accepted, answered, accept_pauses })?;
     } else {
-        output::data(&format!("{} connections accepted, {} requests answered\n", done.accepted, done.answered))?;
+        output::data(&format!(
+            "{} accepted, {} answered\n",
+            counted(done.accepted, "connection"),
+            counted(done.answered, "request")
+        ))?;
     }
     responder.failure().map_or(Ok(()), |why| Err(Failure::new(Exit::KernelRefused, why)))
 }
@@ -122,9 +127,13 @@ fn spec(args: &RespondArgs) -> ResponderSpec {
     }
 }
 
-fn failure(address: SocketAddr, error: &LoadError) -> Failure {
+fn failure(args: &RespondArgs, error: LoadError) -> Failure {
     match error {
         LoadError::Spec { .. } => Failure::usage(error),
-        _ => Failure::new(Exit::KernelRefused, format!("could not serve {address}: {error}")),
+        LoadError::Listen { address, source } => {
+            let protocol = if args.udp { ListeningProtocol::Udp } else { ListeningProtocol::Tcp };
+            Failure::listening(address, protocol, "select another ADDRESS:PORT", &source)
+        }
+        _ => Failure::new(Exit::KernelRefused, format!("could not serve {}: {error}", args.address)),
     }
 }

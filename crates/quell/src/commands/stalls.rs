@@ -8,6 +8,7 @@ use quell_host::attach::Attachment;
 use quell_host::behavior::{Behavior, observe, suspending_programs};
 use quell_host::findings::{Finding, Fix, Node, examine_observed};
 use quell_host::snapshot::Snapshot;
+use quell_linux::Pid;
 
 use crate::exit::{Exit, Failure};
 use crate::render::attach::finding_lines;
@@ -37,6 +38,8 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 pub(super) struct StallForecast {
     observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
+    /// Programs of the last observation.
+    observed: BTreeSet<Pid>,
     has_new_epolls: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
 }
@@ -49,9 +52,8 @@ impl StallForecast {
         match self.observation.take_if(|observation| observation.is_finished()) {
             Some(observation) => observation.join().map_or_else(|_| Vec::new(), |seen| self.judge(snapshot, &seen)),
             None => {
-                let is_due = self.has_new_epolls || self.due.is_none_or(|due| Instant::now() >= due);
                 // The snapshot is older than the changes of this pass.
-                if self.observation.is_none() && !is_new && is_due {
+                if self.observation.is_none() && !is_new {
                     self.observation = self.begin(attachment, snapshot);
                 }
                 Vec::new()
@@ -62,10 +64,15 @@ impl StallForecast {
     fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<JoinHandle<Behavior>> {
         let pids = attachment.targets().pids();
         let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
-        let snapshot = (!programs.is_empty()).then(|| snapshot.clone())?;
         // The preload library of `quell run` sets epolls, too, which no pass reports.
-        let counts = std::mem::take(&mut self.has_new_epolls) || self.due.is_none();
+        let counts = self.has_new_epolls || !programs.is_subset(&self.observed);
+        if programs.is_empty() || !(counts || Instant::now() >= self.due?) {
+            return None;
+        }
+        self.has_new_epolls = false;
         self.due = Some(Instant::now() + OBSERVED_AGAIN);
+        self.observed.clone_from(&programs);
+        let snapshot = snapshot.clone();
         Some(thread::spawn(move || observe(&snapshot, &programs, counts)))
     }
 

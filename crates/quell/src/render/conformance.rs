@@ -9,6 +9,7 @@ use quell_conformance::expect::{Backend, ExpectationResult};
 use quell_conformance::observe::Observations;
 use quell_conformance::run::{ConformanceReport, ScenarioOutcome, ScenarioResult};
 use quell_conformance::scenario::Scenario;
+use quell_linux::visible::counted;
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
@@ -112,10 +113,11 @@ fn reasons(report: &ConformanceReport) -> String {
 
 fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<ExpectationResult>]) -> String {
     let mut text = format!(
-        "{} failed on the {} in {} of {plays} runs: {}\n",
+        "{} failed on the {} in {} of {}: {}\n",
         result.scenario,
         backend_name(result.arm),
         misses.len(),
+        counted(plays, "run"),
         result.statement
     );
     for (play, findings) in misses.iter().enumerate() {
@@ -143,7 +145,11 @@ fn observed(observations: &Observations, stretch: u32, scenario: Option<&Scenari
             .and_then(|scenario| scenario.applications.get(wait.application))
             .map(|application| &*application.name);
         let (from, to) = (ms(wait.called_ns), ms(wait.returned_ns));
-        lines.push(format!("`{}` waits from {from} to {to}: {} events", name.unwrap_or(ABSENT), wait.events));
+        lines.push(format!(
+            "`{}` waits from {from} to {to}: {}",
+            name.unwrap_or(ABSENT),
+            counted(wait.events, "event")
+        ));
     }
     for (index, queue) in observations.queues.iter().enumerate() {
         let counted = queue.counters().map(|(name, count)| {

@@ -1,6 +1,7 @@
 //! Findings as text: most severe first, each kind once with its places and fixes.
 
 use quell_host::findings::{Finding, FindingsReport, Fix, Node, Rule, Severity};
+use quell_linux::visible::counted;
 
 use super::terminal::Terminal;
 use crate::output::on_one_line;
@@ -90,8 +91,8 @@ fn named(nodes: &[Node]) -> String {
 fn summary(report: &FindingsReport) -> String {
     let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
-    let counted = severities.map(|severity| (count(severity), severity.word()));
-    let counts: Vec<String> = counted
+    let numbers = severities.map(|severity| (count(severity), severity.word()));
+    let counts: Vec<String> = numbers
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|&(count, word)| match (count, word) {
@@ -102,7 +103,7 @@ fn summary(report: &FindingsReport) -> String {
     let found = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
     let rest = match report.not_applied.len() {
         0 => String::new(),
-        count => format!("; {count} rules need two snapshots and were skipped"),
+        count => format!("; skipped without a second snapshot: {}", counted(count, "rule")),
     };
     let explain = if counts.is_empty() { "" } else { "; for details: quell doctor --explain ID" };
     format!("{found}{rest}{explain}\n")

@@ -14,7 +14,7 @@ use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
-use quell_linux::visible;
+use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
 
 use super::number::{self, ABSENT};
@@ -91,9 +91,9 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
             let beside = beside.unwrap_or_default();
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
             format!(
-                "{name} in a veth lab, {}, {} connections, {stand_in}{shared}{beside}\n{host}\n",
-                number_of(lab.queues as usize, "queue"),
-                load.connections
+                "{name} in a veth lab, {}, {}, {stand_in}{shared}{beside}\n{host}\n",
+                counted(lab.queues, "queue"),
+                counted(load.connections, "connection")
             )
         }
         SubjectFacts::Model(model) => of_model(model),
@@ -110,9 +110,9 @@ fn of_model(model: &ModelFacts) -> String {
     let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
     let host = textwrap::fill(&format!("model of {profile}: {description}"), PROSE_COLUMNS);
     format!(
-        "{host}\nan epoll server similar to memcached, {}, {} connections; times are virtual\n",
-        number_of(model.queues as usize, "queue"),
-        number::count(model.connections as usize)
+        "{host}\nan epoll server similar to memcached, {}, {}; times are virtual\n",
+        counted(model.queues, "queue"),
+        number::counted(model.connections as usize, "connection")
     )
 }
 
@@ -130,9 +130,9 @@ fn of_programs(programs: &ProgramsFacts) -> String {
     format!(
         "{}: {} of {}, {}; {}",
         names.join(", "),
-        number_of(programs.queues.len(), "queue"),
+        counted(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
-        number_of(programs.epolls, "epoll"),
+        counted(programs.epolls, "epoll"),
         match &programs.clients {
             Some(clients) => of_clients(clients),
             None => traffic(programs.load.as_deref(), programs.latency.as_deref(), programs.beside.as_deref()),
@@ -150,7 +150,7 @@ fn of_clients(facts: &RemoteClientsFacts) -> String {
         measuring.map_or_else(String::new, |client| format!("; only rank {} measures latency", client.rank));
     format!(
         "load of {} on {}{measuring}; requests are attributed to slices within ± {} ms (clocks compared by ping-pong)",
-        number_of(facts.clients.len(), "client"),
+        counted(facts.clients.len(), "client"),
         hosts.join(", "),
         number::short(facts.attribution_error_ns() as f64 / 1e6)
     )
@@ -158,7 +158,7 @@ fn of_clients(facts: &RemoteClientsFacts) -> String {
 
 fn of_command(facts: &CommandFacts) -> String {
     let traffic = match &facts.client {
-        Some(client) => format!("Quell's generator in a private lab, {} connections", client.connections),
+        Some(client) => format!("Quell's generator in a private lab, {}", counted(client.connections, "connection")),
         None => traffic(facts.load.as_deref(), facts.latency.as_deref(), facts.beside.as_deref()),
     };
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
@@ -197,7 +197,7 @@ fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String
     format!(
         "{load}{}: {} of {} slices in {} s",
         rate.unwrap_or_default(),
-        number_of(analysis.blocks as usize, "block"),
+        counted(analysis.blocks, "block"),
         if analysis.blocks == 0 { 0 } else { experiment.record.design.arms() - experiment.record.dropped.len() },
         number::short(spent_ms / 1e3)
     ) + if slices == 0 { ", none complete" } else { "" }
@@ -399,8 +399,8 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     if analysis.blocks_dropped > 0 {
         note(format!(
             "{} disturbed by other programs {} omitted",
-            number_of(analysis.blocks_dropped as usize, "block"),
-            if analysis.blocks_dropped == 1 { "was" } else { "were" }
+            counted(analysis.blocks_dropped, "block"),
+            agree(&analysis.blocks_dropped, "was", "were")
         ));
     }
     for (flag, what) in [
@@ -470,10 +470,6 @@ fn legend(result: &ExperimentResult) -> String {
         number::plain((1.0 - error_rate) * 100.0),
         reference(experiment),
     )
-}
-
-fn number_of(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

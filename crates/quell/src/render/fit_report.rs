@@ -1,6 +1,7 @@
 //! Result of a fit as tables: constants before and after, and errors by column for training and held-out cells.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_linux::visible::counted;
 use quell_sim::Column;
 use quell_sim_study::published::{ColumnScore, Scored, wanted_errors};
 
@@ -19,10 +20,10 @@ pub(crate) fn render(report: &Report, terminal: Terminal) -> String {
     let modes: Vec<String> = report.training_modes.iter().map(ToString::to_string).collect();
     let (before, after) = report.objective;
     let header = format!(
-        "fit of {}: {} constants on {} ({}); sum of squared errors, in tolerances: {} > {}",
+        "fit of {}: {} on {} ({}); sum of squared errors, in tolerances: {} > {}",
         report.host,
-        report.constants.len(),
-        cells(report.training_cells),
+        counted(report.constants.len(), "constant"),
+        counted(report.training_cells, "cell"),
         modes.join(", "),
         number::short(before),
         number::short(after),
@@ -70,11 +71,7 @@ fn of(report: &Report, column: Column, which: fn(&Errors) -> &Scored) -> Vec<Str
     let (Some(before), Some(after)) = (found(&report.before), found(&report.after)) else {
         return vec![number::ABSENT.to_owned(); 3];
     };
-    vec![cells(after.cells), both(before.median, after.median), both(before.p90, after.p90)]
-}
-
-fn cells(count: usize) -> String {
-    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+    vec![counted(after.cells, "cell"), both(before.median, after.median), both(before.p90, after.p90)]
 }
 
 /// Formats errors before and after. A published value of zero has no relative error.

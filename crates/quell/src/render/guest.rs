@@ -5,7 +5,7 @@ use comfy_table::CellAlignment;
 use quell_bench::experiment::LoadExperiment;
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::vm::{GuestFacts, checks};
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_stats::Spread;
 
 use super::experiment::{lines, new_table, treatments};
@@ -31,7 +31,10 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
     }
     let left_out = experiment.record.slices.len() - checks::sound_slices(experiment).count();
     if left_out > 0 {
-        text.push_str(&format!("{left_out} slices left out above: the emulator had to wait for a CPU of the host\n"));
+        text.push_str(&format!(
+            "{} left out above: the emulator had to wait for a CPU of the host\n",
+            counted(left_out, "slice")
+        ));
     }
     if let Some(share) = checks::starved_by(experiment) {
         let percent = (share * 100.0).round();

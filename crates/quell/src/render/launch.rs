@@ -10,7 +10,7 @@ use quell_launch::library_report::Library;
 use quell_launch::preload_settings::{PreloadSettings, WaitChange};
 use quell_launch::program::{NotPreloaded, Reach};
 use quell_launch::reached::{Reached, ReachedObjects, Waits};
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
 use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
 use super::attach::{affected_process_line, impossible as impossible_lines, queue_lines};
@@ -57,7 +57,7 @@ fn in_words(settings: &PreloadSettings) -> Vec<String> {
         WaitChange::AtMost(millis) => Some(format!("waits are split into waits of at most {} ms", millis.get())),
         WaitChange::SpinBeforeSleep(micros) => Some(format!("waits spin for {} µs before sleeping", micros.get())),
     };
-    let events = settings.events_max.map(|events| format!("waits return at most {} events", events.get()));
+    let events = settings.events_max.map(|events| format!("waits return at most {}", counted(events.get(), "event")));
     [epoll, sockets, zero, wait, events].into_iter().flatten().collect()
 }
 
@@ -104,7 +104,7 @@ fn epolls_reached(mode: &DeliveryMode, settings: &PreloadSettings, found: Reache
         }
         ReachedObjects::Everywhere => Some(format!("has {} on every epoll with sockets", wanted?)),
         ReachedObjects::Lacking { without, of } => {
-            Some(format!("lacks {} on {without} of its {of} epolls with sockets", wanted?))
+            Some(format!("lacks {} on {without} of its {} with sockets", wanted?, counted(of, "epoll")))
         }
     }
 }
@@ -125,7 +125,7 @@ fn sockets_reached(mode: &DeliveryMode, settings: &PreloadSettings, reached: &Re
         Library::Loaded(_) | Library::Unknown => "",
     };
     let effect = if without == of { format!(", so {mode} has no effect on it") } else { String::new() };
-    Some(format!("lacks {option} on {without} of its {of} sockets{because}{effect}"))
+    Some(format!("lacks {option} on {without} of its {}{because}{effect}", counted(of, "socket")))
 }
 
 fn waits_reached(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quell_linux::visible::counted;
 use quell_load::{Engine, EngineUsed, LoadReport};
 use quell_stats::LatencyHistogram;
 
@@ -54,16 +55,19 @@ fn quantiles(name: &str, histogram: &LatencyHistogram) -> String {
 fn facts(report: &LoadReport) -> Vec<String> {
     let mut lines = Vec::new();
     if report.hits + report.misses > 0 {
-        lines.push(format!("gets: {} hits, {} misses", report.hits, report.misses));
+        lines.push(format!("gets: {}, {}", counted(report.hits, "hit"), counted(report.misses, "miss")));
     }
     if report.waited_for_connection > 0 {
-        lines.push(format!("{} requests were delayed because no connection was free", report.waited_for_connection));
+        lines.push(format!(
+            "{} delayed because no connection was free",
+            counted(report.waited_for_connection, "request")
+        ));
     }
     if report.never_sent > 0 {
-        lines.push(format!("{} requests were never sent: the server is slower than the rate", report.never_sent));
+        lines.push(format!("{} never sent: the server is slower than the rate", counted(report.never_sent, "request")));
     }
     if report.unanswered > 0 {
-        lines.push(format!("{} requests got no response", report.unanswered));
+        lines.push(format!("{} without a response", counted(report.unanswered, "request")));
     }
     lines.extend(errors(report));
     if report.generator_was_late {

@@ -1,5 +1,7 @@
 //! Number formatting: significant digits, thousands separators.
 
+use quell_linux::visible::noun;
+
 /// Placeholder for a missing value.
 pub(crate) const ABSENT: &str = "–";
 
@@ -21,6 +23,12 @@ pub(crate) fn short(value: f64) -> String {
 #[must_use]
 pub(crate) fn count(value: usize) -> String {
     thousands(&value.to_string())
+}
+
+/// Formats a count with thousands separators, and its noun.
+#[must_use]
+pub(crate) fn counted(value: usize, one: &str) -> String {
+    format!("{} {}", count(value), noun(&value, one))
 }
 
 /// Formats with up to three decimals, without trailing zeros.

@@ -60,8 +60,9 @@ pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
             if failed > 0 {
                 let mode = visible::name(measured.mode);
                 out.push_str(&prose(&format!(
-                    "{}, {mode}: requests failed in {failed} of {slices} slices",
-                    full_name(part)
+                    "{}, {mode}: requests failed in {failed} of {}",
+                    full_name(part),
+                    counted(slices, "slice")
                 )));
             }
         }
@@ -462,7 +463,7 @@ fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
             "Waits: base sleeps in epoll_wait; eventspin loops in the program (the published user form); the kernel form \
              needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {} here, 5 \
              published.",
-            counted(threads as usize, "server thread")
+            counted(threads, "server thread")
         ))
     )
 }

@@ -9,6 +9,7 @@ use quell_host::snapshot::{
 };
 use quell_linux::NapiId;
 use quell_linux::sched::Policy;
+use quell_linux::visible::counted;
 
 use super::number::count;
 use super::show_names::{NapiNames, process, ranges, reason};
@@ -116,7 +117,7 @@ impl Context<'_> {
             Reading::Unknown(unknown) => node.add(Faint, format!("busy poll unknown: {}", reason(&unknown.unknown))),
         }
         if let Some(call) = call {
-            node.add(Plain, format!("up to {} events", call.max_events));
+            node.add(Plain, format!("up to {}", counted(call.max_events, "event")));
             let timeout = match call.timeout_ms {
                 Some(0..) => format!("timeout {} ms", call.timeout_ms.unwrap_or_default()),
                 Some(_) => "no timeout".to_owned(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quell_host::snapshot::{Cpu, Cpus, NetworkNamespace, Reading, Snapshot};
 use quell_linux::CpuList;
 
-use super::number::count;
+use super::number::counted;
 use super::show_names::NapiNames;
 use super::terminal::Terminal;
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
@@ -121,8 +121,8 @@ fn name(namespace: &NetworkNamespace) -> String {
 fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     let mut lines = Vec::new();
     if !snapshot.hidden_processes.is_empty() {
-        let number = count(snapshot.hidden_processes.len());
-        let text = format!("{number} processes of other users not shown: needs CAP_SYS_PTRACE");
+        let hidden = counted(snapshot.hidden_processes.len(), "process");
+        let text = format!("{hidden} of other users not shown: needs CAP_SYS_PTRACE");
         lines.push(Node::default().with(Faint, text));
     }
     for namespace in &snapshot.namespaces {

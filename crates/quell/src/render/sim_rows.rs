@@ -1,6 +1,7 @@
 //! Simulated rows as a table with the columns of the published one.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_linux::visible::{agree, counted};
 use quell_sim::sweep::{Setup, SweepRow};
 use quell_sim::{Column, Load};
 
@@ -61,11 +62,10 @@ fn header(setup: &Setup, rows: &[SweepRow]) -> String {
     let ms = |ns: &u64| *ns as f64 / 1e6;
     let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
     format!(
-        "model of {}: {}, {} connection{}; {} ms after {} ms of warm-up{}",
+        "model of {}: {}, {}; {} ms after {} ms of warm-up{}",
         host.name,
         shape(setup),
-        number::count(*connections),
-        if *connections == 1 { "" } else { "s" },
+        number::counted(*connections, "connection"),
         number::plain(ms(measured_ns)),
         number::plain(ms(warm_up_ns)),
         seed.unwrap_or_default(),
@@ -143,7 +143,11 @@ fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
     }
     let drops: u64 = rows.iter().map(|row| row.drops).sum();
     if drops > 0 {
-        notes.push_str(&format!("\n{drops} packets were dropped by a full ring and retransmitted after 200 ms\n"));
+        notes.push_str(&format!(
+            "\n{} {} dropped by a full ring and retransmitted after 200 ms\n",
+            counted(drops, "packet"),
+            agree(&drops, "was", "were")
+        ));
     }
     notes
 }

@@ -11,7 +11,7 @@ use quell_host::drift::{Condition, Drift};
 use quell_host::journal::{History, JournalError, Purpose, RecordedChange, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
-use quell_linux::visible;
+use quell_linux::visible::{self, agree, counted};
 use quell_observer::IntervalReport;
 use serde::Serialize;
 
@@ -231,11 +231,11 @@ impl StatusReport {
             false => "`quell apply --reassert`",
         };
         let advice = |count: usize, what: &str, to_do: &str| {
-            let has = if count == 1 { "has" } else { "have" };
+            let has = agree(&count, "has", "have");
             (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
         };
         let gone: usize = self.applied.iter().map(|applied| applied.gone).sum();
-        let are = if gone == 1 { "is" } else { "are" };
+        let are = agree(&gone, "is", "are");
         let gone = (gone > 0).then(|| {
             let gone = settings(gone);
             format!("{gone} {are} gone with the device or network namespace: `quell revert` removes them from the list")
@@ -376,7 +376,7 @@ fn to_programs(programs: &[TargetProgram]) -> String {
 }
 
 fn settings(count: usize) -> String {
-    if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") }
+    counted(count, "setting")
 }
 
 fn unix_s() -> u64 {

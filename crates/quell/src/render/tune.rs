@@ -7,7 +7,7 @@ use quell_bench::experiment::SubjectFacts;
 use quell_bench::facts::HostFacts;
 use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
-use quell_linux::visible;
+use quell_linux::visible::{self, agree, counted};
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,
@@ -101,7 +101,7 @@ pub(crate) fn standing(tuner: &Tuner) -> Vec<String> {
         }
         _ => {
             let tried = arms.iter().filter(|arm| arm.slices > 0).count();
-            format!("searching: {tried} of {} modes tried, {} can be the best", arms.len(), alive.len())
+            format!("searching: {tried} of {} tried, {} can be the best", counted(arms.len(), "mode"), alive.len())
         }
     };
     alive.sort_by(|a, b| worst_ratio(a).total_cmp(&worst_ratio(b)));
@@ -154,10 +154,10 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> Stri
     let misses = count(misses, "miss a limit and are ranked after the others")
         + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
     format!(
-        "{} modes ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
+        "{} ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
          The order shows what is worth trying first. It does not show what is best on this machine.\n",
-        ranked.len(),
+        counted(ranked.len(), "mode"),
         visible::name(host),
         visible::name(&plan.goal.to_string()),
     )
@@ -236,14 +236,20 @@ fn searched(result: &TuneResult) -> String {
     let mut lines: Vec<String> =
         excluded.into_iter().map(|(state, modes)| format!("{state}: {}", modes.join(", "))).collect();
     if tried.len() > TRIED {
-        lines.push(format!("{} more modes were tried; the result file has all slices", tried.len() - TRIED));
+        let more = tried.len() - TRIED;
+        let (modes, were) = (counted(more, "more mode"), agree(&more, "was", "were"));
+        lines.push(format!("{modes} {were} tried; the result file has all slices"));
     }
     let untried = others.iter().filter(|arm| !is_excluded(arm)).count();
     if untried > 0 {
         let alive = others.iter().filter(|arm| is_alive(arm)).count();
         lines.push(format!(
-            "{untried} more modes of the grid were not tried; by what the others show, {} of them are worse or miss a limit",
-            untried - alive
+            "{} of the grid {} not tried; by what the others show, {} of them {} worse or {} a limit",
+            counted(untried, "more mode"),
+            agree(&untried, "was", "were"),
+            untried - alive,
+            agree(&(untried - alive), "is", "are"),
+            agree(&(untried - alive), "misses", "miss")
         ));
     }
     for line in lines {
@@ -299,8 +305,8 @@ fn abandoned(result: &TuneResult) -> String {
         }
     }
     let line = |(guard, count): (&str, usize)| {
-        let modes = if count == 1 { "1 mode was".to_owned() } else { format!("{count} modes were") };
-        format!("  {modes} abandoned after the first slice that violated {}\n", visible::name(guard))
+        let (modes, were) = (counted(count, "mode"), agree(&count, "was", "were"));
+        format!("  {modes} {were} abandoned after the first slice that violated {}\n", visible::name(guard))
     };
     by_guard.into_iter().map(line).collect()
 }
@@ -399,6 +405,39 @@ mod tests {
         let text = plan(&TunePlan::new(goal, DeliveryMode::default(), TuneSpace { refused }, 1), "");
         assert!(text.contains("  skips   suspend (stalls); fullbusy, eventspin (needs run)\n"), "{text}");
         assert!(!text.contains("eventspin20"), "{text}");
+    }
+
+    /// Result of a search in which no mode was better; the modes after `base` have these states.
+    fn without_better(states: Vec<ArmState>) -> TuneResult {
+        let goal = "least cpu".parse().unwrap_or_else(|why| panic!("{why}"));
+        let arm =
+            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), of_limit: None };
+        TuneResult {
+            schema: String::new(),
+            plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),
+            arms: std::iter::once(ArmState::Alive).chain(states).map(arm).collect(),
+            slices: Vec::new(),
+            confirmations: Vec::new(),
+            answer: TuneAnswer::NoSettingBetter,
+            preferred: Vec::new(),
+            end: TuneEnd::Interrupted,
+            spent_ms: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_mode_that_a_guard_excluded_is_not_said_to_be_no_better() {
+        let guard = |guard: &str| ArmState::ViolatedGuard { guard: guard.to_owned() };
+        let worse = || ArmState::Worse { than: DeliveryMode::default() };
+        let none = "no setting is better here than base, the present one\n";
+        assert_eq!(answer(&without_better(vec![worse(), worse()]), &[]), none);
+        assert_eq!(
+            answer(&without_better(vec![guard("drops>10"), worse()]), &[]),
+            "no setting that could be compared is better here than base, the present one\n  1 mode was abandoned after \
+             the first slice that violated drops>10\n"
+        );
+        let all = answer(&without_better(vec![guard("drops>10"), guard("drops>10"), guard("p99>1ms")]), &[]);
+        assert!(all.contains("  2 modes were abandoned") && all.contains("  1 mode was abandoned"), "{all}");
     }
 
     #[test]

@@ -187,10 +187,10 @@ fn a_program_with_direct_system_calls_is_reported() {
         (&["eventspin50"][..], "calls epoll_wait without the C library, so eventspin50 has no effect on it"),
         (
             &["sockpoll50"],
-            "lacks SO_BUSY_POLL 50 on 1 of its 1 sockets: it creates its sockets without the C library, or inherited \
+            "lacks SO_BUSY_POLL 50 on 1 of its 1 socket: it creates its sockets without the C library, or inherited \
              them, so sockpoll50 has no effect on it",
         ),
-        (&["--no-queues", "napibusy"], "lacks busy poll 64/64/1 on 1 of its 1 epolls with sockets"),
+        (&["--no-queues", "napibusy"], "lacks busy poll 64/64/1 on 1 of its 1 epoll with sockets"),
         (
             &["fullbusy"],
             "has busy poll 1000/64/1 on every epoll with sockets; it calls epoll_wait without the C library, so its \

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe, refuse_under_owners};
+use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
 use quell_host::drift::{self, Condition, Drift};
 use quell_host::persistent::{self, Persistent};
 use quell_host::plan::consequences::consequences_of_profile;
@@ -93,12 +93,8 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     say_what_programs_need(&profile, &called);
     if args.dry_run {
         show(&plan, args.json)?;
-        if !plan.impossible.is_empty() && !args.partly {
-            return Err(failure(ApplyError::Impossible(plan)));
-        }
-        return refuse_under_owners(&journal(), request.netns, &plan).map_err(failure);
+        return apply::check(&journal(), &request, &plan).map_err(failure);
     }
-    refuse_under_owners(&journal(), request.netns, &plan).map_err(failure)?;
     let applied = transact(&request, args.confirm).map_err(failure)?;
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);

@@ -124,11 +124,13 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         } else {
             show_plan(&report, &groups)?;
         }
-        refuse(&report, args)?;
-        return refuse_under_owners(&journal(), &plan).map_err(failure);
     }
     refuse(&report, args)?;
     refuse_under_owners(&journal(), &plan).map_err(failure)?;
+    journal().check_writable().map_err(|error| Failure::refused(error).unchanged())?;
+    if args.dry_run {
+        return Ok(());
+    }
     if !args.json {
         show_plan(&report, &groups)?;
     }

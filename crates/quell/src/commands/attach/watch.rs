@@ -33,8 +33,13 @@ impl QueueWatch {
         }
         match self.watch.look(attachment) {
             Ok(events) => {
-                let freed = events.stalled.iter().map(|stalled| freed(stalled, events.cause.as_deref()));
-                let lines = freed.chain(events.effects.iter().map(effect)).collect();
+                let cause = match &events.cause {
+                    Some(known) => stall_cause(known.as_deref()),
+                    None => "searching for the cause".to_owned(),
+                };
+                let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
+                let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
+                let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).collect();
                 let record = if events.must_end { self.watch.take_back() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(taken_back) }
             }
@@ -47,13 +52,12 @@ impl QueueWatch {
     }
 }
 
-fn freed(stalled: &Stalled, known_cause: Option<&str>) -> String {
+fn freed(stalled: &Stalled, cause: &str) -> String {
     let Stalled { napi, unpolled, packets, .. } = stalled;
     format!(
-        "freed the stalled queue of NAPI {napi}, where {} waited: nobody had polled it for {} ms; {}",
-        counted(*packets as usize, "packet"),
-        unpolled.as_millis(),
-        stall_cause(known_cause)
+        "freed the stalled queue of NAPI {napi}, where {} waited: nobody had polled it for {} ms; {cause}",
+        counted(*packets, "packet"),
+        unpolled.as_millis()
     )
 }
 

@@ -197,11 +197,10 @@ pub(in crate::commands) fn preview(
     let deadline = Instant::now() + TRAFFIC_WITHIN;
     loop {
         let preview = Preview::of(targets, modes).map_err(Failure::refused)?;
-        if !preview.plan.queues.is_empty() {
-            return Ok(preview);
-        }
-        if !has_load || Instant::now() >= deadline {
-            return Err(Failure::new(Exit::NotSupported, SwitchError::NothingToSwitch));
+        match preview.plan.check_queues() {
+            Ok(()) => return Ok(preview),
+            Err(SwitchError::NothingToSwitch) if has_load && Instant::now() < deadline => {}
+            Err(error) => return Err(Failure::new(Exit::NotSupported, error)),
         }
         if stopped() {
             return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));

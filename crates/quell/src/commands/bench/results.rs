@@ -1,13 +1,12 @@
 //! Location of result files: the state directory, unless the user specifies a file.
 
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_linux::process::is_root;
-use quell_linux::visible;
+use quell_linux::{own_file, visible};
 
 use crate::exit::{Exit, Failure};
 use crate::file::Destination;
@@ -27,18 +26,26 @@ pub(in crate::commands) fn destination(named: Option<&PathBuf>, command: &str) -
     }
     let dir = directory();
     // Only this user may write to it, regardless of the umask.
-    DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| {
-        let text = format!(
-            "cannot create the directory {} for results: {error}; specify a file with {}",
-            visible::path(&dir),
-            if command == "tune" { "--result" } else { "--output" }
-        );
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => Failure::new(Exit::NotSupported, text),
-            _ => Failure::new(Exit::KernelRefused, text),
-        }
-    })?;
+    DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| not_creatable(&dir, &error))?;
     Ok(Destination::by_default(dir.join(format!("{command}-{}.json", unix_time().as_secs())), "the result"))
+}
+
+/// Checks whether [`destination`] would succeed, without creating anything.
+///
+/// # Errors
+/// Fails if the result cannot be created.
+pub(in crate::commands) fn check_creatable(named: Option<&PathBuf>) -> Result<(), Failure> {
+    let dir = named.map_or_else(|| Some(directory()), |file| file.parent().map(Path::to_owned));
+    dir.map_or(Ok(()), |dir| own_file::check_creatable(&dir).map_err(|error| not_creatable(&dir, &error)))
+}
+
+fn not_creatable(dir: &Path, error: &std::io::Error) -> Failure {
+    let dir = visible::path(dir);
+    let exit = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Exit::NotSupported,
+        _ => Exit::KernelRefused,
+    };
+    Failure::new(exit, format!("cannot create results in {dir}: {error}; specify a file for the result"))
 }
 
 fn directory() -> PathBuf {

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Failure, ListeningProtocol};
 
 /// Connections that are served at the same time. The oldest one is closed for another.
 const CONNECTIONS_MAX: usize = 64;
@@ -79,11 +79,8 @@ impl AllowedHosts {
 /// # Errors
 /// When the address cannot be used.
 pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
-    let refused = |error: std::io::Error| {
-        let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
-        let text = format!("listening on {address}: {error}; select another address with --listen");
-        Failure::new(if is_denied { Exit::NotSupported } else { Exit::KernelRefused }, text)
-    };
+    let choose = "select another address with --listen";
+    let refused = |error: std::io::Error| Failure::listening(address, ListeningProtocol::Tcp, choose, &error);
     let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(refused)?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
     let bound = listener.local_addr().map_err(refused)?;

@@ -7,6 +7,7 @@ use quell_host::journal::Purpose;
 use quell_host::persistent::{Persistent, list, release};
 use quell_linux::Pid;
 use quell_linux::sched;
+use quell_linux::visible::counted;
 use quell_mode::NapiSettings;
 
 use crate::exit::{Exit, Failure};
@@ -50,9 +51,9 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let (server, client) = (lab.server.address, lab.client.address);
     lab.keep().map_err(Failure::refused)?;
     output::data(&format!(
-        "{NAME}-server  {SERVER_DEVICE} {server}, {} queues\n{NAME}-client  {client}\n\
+        "{NAME}-server  {SERVER_DEVICE} {server}, {}\n{NAME}-client  {client}\n\
          run a server in it:  ip netns exec {NAME}-server COMMAND\n",
-        args.queues
+        counted(args.queues, "queue")
     ))
 }
 

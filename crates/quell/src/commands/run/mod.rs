@@ -27,6 +27,7 @@ use self::verify::Verifier;
 use super::placement_args::PlacementArgs;
 use super::program_profiles;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 use crate::render::attach::finding_lines;
 use crate::render::launch as render;
@@ -89,6 +90,13 @@ fn number_of_events(text: &str) -> Result<NonZeroU32, &'static str> {
     text.parse().map_err(|_| "expected an integer from 1")
 }
 
+impl Launch {
+    /// Whether the command is followed even if its queues need no change.
+    fn is_followed(&self) -> bool {
+        matches!(self.program.reach, Reach::FromOutside(_)) || self.placement != Wanted::default()
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -102,6 +110,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             output::data(&render::queues(&plan))?;
             output::data(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
             queues::refuse_impossible(&launch.choice, &plan)?;
+            if launch.is_followed() || plan.queues().any(|step| !step.is_there()) {
+                journal().check_writable().map_err(Failure::refused)?;
+            }
+        }
+        if launch.preload_settings.is_some() {
+            library::check_placeable().map_err(|error| Failure::new(Exit::NotSupported, error))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -116,10 +130,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.details {
         output::say(render::launch(&launch).trim_end());
     }
-    let follows = matches!(launch.program.reach, Reach::FromOutside(_));
     let mut queues = match args.no_queues {
         true => Queues::default(),
-        false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.details)?,
+        false => Queues::set(&launch.choice, launch.is_followed(), launch.placement.clone(), args.details)?,
     };
     // From here on, signals are forwarded to the command. Until here, they end this process, and the keeper undoes
     // everything.

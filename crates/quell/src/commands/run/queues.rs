@@ -13,6 +13,7 @@ use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
 use quell_launch::choice::LaunchChoice;
 use quell_linux::Pid;
+use quell_linux::visible::agree;
 use quell_mode::EpollParams;
 
 use super::verify::Verifier;
@@ -63,14 +64,13 @@ fn never_stop(_: usize, _: ChangeStage) -> ControlFlow<()> {
 }
 
 impl Queues {
-    /// Sets and verifies the queues, and reports other affected processes. With `follows`, or if `wanted` requests
-    /// placement, follows the command while it runs even if the queues need no change.
+    /// Sets and verifies the queues, and reports other affected processes. With `follows`, follows the command while it
+    /// runs even if the queues need no change.
     ///
     /// # Errors
     /// When the queues cannot be set; all changes are undone.
     pub(super) fn set(choice: &LaunchChoice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
         let mode = choice.mode.value;
-        let follows = follows || wanted != Wanted::default();
         let (plan, findings) = plan(choice)?;
         plan.log();
         refuse_impossible(choice, &plan)?;
@@ -164,7 +164,7 @@ impl Queues {
                 attachment.targets().living().map(|target| format!("{} {}", target.name, target.pid)).collect();
             match attachment.leave() {
                 Ok(_) => {
-                    let keep = if left.len() == 1 { "keeps" } else { "keep" };
+                    let keep = agree(&left.len(), "keeps", "keep");
                     output::say(&format!("quell: {} {keep} running with the mode until exit", left.join(", ")));
                 }
                 Err(error) => self.print(&error),

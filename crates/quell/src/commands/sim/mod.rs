@@ -11,6 +11,7 @@ use std::path::Path;
 use std::thread;
 
 use clap::{Args, Subcommand};
+use quell_linux::visible::counted;
 use quell_mode::ParseModeError;
 use quell_sim::sweep::{ModesError, Setup};
 use quell_sim::{HostProfile, RunError, RunScale};
@@ -104,7 +105,8 @@ pub(crate) fn check_connections(setup: &Setup) -> Result<(), Failure> {
     let Setup { connections, queues, .. } = setup;
     if connections < queues {
         return Err(Failure::usage(format!(
-            "--connections {connections}: expected at least one for each of {queues} queues"
+            "--connections {connections}: expected at least one for each of {}",
+            counted(*queues, "queue")
         )));
     }
     if *connections > CONNECTIONS_MAX {

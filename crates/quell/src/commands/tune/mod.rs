@@ -86,8 +86,9 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     if args.profile.is_some() && args.profile == args.result {
         return Err(Failure::usage("--profile and --result name the same file; nothing was changed"));
     }
-    let result_file = match args.dry_run || args.advise {
+    let result_file = match args.advise {
         true => None,
+        false if args.dry_run => results::check_creatable(args.result.as_ref()).map(|()| None)?,
         false => Some(results::destination(args.result.as_ref(), "tune")?),
     };
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
@@ -172,9 +173,10 @@ fn check(plan: &TunePlan) -> Result<(), Failure> {
             let loads = plan.loads.len();
             let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
             Failure::usage(format!(
-                "--budget {} s is too short for {arms} modes at {} in slices of {} ms: use at least {} s, \
+                "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
                  or shorter slices (--slice, --settle){fewer_loads}",
                 budget_ms / 1_000,
+                counted(arms, "mode"),
                 counted(loads, "load"),
                 plan.slice_and_settle_ms(),
                 needed_ms.div_ceil(1_000)

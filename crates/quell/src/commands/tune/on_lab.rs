@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quell_bench::experiment::Timing;
 use quell_bench::experiment::program::Programs;
-use quell_bench::run::{LabEvent, LabRequest, in_lab, schedule};
+use quell_bench::run::{LabEvent, LabRequest, check_possible, in_lab, schedule};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
@@ -60,12 +60,14 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     let text = format!(
         "searches on {} in a private lab on this machine, {}, {}; the lab is removed at the end\n{}",
         render::server(&request.server),
-        counted(request.queues as usize, "queue"),
-        counted(request.connections as usize, "connection"),
+        counted(request.queues, "queue"),
+        counted(request.connections, "connection"),
         render::plan(&plan, "")
     );
     if args.dry_run {
-        return output::data(&text).map(|()| None);
+        output::data(&text)?;
+        check_possible(&request).map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
+        return Ok(None);
     }
     output::say(text.trim_end());
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;

@@ -71,24 +71,26 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         (None, false) => {}
     }
     let journal = journal();
+    // Another search switches these settings. A snapshot of them would be of no use.
+    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
         let (preview, _) = with_present(&mut plan, preview, &targets, args.accept_stalls)?;
         check(&plan)?;
+        check_journal(&journal)?;
         let facts = ProgramsFacts::of(&preview, &targets, load.as_deref(), &judges, None);
         output::data(&plan_text(&plan, &preview, &SubjectFacts::Programs(facts)))?;
         return Ok(None);
     }
     // Changes left by a killed run must be reverted first. Otherwise they would be taken for the present setting.
     revert_killed_runs(&journal).map_err(Failure::refused)?;
-    // Another search switches these settings. A snapshot of them would be of no use.
-    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
     let source = LoadSource::of(load.clone(), clients);
     let of_search = targets.clone();
     let (mut searched, why) = under_load(&journal, source, |clients, has_load, stopped| {
         let preview = preview(&of_search, &TuneSpace::default().all(), has_load, stopped)?;
         let (preview, modes) = with_present(&mut plan, preview, &of_search, args.accept_stalls)?;
         check(&plan)?;
+        check_journal(&journal)?;
         let facts = ProgramsFacts::of(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
         let subject = SubjectFacts::Programs(facts);
         output::say(plan_text(&plan, &preview, &subject).trim_end());
@@ -143,6 +145,10 @@ fn search(
 
 fn nothing_was_changed(error: impl Display) -> Failure {
     Failure::new(Exit::KernelRefused, error).unchanged()
+}
+
+fn check_journal(journal: &Journal) -> Result<(), Failure> {
+    journal.check_writable().map_err(|error| Failure::refused(error).unchanged())
 }
 
 /// Completes the plan: which mode the programs have now, and which kinds of mode are not possible for them. Returns a

@@ -45,12 +45,13 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<(Searched, HostFacts)>, Fail
         kernel.origin.version,
         render::plan(&plan, " of the guest's time")
     );
+    let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
     if args.dry_run {
         return output::data(&text).map(|()| None);
     }
     let modes = [&[plan.present], &plan.arms[..]].concat();
     let machine = Machine {
-        emulator: Emulator::find().map_err(|error| of_machine(&error))?,
+        emulator,
         kernel,
         nic: args.nic.unwrap_or_default().into(),
         cpus: vm::cpus(&modes),

@@ -76,7 +76,7 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queues, connections, present, busy, packets_per_s } = self;
         let present = present.map_or_else(|| "differs between queues or epolls".to_owned(), |mode| mode.to_string());
-        let (queues, sockets) = (counted(*queues as usize, "queue"), counted(*connections as usize, "watched socket"));
+        let (queues, sockets) = (counted(*queues, "queue"), counted(*connections, "watched socket"));
         write!(f, "seen here: {queues}, {sockets}, present setting {present}")?;
         match (packets_per_s, busy) {
             (Some(packets), Some(busy)) if *packets > 0.0 => {

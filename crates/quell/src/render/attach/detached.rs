@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{RecordedChange, TargetProgram};
+use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
 /// The outcome as text.
@@ -14,7 +15,7 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 
 fn one(attached: &Attached, detached: &Detached) -> String {
     let count = detached.restored();
-    let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
+    let settings = counted(count, "setting");
     let done = if attached.purpose().mode().is_some() { "detached" } else { "ended" };
     let mut text = format!("{done} {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {

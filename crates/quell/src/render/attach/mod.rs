@@ -7,7 +7,6 @@ mod unassigned_epolls;
 
 pub(crate) use effect::{Effect, verdict_in_words};
 
-use quell_linux::visible::counted;
 use std::fmt::{self, Write as _};
 
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
@@ -15,6 +14,7 @@ use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Fix, Severity};
 use quell_host::journal::TargetProgram;
+use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
@@ -160,7 +160,7 @@ fn epoll_lines(plan: &AttachPlan) -> Vec<String> {
 fn epoll_line(group: &[&EpollStep]) -> String {
     let first = group[0];
     let fds = group.iter().map(|step| step.fd.to_string()).collect::<Vec<_>>().join(", ");
-    let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
+    let epolls = noun(&group.len(), "epoll");
     let sockets: usize = group.iter().map(|step| step.sockets).sum();
     let queues = match first.napis.len() {
         0 => "no queue yet".to_owned(),
@@ -179,7 +179,7 @@ fn epoll_line(group: &[&EpollStep]) -> String {
 fn sockets_line(step: &SocketsStep) -> String {
     let SocketsStep { pid, process, sockets, xdp, new, .. } = step;
     let kind = if *xdp { "AF_XDP socket" } else { "socket" };
-    let budget = new.budget.map(|budget| format!(", {budget} packets per poll")).unwrap_or_default();
+    let budget = new.budget.map(|budget| format!(", {} per poll", counted(budget, "packet"))).unwrap_or_default();
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
@@ -221,7 +221,7 @@ fn in_words(limitation: &Limitation) -> String {
             "limited: {} of process {pid} {} watched by epoll, which does not busy poll in this mode; only blocking \
              receives do (poll and select would need sysctl net.core.busy_poll, which stays unchanged)",
             counted(*sockets, "socket"),
-            if *sockets == 1 { "is" } else { "are" }
+            agree(sockets, "is", "are")
         ),
         Limitation::NoEpoll { pid } => format!("process {pid} has sockets, but no epoll watches them"),
         Limitation::OtherWays { pid, xdp_sockets, io_urings } => {
@@ -296,5 +296,45 @@ fn render_time(ns: u64) -> String {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{} µs", ns.div_ceil(1_000)),
         _ => format!("{} ms", ns.div_ceil(1_000_000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::{NapiId, Pid};
+
+    #[test]
+    fn limitations_name_their_objects_and_agree_with_the_counts() {
+        let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
+        let ways = |xdp_sockets, io_urings| Limitation::OtherWays { pid, xdp_sockets, io_urings };
+        let rings = |io_urings, suspends| Limitation::UnknownRings { pid, io_urings, suspends };
+        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, why: "Linux 6.18".to_owned() };
+        for (limitation, text) in [
+            (
+                Limitation::WaitsAsWritten { at_most_ms: 1 },
+                "epoll_wait timeouts of at most 1 ms, which only `quell run`",
+            ),
+            (Limitation::WatchedByEpoll { pid, sockets: 1 }, "1 socket of process {pid} is watched by epoll, which"),
+            (Limitation::WatchedByEpoll { pid, sockets: 2 }, "2 sockets of process {pid} are watched by epoll, which"),
+            (Limitation::NoEpoll { pid }, "process {pid} has sockets, but no epoll watches them"),
+            (
+                ways(1, 0),
+                "process {pid} has 1 AF_XDP socket: this mode defers their interrupts and never suspends them",
+            ),
+            (ways(2, 3), "process {pid} has 2 AF_XDP sockets and 3 io_urings: this mode defers their interrupts"),
+            (
+                rings(1, true),
+                "has 1 io_uring, and the kernel does not show whether for sockets: this mode never suspends",
+            ),
+            (rings(2, false), "has 2 io_urings, and the kernel does not show whether for sockets: this mode lets them"),
+            (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
+            (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
+            (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),
+            (Limitation::ThreadStays { napi }, "NAPI 8193: still polled by a kernel thread"),
+        ] {
+            let said = in_words(&limitation);
+            assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");
+        }
     }
 }

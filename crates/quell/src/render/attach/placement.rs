@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Steered};
 use quell_host::steer::{Pin, SteerQueue, SteerVerdict, Steering, Verification};
 use quell_linux::CpuList;
+use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
 /// Planned filters by reuseport group.
@@ -21,7 +22,7 @@ pub(crate) fn groups(groups: &Groups) -> String {
 /// `tcp 0.0.0.0:80: over 4 sockets by interface and queue: eth0 rx 0-3`.
 fn over(steering: &Steering) -> String {
     let (sockets, queues) = (steering.filter.sockets(), queues(&steering.places));
-    format!("{}: over {sockets} sockets by interface and queue: {queues}", steering.group.key)
+    format!("{}: over {} by interface and queue: {queues}", steering.group.key, counted(sockets, "socket"))
 }
 
 /// `eth0 rx 0-3, eth1 rx 0-3`.
@@ -46,7 +47,7 @@ pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     }
     text.extend(placed.pinned.iter().map(|pin| pinned(pin) + "\n"));
     if !placed.in_place.is_empty() {
-        let _ = writeln!(text, "{} threads were already on the CPUs of their queues", placed.in_place.len());
+        let _ = writeln!(text, "already on the CPUs of their queues: {}", counted(placed.in_place.len(), "thread"));
     }
     text.extend(placed.not_pinned.iter().map(|one| format!("not pinned: {one}\n")));
     text
@@ -95,7 +96,11 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
                 1 => "one queue".to_owned(),
                 most => format!("at most {most} queues"),
             };
-            format!("{connections} new connections reached {workers} of {all} workers, each through {most}")
+            format!(
+                "{} reached {workers} of {}, each through {most}",
+                counted(connections, "new connection"),
+                counted(all, "worker")
+            )
         }
         SteerVerdict::NotYet => "not verified yet: no new connection has arrived".to_owned(),
         SteerVerdict::CannotTell => {

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use quell_host::attach::AttachPlan;
 use quell_host::attach::unassigned_epolls::{QuietEpoll, QuietWith};
-
-use super::counted;
+use quell_linux::visible::{counted, noun};
 
 /// Lists the epolls without a known queue; empty if there are none. `follows`: later passes find their queues.
 pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
@@ -19,9 +18,14 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     for group in alike(&plan.quiet) {
         let _ = writeln!(text, "  {}", line(&group));
     }
-    text.push_str(match follows {
-        true => "their connections will get the mode when packets arrive\n",
-        false => "use --follow, or detach and attach again while there is traffic\n",
+    let all_watched = plan.quiet.iter().all(|epoll| epoll.watched_by.is_some());
+    text.push_str(match (all_watched, follows) {
+        (true, _) => {
+            "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: start the \
+             program with `quell run`, or choose a mode that only defers\n"
+        }
+        (false, true) => "their connections will get the mode when packets arrive\n",
+        (false, false) => "use --follow, or detach and attach again while there is traffic\n",
     });
     text
 }
@@ -30,7 +34,10 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
 fn alike(quiet: &[QuietEpoll]) -> Vec<Vec<&QuietEpoll>> {
     let mut groups: Vec<Vec<&QuietEpoll>> = Vec::new();
     for epoll in quiet {
-        match groups.iter_mut().find(|group| (group[0].pid, group[0].has) == (epoll.pid, epoll.has)) {
+        match groups
+            .iter_mut()
+            .find(|group| (group[0].pid, group[0].has, group[0].watched_by) == (epoll.pid, epoll.has, epoll.watched_by))
+        {
             Some(group) => group.push(epoll),
             None => groups.push(vec![epoll]),
         }
@@ -39,9 +46,9 @@ fn alike(quiet: &[QuietEpoll]) -> Vec<Vec<&QuietEpoll>> {
 }
 
 fn line(group: &[&QuietEpoll]) -> String {
-    let QuietEpoll { pid, process, has, .. } = group[0];
+    let QuietEpoll { pid, process, has, watched_by, .. } = group[0];
     let fds = group.iter().map(|epoll| epoll.fd.to_string()).collect::<Vec<_>>().join(", ");
-    let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
+    let epolls = noun(&group.len(), "epoll");
     let threads: Vec<String> = group.iter().flat_map(|epoll| &epoll.threads).map(ToString::to_string).collect();
     let threads = match threads.len() {
         0 => String::new(),
@@ -54,5 +61,6 @@ fn line(group: &[&QuietEpoll]) -> String {
         QuietWith::ListeningSockets => "listening sockets only",
         _ => "sockets without a known queue",
     };
-    format!("{process} {pid}  {epolls} {fds}{threads}: {has}")
+    let watched = watched_by.map(|outer| format!(", watched by epoll {outer}")).unwrap_or_default();
+    format!("{process} {pid}  {epolls} {fds}{threads}: {has}{watched}")
 }

@@ -4,6 +4,7 @@ pub(crate) mod screen;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
+use quell_linux::visible::counted;
 use quell_observer::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
@@ -108,7 +109,7 @@ fn some_of(heading: &str, objects: impl Iterator<Item = String>) -> Option<Strin
 
 /// Number of processes whose files may not be read.
 fn hidden(processes: usize) -> String {
-    format!("{processes} {} hidden", if processes == 1 { "process" } else { "processes" })
+    format!("{} hidden", counted(processes, "process"))
 }
 
 /// How often the CPUs entered each idle state. `None` without a cpuidle driver.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::effect::ModeVerdict;
+use quell_linux::visible::counted;
 use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -124,12 +125,16 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
     let (in_effect, not) = (in_effect.count(), not.count());
     let modes = match (with_mode.len(), not) {
         (0, _) => Span::raw("no program has a mode"),
-        (all, 0) if in_effect == all => Span::styled(format!("{in_effect} of {all} modes in effect"), palette.good),
-        (all, 0) => Span::raw(format!("{in_effect} of {all} modes in effect, {} not judged", all - in_effect)),
-        (all, not) => Span::styled(format!("{not} of {all} modes NOT in effect"), palette.bad),
+        (all, 0) if in_effect == all => {
+            Span::styled(format!("{in_effect} of {} in effect", counted(all, "mode")), palette.good)
+        }
+        (all, 0) => {
+            Span::raw(format!("{in_effect} of {} in effect, {} not judged", counted(all, "mode"), all - in_effect))
+        }
+        (all, not) => Span::styled(format!("{not} of {} NOT in effect", counted(all, "mode")), palette.bad),
     };
     let (queues, programs) = (report.queues.len(), report.programs.len());
-    let counts = format!("{queues} {}, {programs} {}", plural(queues, "queue"), plural(programs, "program"));
+    let counts = format!("{}, {}", counted(queues, "queue"), counted(programs, "program"));
     let mut second = match &report.polls_unknown {
         Some(why) => vec![Span::styled(format!("polls unknown: {}", on_one_line(why)), palette.bad)],
         None => vec![Span::raw(who_polls(report))],
@@ -146,10 +151,6 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
         third.push(Span::styled(format!("{separator}{idle}"), palette.dim));
     }
     vec![first, Line::from(second), Line::from(third)]
-}
-
-fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
 /// Packets per second, and the shares of all polls by poller.
@@ -561,13 +562,13 @@ mod tests {
     #[test]
     fn the_first_lines_say_whether_modes_are_in_effect_and_who_polls() {
         let shown = lines(&state(4, ModeVerdict::InEffect("all polls".to_owned())), 80, 24);
-        assert_eq!(shown[0], "quell top: 1 of 1 modes in effect; 4 queues, 1 program");
+        assert_eq!(shown[0], "quell top: 1 of 1 mode in effect; 4 queues, 1 program");
         assert_eq!(shown[1], "4.0K packets/s, 16.0K polls/s: programs 75%, timer 25%");
         let shown = lines(&state(4, ModeVerdict::NotInEffect("no busy poll".to_owned())), 80, 24);
-        assert_eq!(shown[0], "quell top: 1 of 1 modes NOT in effect; 4 queues, 1 program");
+        assert_eq!(shown[0], "quell top: 1 of 1 mode NOT in effect; 4 queues, 1 program");
         assert!(shown.iter().any(|line| line == "42: no busy poll"), "{shown:#?}");
         let shown = lines(&state(4, ModeVerdict::CannotTell("only 7 packets".to_owned())), 80, 24);
-        assert_eq!(shown[0], "quell top: 0 of 1 modes in effect, 1 not judged; 4 queues, 1 program");
+        assert_eq!(shown[0], "quell top: 0 of 1 mode in effect, 1 not judged; 4 queues, 1 program");
     }
 
     #[test]
