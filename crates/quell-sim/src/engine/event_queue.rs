@@ -1,80 +1,203 @@
-//! Pending events, ordered by time and sequence number. Events with the same time happen in the order in which they
-//! were scheduled. The capacity is fixed, and the memory is allocated once.
-
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+//! Pending events, ordered by time. Events with the same time happen in the order in which they were scheduled. The
+//! capacity is fixed, and the memory is allocated once.
+//!
+//! The order is kept by a hierarchical timing wheel (Varghese and Lauck 1987) with a resolution of 1 ns: a slot of the
+//! first wheel has the events of one time, a slot of the next wheel those of a whole revolution of the previous one.
+//! Slots are lists in the order of scheduling, so no comparison and no sequence number is needed.
 
 use super::Ns;
 
+/// Bits of the time that select a slot of a wheel.
+const SLOT_BITS: u32 = 10;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// Number of wheels. Together they span 1.07 s; later events wait in a list of their own.
+const WHEELS: usize = 3;
+/// Index of no node.
+const NONE: u32 = u32::MAX;
+
+/// Bits of the time below those that select a slot of wheel `wheel`.
+const fn shift(wheel: usize) -> u32 {
+    SLOT_BITS * wheel as u32
+}
+
+/// Part of the time that is the same for all events in the wheels up to `wheel`.
+const fn window(at_ns: Ns, wheel: usize) -> Ns {
+    at_ns >> shift(wheel + 1)
+}
+
 #[derive(Debug)]
-struct Entry<E> {
+struct Node<E> {
     at_ns: Ns,
-    sequence: u64,
     event: E,
+    next: u32,
 }
 
-impl<E> Entry<E> {
-    fn key(&self) -> (Ns, u64) {
-        (self.at_ns, self.sequence)
+/// First and last node of a list; both are valid only if the list is not empty.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+impl List {
+    const EMPTY: Self = Self { first: NONE, last: NONE };
+
+    fn push<E>(&mut self, nodes: &mut [Node<E>], node: u32) {
+        nodes[node as usize].next = NONE;
+        match self.first {
+            NONE => self.first = node,
+            _ => nodes[self.last as usize].next = node,
+        }
+        self.last = node;
     }
 }
 
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
+/// One wheel, with a bit for each slot that is not empty.
+#[derive(Debug)]
+struct Wheel {
+    slots: Box<[List; SLOTS]>,
+    used: [u64; SLOTS / 64],
+    used_words: u64,
 }
 
-impl<E> Eq for Entry<E> {}
-
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl Wheel {
+    fn new() -> Self {
+        Self { slots: Box::new([List::EMPTY; SLOTS]), used: [0; SLOTS / 64], used_words: 0 }
     }
-}
 
-impl<E> Ord for Entry<E> {
-    /// The order is reversed, because `BinaryHeap` returns its greatest element.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key().cmp(&self.key())
+    #[inline]
+    fn push<E>(&mut self, nodes: &mut [Node<E>], slot: usize, node: u32) {
+        let slot = slot % SLOTS;
+        self.slots[slot].push(nodes, node);
+        self.used[slot / 64] |= 1 << (slot % 64);
+        self.used_words |= 1 << (slot / 64);
+    }
+
+    /// The earliest slot that is not empty. Slots of the past are always empty.
+    #[inline]
+    fn earliest(&self) -> Option<usize> {
+        let word = self.used_words.trailing_zeros() as usize;
+        let bits = self.used.get(word)?;
+        Some(64 * word + bits.trailing_zeros() as usize)
+    }
+
+    /// Empties a slot, and returns its first node.
+    #[inline]
+    fn take(&mut self, slot: usize) -> u32 {
+        self.used[slot / 64] &= !(1 << (slot % 64));
+        if self.used[slot / 64] == 0 {
+            self.used_words &= !(1 << (slot / 64));
+        }
+        std::mem::replace(&mut self.slots[slot], List::EMPTY).first
     }
 }
 
 /// Pending events, at most `bound`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    heap: BinaryHeap<Entry<E>>,
-    sequence: u64,
+    wheels: [Wheel; WHEELS],
+    /// Events beyond the last wheel.
+    later: List,
+    nodes: Vec<Node<E>>,
+    free: u32,
+    /// No pending event is earlier. The wheels are positioned at this time.
+    reached_ns: Ns,
     bound: usize,
     overflowed: bool,
 }
 
-impl<E> EventQueue<E> {
+impl<E: Copy> EventQueue<E> {
     /// Creates an empty queue with a capacity of `bound` events.
     pub(crate) fn with_bound(bound: usize) -> Self {
-        Self { heap: BinaryHeap::with_capacity(bound), sequence: 0, bound, overflowed: false }
-    }
-
-    /// Schedules `event` for `at_ns`. If the queue is full, the event is dropped and [`overflowed`](Self::overflowed)
-    /// is set. Such a run has no result.
-    pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
-        if self.heap.len() == self.bound {
-            self.overflowed = true;
-            return;
+        Self {
+            wheels: std::array::from_fn(|_| Wheel::new()),
+            later: List::EMPTY,
+            nodes: Vec::with_capacity(bound),
+            free: NONE,
+            reached_ns: 0,
+            bound,
+            overflowed: false,
         }
-        let sequence = self.sequence;
-        self.sequence += 1;
-        self.heap.push(Entry { at_ns, sequence, event });
     }
 
-    /// Removes the earliest event.
-    pub(crate) fn pop(&mut self) -> Option<(Ns, E)> {
-        self.heap.pop().map(|entry| (entry.at_ns, entry.event))
+    /// Schedules `event` for `at_ns`, which must not be before the last event that was removed. If the queue is full, the
+    /// event is dropped and [`overflowed`](Self::overflowed) is set. Such a run has no result.
+    pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
+        debug_assert!(at_ns >= self.reached_ns, "an event for {at_ns} ns at {} ns", self.reached_ns);
+        let node = Node { at_ns, event, next: NONE };
+        let index = self.free;
+        if index == NONE {
+            if self.nodes.len() == self.bound {
+                self.overflowed = true;
+                return;
+            }
+            self.nodes.push(node);
+            return self.place(self.nodes.len() as u32 - 1);
+        }
+        self.free = std::mem::replace(&mut self.nodes[index as usize], node).next;
+        self.place(index);
     }
 
-    /// Time of the earliest event.
-    pub(crate) fn next_at_ns(&self) -> Option<Ns> {
-        self.heap.peek().map(|entry| entry.at_ns)
+    /// Appends a node to the slot of its time.
+    #[inline]
+    fn place(&mut self, index: u32) {
+        let at_ns = self.nodes[index as usize].at_ns;
+        let same_window = |&wheel: &usize| window(at_ns, wheel) == window(self.reached_ns, wheel);
+        match (0..WHEELS).find(same_window) {
+            Some(wheel) => self.wheels[wheel].push(&mut self.nodes, (at_ns >> shift(wheel)) as usize, index),
+            None => self.later.push(&mut self.nodes, index),
+        }
+    }
+
+    /// Removes the earliest event if it is before `until_ns`.
+    pub(crate) fn pop_before(&mut self, until_ns: Ns) -> Option<(Ns, E)> {
+        loop {
+            if let Some(slot) = self.wheels[0].earliest() {
+                let index = self.wheels[0].slots[slot].first;
+                let Node { at_ns, event, next } = self.nodes[index as usize];
+                if at_ns >= until_ns {
+                    return None;
+                }
+                if next == NONE {
+                    self.wheels[0].take(slot);
+                } else {
+                    self.wheels[0].slots[slot].first = next;
+                }
+                self.reached_ns = at_ns;
+                self.nodes[index as usize].next = std::mem::replace(&mut self.free, index);
+                return Some((at_ns, event));
+            }
+            self.turn(until_ns)?;
+        }
+    }
+
+    /// Advances to the next slot that has events, and distributes them over the slots of the finer wheels. `None` if that
+    /// slot does not begin before `until_ns`.
+    fn turn(&mut self, until_ns: Ns) -> Option<()> {
+        let next = (1..WHEELS).find_map(|wheel| self.wheels[wheel].earliest().map(|slot| (wheel, slot)));
+        let began_ns = match next {
+            Some((wheel, slot)) => (window(self.reached_ns, wheel) << SLOT_BITS | slot as Ns) << shift(wheel),
+            None => window(self.earliest_later_ns()?, WHEELS - 1) << shift(WHEELS),
+        };
+        if began_ns >= until_ns {
+            return None;
+        }
+        self.reached_ns = began_ns;
+        let mut index = match next {
+            Some((wheel, slot)) => self.wheels[wheel].take(slot),
+            None => std::mem::replace(&mut self.later, List::EMPTY).first,
+        };
+        while index != NONE {
+            let next = self.nodes[index as usize].next;
+            self.place(index);
+            index = next;
+        }
+        Some(())
+    }
+
+    fn earliest_later_ns(&self) -> Option<Ns> {
+        let next = |node: &&Node<E>| self.nodes.get(node.next as usize);
+        std::iter::successors(self.nodes.get(self.later.first as usize), next).map(|node| node.at_ns).min()
     }
 
     /// Whether an event was dropped.
@@ -96,7 +219,7 @@ mod tests {
             queue.schedule(5, name);
         }
         queue.schedule(4, "earlier");
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop_before(Ns::MAX)).collect();
         assert_eq!(order, [(4, "earlier"), (5, "first"), (5, "second"), (5, "third")]);
     }
 
@@ -118,7 +241,7 @@ mod tests {
             }
             let mut expected: Vec<_> = moments.iter().copied().zip(0..).collect();
             expected.sort_by_key(|&(at_ns, _)| at_ns);
-            prop_assert_eq!(std::iter::from_fn(|| queue.pop()).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(std::iter::from_fn(|| queue.pop_before(Ns::MAX)).collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -156,14 +156,9 @@ impl World {
 
     /// Processes all events before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
-        while let Some(at_ns) = self.events.next_at_ns() {
-            if at_ns >= until_ns {
-                break;
-            }
-            if let Some((at_ns, event)) = self.events.pop() {
-                self.now_ns = at_ns;
-                self.happen(event);
-            }
+        while let Some((at_ns, event)) = self.events.pop_before(until_ns) {
+            self.now_ns = at_ns;
+            self.happen(event);
         }
         self.now_ns = until_ns;
     }
