@@ -92,6 +92,13 @@ impl Wheel {
     }
 }
 
+/// An event that was removed, until the next one is scheduled.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    pub(crate) at_ns: Ns,
+    index: u32,
+}
+
 /// Pending events, at most `bound`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
@@ -106,7 +113,7 @@ pub(crate) struct EventQueue<E> {
     overflowed: bool,
 }
 
-impl<E: Copy> EventQueue<E> {
+impl<E> EventQueue<E> {
     /// Creates an empty queue with a capacity of `bound` events.
     pub(crate) fn with_bound(bound: usize) -> Self {
         Self {
@@ -149,26 +156,37 @@ impl<E: Copy> EventQueue<E> {
         }
     }
 
-    /// Removes the earliest event if it is before `until_ns`.
-    pub(crate) fn pop_before(&mut self, until_ns: Ns) -> Option<(Ns, E)> {
+    /// Removes the earliest event if it is before `until_ns`. The caller gets it with [`removed`](Self::removed), because
+    /// copying it twice would be the most expensive part of the event loop.
+    #[inline]
+    pub(crate) fn pop_before(&mut self, until_ns: Ns) -> Option<Removed> {
         loop {
-            if let Some(slot) = self.wheels[0].earliest() {
-                let index = self.wheels[0].slots[slot].first;
-                let Node { at_ns, event, next } = self.nodes[index as usize];
-                if at_ns >= until_ns {
-                    return None;
-                }
-                if next == NONE {
-                    self.wheels[0].take(slot);
-                } else {
-                    self.wheels[0].slots[slot].first = next;
-                }
-                self.reached_ns = at_ns;
-                self.nodes[index as usize].next = std::mem::replace(&mut self.free, index);
-                return Some((at_ns, event));
+            let Some(slot) = self.wheels[0].earliest() else {
+                self.turn(until_ns)?;
+                continue;
+            };
+            let index = self.wheels[0].slots[slot].first;
+            let node = &mut self.nodes[index as usize];
+            let at_ns = node.at_ns;
+            if at_ns >= until_ns {
+                return None;
             }
-            self.turn(until_ns)?;
+            let next = std::mem::replace(&mut node.next, self.free);
+            self.free = index;
+            if next == NONE {
+                self.wheels[0].take(slot);
+            } else {
+                self.wheels[0].slots[slot].first = next;
+            }
+            self.reached_ns = at_ns;
+            return Some(Removed { at_ns, index });
         }
+    }
+
+    /// The event that was just removed.
+    #[inline]
+    pub(crate) fn removed(&self, removed: &Removed) -> &E {
+        &self.nodes[removed.index as usize].event
     }
 
     /// Advances to the next slot that has events, and distributes them over the slots of the finer wheels. `None` if that
