@@ -1,8 +1,6 @@
 //! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads on CPUs.
 //! `world` simulates the threads.
 
-use std::collections::VecDeque;
-
 use quell_mode::{ProgramWait, Threaded};
 
 use crate::engine::{Ns, Purpose, RandomStream};
@@ -155,14 +153,7 @@ impl Run {
         for (&queue, &worker) in queue_of.iter().zip(&worker_of) {
             let (epoll, napi) = (if shared { 0 } else { worker }, Some(usize::from(queue)));
             world.epolls[epoll].remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
-            let received = VecDeque::with_capacity(2);
-            world.sockets.push(Socket {
-                epoll: Some(epoll),
-                napi,
-                edge_triggered: shared,
-                received,
-                ..Socket::default()
-            });
+            world.sockets.push(Socket { epoll: Some(epoll), napi, edge_triggered: shared, ..Socket::default() });
         }
         let places = self.places(workers);
         for (worker, place) in places.into_iter().enumerate() {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use quell_mode::EpollParams;
 
+use super::inbox::Inbox;
 use crate::engine::Ns;
 
 /// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for contexts whose budget is 0.
@@ -17,10 +18,10 @@ pub(crate) struct Socket {
     pub(crate) epoll: Option<usize>,
     /// `SO_INCOMING_NAPI_ID` as the queue of the last packet; `None` without NAPI.
     pub(crate) napi: Option<usize>,
-    /// Unread requests, each with the time at which the client sent it.
-    pub(crate) received: VecDeque<Ns>,
+    /// Unread requests.
+    pub(crate) received: Inbox,
     /// Number of requests that a worker is serving.
-    pub(crate) in_service: usize,
+    pub(crate) in_service: u32,
     /// Unread segments of incomplete requests.
     pub(crate) parts: u32,
     /// CPU on which its last packet was received.
@@ -49,8 +50,8 @@ impl Socket {
     }
 
     /// Number of requests that no worker serves yet.
-    pub(crate) fn unserved(&self) -> usize {
-        self.received.len().saturating_sub(self.in_service)
+    pub(crate) fn unserved(&self) -> u32 {
+        (self.received.len() as u32).saturating_sub(self.in_service)
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod coalescing;
 mod epoll;
+mod inbox;
 mod moderation;
 mod napi;
 mod rx_queue;

@@ -92,16 +92,16 @@ impl World {
             for _ in 0..requests {
                 self.respond(socket, self.threads[thread].cpu);
             }
-            self.sockets[socket as usize].in_service -= requests as usize;
+            self.sockets[socket as usize].in_service -= requests;
         }
         let returned = self.threads[thread].returned;
         while let Some(socket) = self.threads[thread].events.pop_front() {
             let state = &mut self.sockets[socket as usize];
-            let (requests, parts) = (state.unserved() as u32, std::mem::take(&mut state.parts));
+            let (requests, parts) = (state.unserved(), std::mem::take(&mut state.parts));
             if requests == 0 && parts == 0 {
                 continue;
             }
-            state.in_service += requests as usize;
+            state.in_service += requests;
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;

@@ -211,11 +211,10 @@ impl World {
 
     fn read_socket(&mut self, thread: usize, socket: u32) {
         let now_ns = self.now_ns;
-        let mut received = std::mem::take(&mut self.sockets[socket as usize].received);
-        if let Some(scripted) = self.script_of(thread) {
-            scripted.read(socket, received.drain(..), now_ns);
+        let received = &mut self.sockets[socket as usize].received;
+        if let Program::Scripted(scripted) = &mut self.threads[thread].program {
+            scripted.read(socket, std::iter::from_fn(|| received.pop_front()), now_ns);
         }
-        self.sockets[socket as usize].received = received;
     }
 
     fn watch(&mut self, thread: usize, until_ns: Ns) -> Next {
