@@ -1,23 +1,25 @@
 //! Pending events, ordered by time. Events with the same time happen in the order in which they were scheduled. The
 //! capacity is fixed, and the memory is allocated once.
 //!
-//! The order is kept by a hierarchical timing wheel (Varghese and Lauck 1987) with a resolution of 1 ns: a slot of the
-//! first wheel has the events of one time, a slot of the next wheel those of a whole revolution of the previous one.
-//! Slots are lists in the order of scheduling, so no comparison and no sequence number is needed.
+//! A hierarchical timing wheel (Varghese and Lauck 1987) keeps the order. A slot of the first wheel is a sorted list,
+//! which mostly has one event. A slot of the next wheel has the events of a whole revolution of the first one, in the
+//! order in which they were scheduled.
 
 use super::Ns;
 
+/// Bits of the time below those that select a slot: a slot of the first wheel is 64 ns long.
+const RESOLUTION_BITS: u32 = 6;
 /// Bits of the time that select a slot of a wheel.
 const SLOT_BITS: u32 = 10;
 const SLOTS: usize = 1 << SLOT_BITS;
-/// Number of wheels. Together they span 1.07 s; later events wait in a list of their own.
-const WHEELS: usize = 3;
+/// Number of wheels. Together they span 67 ms; later events wait in a list of their own.
+const WHEELS: usize = 2;
 /// Index of no node.
 const NONE: u32 = u32::MAX;
 
 /// Bits of the time below those that select a slot of wheel `wheel`.
 const fn shift(wheel: usize) -> u32 {
-    SLOT_BITS * wheel as u32
+    RESOLUTION_BITS + SLOT_BITS * wheel as u32
 }
 
 /// Part of the time that is the same for all events in the wheels up to `wheel`.
@@ -50,6 +52,25 @@ impl List {
         }
         self.last = node;
     }
+
+    /// Inserts a node behind all nodes that are not later.
+    #[inline]
+    fn insert<E>(&mut self, nodes: &mut [Node<E>], node: u32) {
+        let at_ns = nodes[node as usize].at_ns;
+        if self.first == NONE || nodes[self.last as usize].at_ns <= at_ns {
+            return self.push(nodes, node);
+        }
+        let mut next = self.first;
+        let mut previous = NONE;
+        while nodes[next as usize].at_ns <= at_ns {
+            (previous, next) = (next, nodes[next as usize].next);
+        }
+        nodes[node as usize].next = next;
+        match previous {
+            NONE => self.first = node,
+            _ => nodes[previous as usize].next = node,
+        }
+    }
 }
 
 /// One wheel, with a bit for each slot that is not empty.
@@ -65,12 +86,13 @@ impl Wheel {
         Self { slots: Box::new([List::EMPTY; SLOTS]), used: [0; SLOTS / 64], used_words: 0 }
     }
 
+    /// Slot of a time.
     #[inline]
-    fn push<E>(&mut self, nodes: &mut [Node<E>], slot: usize, node: u32) {
-        let slot = slot % SLOTS;
-        self.slots[slot].push(nodes, node);
+    fn slot(&mut self, position: Ns) -> &mut List {
+        let slot = position as usize % SLOTS;
         self.used[slot / 64] |= 1 << (slot % 64);
         self.used_words |= 1 << (slot / 64);
+        &mut self.slots[slot]
     }
 
     /// The earliest slot that is not empty. Slots of the past are always empty.
@@ -145,14 +167,17 @@ impl<E> EventQueue<E> {
         self.place(index);
     }
 
-    /// Appends a node to the slot of its time.
+    /// Adds a node to the slot of its time.
     #[inline]
     fn place(&mut self, index: u32) {
-        let at_ns = self.nodes[index as usize].at_ns;
-        let same_window = |&wheel: &usize| window(at_ns, wheel) == window(self.reached_ns, wheel);
-        match (0..WHEELS).find(same_window) {
-            Some(wheel) => self.wheels[wheel].push(&mut self.nodes, (at_ns >> shift(wheel)) as usize, index),
-            None => self.later.push(&mut self.nodes, index),
+        let (at_ns, reached_ns) = (self.nodes[index as usize].at_ns, self.reached_ns);
+        let [first, second] = &mut self.wheels;
+        if window(at_ns, 0) == window(reached_ns, 0) {
+            first.slot(at_ns >> shift(0)).insert(&mut self.nodes, index);
+        } else if window(at_ns, 1) == window(reached_ns, 1) {
+            second.slot(at_ns >> shift(1)).push(&mut self.nodes, index);
+        } else {
+            self.later.push(&mut self.nodes, index);
         }
     }
 
