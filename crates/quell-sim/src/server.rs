@@ -4,7 +4,7 @@
 use quell_mode::{ProgramWait, Threaded};
 
 use crate::engine::{Ns, Purpose, RandomStream};
-use crate::mechanism::{Epoll, Socket};
+use crate::mechanism::{Epoll, Link, Socket};
 use crate::run::Run;
 use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
 
@@ -153,7 +153,12 @@ impl Run {
         for (&queue, &worker) in queue_of.iter().zip(&worker_of) {
             let (epoll, napi) = (if shared { 0 } else { worker }, Some(usize::from(queue)));
             world.epolls[epoll].remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
-            world.sockets.push(Socket { epoll: Some(epoll), napi, edge_triggered: shared, ..Socket::default() });
+            world.sockets.push(Socket {
+                epoll: Link::to(epoll),
+                napi: napi.into(),
+                edge_triggered: shared,
+                ..Socket::default()
+            });
         }
         let places = self.places(workers);
         for (worker, place) in places.into_iter().enumerate() {
@@ -195,7 +200,7 @@ impl Run {
             let server = RecvServer { socket, busy_poll_ns, prefer: false, budget: SOCKET_BUDGET, serving: false };
             let place = places[connection] % self.server_cpus();
             let thread = self.start_worker(world, Program::RecvServer(server), queue, place);
-            world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
+            world.sockets.push(Socket { napi: Link::to(queue), reader: Link::to(thread), ..Socket::default() });
         }
     }
 

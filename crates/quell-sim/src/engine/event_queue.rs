@@ -151,6 +151,7 @@ impl<E> EventQueue<E> {
 
     /// Schedules `event` for `at_ns`, which must not be before the last event that was removed. If the queue is full, the
     /// event is dropped and [`overflowed`](Self::overflowed) is set. Such a run has no result.
+    #[inline(always)]
     pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
         debug_assert!(at_ns >= self.reached_ns, "an event for {at_ns} ns at {} ns", self.reached_ns);
         let node = Node { at_ns, event, next: NONE };
@@ -163,7 +164,8 @@ impl<E> EventQueue<E> {
             self.nodes.push(node);
             return self.place(self.nodes.len() as u32 - 1);
         }
-        self.free = std::mem::replace(&mut self.nodes[index as usize], node).next;
+        self.free = self.nodes[index as usize].next;
+        self.nodes[index as usize] = node;
         self.place(index);
     }
 
@@ -255,6 +257,14 @@ mod tests {
 
     use super::*;
 
+    fn emptied<E: Copy>(mut queue: EventQueue<E>) -> Vec<(Ns, E)> {
+        let next = |queue: &mut EventQueue<E>| {
+            let removed = queue.pop_before(Ns::MAX)?;
+            Some((removed.at_ns, *queue.removed(&removed)))
+        };
+        std::iter::from_fn(|| next(&mut queue)).collect()
+    }
+
     #[test]
     fn events_with_the_same_time_happen_in_the_order_of_scheduling() {
         let mut queue = EventQueue::with_bound(8);
@@ -262,8 +272,7 @@ mod tests {
             queue.schedule(5, name);
         }
         queue.schedule(4, "earlier");
-        let order: Vec<_> = std::iter::from_fn(|| queue.pop_before(Ns::MAX)).collect();
-        assert_eq!(order, [(4, "earlier"), (5, "first"), (5, "second"), (5, "third")]);
+        assert_eq!(emptied(queue), [(4, "earlier"), (5, "first"), (5, "second"), (5, "third")]);
     }
 
     #[test]
@@ -277,14 +286,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_come_in_the_order_of_a_stable_sort_by_time(moments in prop::collection::vec(0u64..50, 0..200)) {
+        fn events_come_in_the_order_of_a_stable_sort_by_time(
+            moments in prop::collection::vec(prop_oneof![0u64..50, 0..200_000, 0..1 << 40], 0..200),
+        ) {
             let mut queue = EventQueue::with_bound(200);
             for (index, &at_ns) in moments.iter().enumerate() {
                 queue.schedule(at_ns, index);
             }
             let mut expected: Vec<_> = moments.iter().copied().zip(0..).collect();
             expected.sort_by_key(|&(at_ns, _)| at_ns);
-            prop_assert_eq!(std::iter::from_fn(|| queue.pop_before(Ns::MAX)).collect::<Vec<_>>(), expected);
+            prop_assert_eq!(emptied(queue), expected);
+        }
+
+        #[test]
+        fn events_scheduled_between_removals_come_in_the_same_order(
+            steps in prop::collection::vec((prop_oneof![0u64..50, 0..200_000, 0..1 << 30], 0u64..100_000), 0..300),
+        ) {
+            let (mut queue, mut expected, mut now_ns) = (EventQueue::with_bound(300), Vec::new(), 0);
+            for (index, &(after_ns, runs_ns)) in steps.iter().enumerate() {
+                queue.schedule(now_ns + after_ns, index);
+                expected.push((now_ns + after_ns, index));
+                now_ns += runs_ns;
+                expected.sort();
+                let due = expected.iter().take_while(|&&(at_ns, _)| at_ns < now_ns).count();
+                for event in expected.drain(..due) {
+                    let removed = queue.pop_before(now_ns).expect("it is due");
+                    prop_assert_eq!((removed.at_ns, *queue.removed(&removed)), event);
+                }
+                prop_assert!(queue.pop_before(now_ns).is_none());
+            }
         }
     }
 }

@@ -247,9 +247,8 @@ impl World {
     /// the latency.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
         let queue = self.traffic.connections[socket as usize].queue;
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         let acknowledged = self.traffic.client.ack_delay_ns > 0;
-        let listed = matches!(kind, TrafficKind::Listed(_));
+        let listed = matches!(self.traffic.kind, TrafficKind::Listed(_));
         if !listed && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
@@ -258,12 +257,12 @@ impl World {
         if !listed {
             let received_ns = self.now_ns + self.traffic.way_back_ns();
             self.traffic.record(sent_ns, received_ns);
-            match &kind {
+            match self.traffic.kind {
                 TrafficKind::Scheduled { rate_qps, gap_shape } => {
                     self.traffic.record_from_due(socket, received_ns);
                     let each_qps = rate_qps / self.traffic.connections.len() as f64;
                     let due_ns =
-                        self.traffic.connections[socket as usize].due_ns + self.traffic.gap_ns(each_qps, *gap_shape);
+                        self.traffic.connections[socket as usize].due_ns + self.traffic.gap_ns(each_qps, gap_shape);
                     self.traffic.connections[socket as usize].due_ns = due_ns;
                     self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
@@ -273,9 +272,8 @@ impl World {
                     let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
                     self.send(socket, received_ns + residence_ns);
                 }
-                _ => {}
+                TrafficKind::Listed(_) => {}
             }
         }
-        self.traffic.kind = kind;
     }
 }
