@@ -6,6 +6,7 @@
 //! | --- | --- |
 //! | [`Run`] | a server under a load |
 //! | [`sweep`] | modes and loads on one host, in parallel |
+//! | [`sweep_file`] | files that list the points of a sweep |
 //! | [`scenario`] | a few packets and programs, event by event, for conformance tests |
 //! | [`XskRoundTrips`] | two AF_XDP hosts that exchange packets |
 //!
@@ -31,6 +32,7 @@ mod run;
 pub mod scenario;
 mod server;
 pub mod sweep;
+pub mod sweep_file;
 mod trace;
 mod workload;
 mod world;

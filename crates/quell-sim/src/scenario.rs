@@ -5,7 +5,7 @@ use quell_mode::{EpollParams, NapiSettings};
 
 use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::{Epoll, NapiState, Packet, PacketKind, RxQueue, SimCoalescing, Socket};
+use crate::mechanism::{Epoll, Link, NapiState, Packet, PacketKind, RxQueue, SimCoalescing, Socket};
 use crate::trace::Trace;
 use crate::world::{
     Class, Client, Event, KernelRules, Program, ReadObserved, ScriptAction, ScriptStep, Scripted, Stage, Traffic,
@@ -320,7 +320,7 @@ impl SimScenario {
 
     fn add_descriptors(&self, world: &mut World) {
         for &SimDescriptor { queue, epoll, edge_triggered } in &self.descriptors {
-            world.sockets.push(Socket { epoll, napi: queue, edge_triggered, ..Socket::default() });
+            world.sockets.push(Socket { epoll: epoll.into(), napi: queue.into(), edge_triggered, ..Socket::default() });
             if let Some(epoll) = epoll.filter(|&epoll| self.epolls[epoll].napi_known) {
                 world.epolls[epoll].remember_napi(queue, self.rules.sysctl_busy_poll_usecs);
             }
@@ -328,7 +328,11 @@ impl SimScenario {
         for (inner, context) in self.epolls.iter().enumerate() {
             if context.inside.is_some() {
                 world.epolls[inner].outer = Some(world.sockets.len() as u32);
-                world.sockets.push(Socket { epoll: context.inside, nested: Some(inner), ..Socket::default() });
+                world.sockets.push(Socket {
+                    epoll: context.inside.into(),
+                    nested: Link::to(inner),
+                    ..Socket::default()
+                });
             }
         }
     }
@@ -397,7 +401,7 @@ fn observed(mut world: World) -> Observed {
     let queues = queues.collect();
     let (waits, reads) = world.take_observations();
     let incoming_napi =
-        world.sockets.iter().filter(|socket| socket.nested.is_none()).map(|socket| socket.napi).collect();
+        world.sockets.iter().filter(|socket| socket.nested.get().is_none()).map(|socket| socket.napi.get()).collect();
     Observed {
         waits,
         reads,

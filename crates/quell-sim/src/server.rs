@@ -1,12 +1,10 @@
 //! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads on CPUs.
 //! `world` simulates the threads.
 
-use std::collections::VecDeque;
-
 use quell_mode::{ProgramWait, Threaded};
 
 use crate::engine::{Ns, Purpose, RandomStream};
-use crate::mechanism::{Epoll, Socket};
+use crate::mechanism::{Epoll, Link, Socket};
 use crate::run::Run;
 use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
 
@@ -155,12 +153,10 @@ impl Run {
         for (&queue, &worker) in queue_of.iter().zip(&worker_of) {
             let (epoll, napi) = (if shared { 0 } else { worker }, Some(usize::from(queue)));
             world.epolls[epoll].remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
-            let received = VecDeque::with_capacity(2);
             world.sockets.push(Socket {
-                epoll: Some(epoll),
-                napi,
+                epoll: Link::to(epoll),
+                napi: napi.into(),
                 edge_triggered: shared,
-                received,
                 ..Socket::default()
             });
         }
@@ -204,7 +200,7 @@ impl Run {
             let server = RecvServer { socket, busy_poll_ns, prefer: false, budget: SOCKET_BUDGET, serving: false };
             let place = places[connection] % self.server_cpus();
             let thread = self.start_worker(world, Program::RecvServer(server), queue, place);
-            world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
+            world.sockets.push(Socket { napi: Link::to(queue), reader: Link::to(thread), ..Socket::default() });
         }
     }
 

@@ -1,14 +1,15 @@
 //! Sweeps over modes and loads: the rows of `quell sim run`, the syntax of ranges, and parallel runs. Each run is
 //! independent and single-threaded, so its result does not depend on the number of threads.
 
+use std::collections::VecDeque;
+use std::ops::{ControlFlow, Range};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use quell_mode::{DeliveryMode, ParseModeError};
 use serde::Serialize;
 
-use crate::engine::Ns;
+use crate::engine::{Digest, Ns};
 use crate::figures::Figures;
 use crate::host::HostProfile;
 use crate::run::{Run, RunError, RunResult};
@@ -18,6 +19,8 @@ use crate::workload::{InvalidLoad, Load, RunScale};
 
 /// Mean number of connections per queue in the published experiment.
 const CONNECTIONS_PER_QUEUE: usize = 560;
+/// Maximum number of results per thread that wait for the result of an earlier job.
+const AHEAD: usize = 16;
 /// Maximum number of modes or loads in a range.
 const RANGE_MAX: usize = 200;
 
@@ -97,6 +100,25 @@ impl Setup {
         Ok((self.observed(point, &result), trace))
     }
 
+    /// Digest of short runs on the host. It changes with the model and with the host's profile.
+    ///
+    /// # Errors
+    ///
+    /// See [`Run::simulate`].
+    pub fn fingerprint(&self) -> Result<String, RunError> {
+        let short =
+            Self { warm_up_ns: 1_000_000, measured_ns: 2_000_000, ..Self::new(self.host.clone()) }.with_queues(2);
+        let mut digest = Digest::new();
+        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded"] {
+            let Ok(mode) = mode.parse() else { continue };
+            for load in [Load::Qps(100e3), Load::Max] {
+                let row = short.row(&Point { mode, load, seed: 1 })?;
+                format!("{row:?}").bytes().for_each(|byte| digest.add(byte.into()));
+            }
+        }
+        Ok(format!("{:016x}", digest.value()))
+    }
+
     fn observed(&self, point: &Point, result: &RunResult) -> SweepRow {
         SweepRow {
             mode: point.mode,
@@ -149,37 +171,99 @@ pub struct SweepRow {
     pub digest: String,
 }
 
-/// Runs `jobs` jobs on up to `threads` threads, and returns their results in the order of the jobs. Any thread may call
-/// `progress` with the number of finished jobs.
+/// Runs `jobs` jobs on up to `threads` threads, and returns their results in the order of the jobs. Calls `progress` with
+/// the number of finished jobs.
 pub fn in_parallel<T: Send>(
     jobs: usize,
     threads: usize,
     job: impl Fn(usize) -> T + Sync,
     progress: impl Fn(usize) + Sync,
 ) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
-    let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(jobs));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= jobs {
-                break;
+    let mut results = Vec::with_capacity(jobs);
+    let emit = |result| {
+        results.push(result);
+        progress(results.len());
+        ControlFlow::<()>::Continue(())
+    };
+    let _ = in_order(0..jobs, threads, job, emit);
+    results
+}
+
+/// Results that were not passed on yet.
+struct Pending<T> {
+    /// Next job that nobody has started.
+    next: usize,
+    /// First job whose result was not passed on, and the results from there.
+    first: usize,
+    results: VecDeque<Option<T>>,
+    /// Whether no more jobs are started, because a consumer or a job gave up.
+    stopped: bool,
+}
+
+/// Stops all workers when the thread leaves its scope, also by a panic. Otherwise they would wait for its result.
+struct StopOnExit<'a, T>(&'a Mutex<Pending<T>>, &'a Condvar);
+
+impl<T> Drop for StopOnExit<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
+        self.1.notify_all();
+    }
+}
+
+/// Runs jobs on up to `threads` threads, and passes each result to `emit` in the order of the jobs, as soon as the results
+/// before it are there. At most [`AHEAD`] results per thread wait. `emit` can end the remaining work.
+pub fn in_order<T: Send, B>(
+    jobs: Range<usize>,
+    threads: usize,
+    job: impl Fn(usize) -> T + Sync,
+    mut emit: impl FnMut(T) -> ControlFlow<B>,
+) -> ControlFlow<B> {
+    let threads = threads.clamp(1, jobs.len().max(1));
+    let pending = Mutex::new(Pending { next: jobs.start, first: jobs.start, results: VecDeque::new(), stopped: false });
+    let changed = Condvar::new();
+    let lock = || pending.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    let start = || {
+        let mut state = lock();
+        while !state.stopped && state.next < jobs.end {
+            if state.results.len() < AHEAD * threads {
+                state.results.push_back(None);
+                state.next += 1;
+                return Some(state.next - 1);
             }
+            state = wait(state);
+        }
+        None
+    };
+    let work = || {
+        while let Some(index) = start() {
+            let panicked = StopOnExit(&pending, &changed);
             let result = job(index);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            std::mem::forget(panicked);
+            let mut state = lock();
+            let place = index - state.first;
+            state.results[place] = Some(result);
+            changed.notify_all();
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.clamp(1, jobs.max(1)) {
+        let _ended = StopOnExit(&pending, &changed);
+        for _ in 0..threads {
             scope.spawn(work);
         }
-        work();
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|(index, _)| *index);
-    results.into_iter().map(|(_, result)| result).collect()
+        for _ in jobs.clone() {
+            let mut state = lock();
+            while !state.stopped && state.results.front().is_none_or(Option::is_none) {
+                state = wait(state);
+            }
+            let Some(Some(result)) = state.results.pop_front() else { break };
+            state.first += 1;
+            drop(state);
+            changed.notify_all();
+            emit(result)?;
+        }
+        ControlFlow::Continue(())
+    })
 }
 
 /// Simulates all points in parallel; rows are in the order of the points.
@@ -355,28 +439,68 @@ impl Loads {
     ///
     /// When that run is not possible.
     pub fn resolve(&self, setup: &Setup, seed: u64) -> Result<Vec<Load>, RunError> {
-        let mut reaches = None;
-        let mut rate = |share: f64| -> Result<Load, RunError> {
-            let most = match reaches {
-                Some(most) => most,
-                None => {
-                    let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed };
-                    *reaches.insert(setup.row(&base)?.figures.qps)
-                }
-            };
-            Ok(Load::Qps((most * share / 100.0).round().max(1.0)))
-        };
+        self.rates(&mut BaseMaximum::new(setup, seed))
+    }
+
+    pub(crate) fn rates(&self, maximum: &mut BaseMaximum<'_>) -> Result<Vec<Load>, RunError> {
         let load = |asked: &Asked| match *asked {
             Asked::Given(load) => Ok(load),
-            Asked::Percent(share) => rate(share),
+            Asked::Percent(share) => Ok(Load::Qps((maximum.qps()? * share / 100.0).round().max(1.0))),
         };
         self.0.iter().map(load).collect()
     }
 }
 
+/// Throughput of `base` in a closed loop, which is simulated when it is first needed.
+pub(crate) struct BaseMaximum<'a> {
+    setup: &'a Setup,
+    seed: u64,
+    qps: Option<f64>,
+}
+
+impl<'a> BaseMaximum<'a> {
+    pub(crate) fn new(setup: &'a Setup, seed: u64) -> Self {
+        Self { setup, seed, qps: None }
+    }
+
+    fn qps(&mut self) -> Result<f64, RunError> {
+        match self.qps {
+            Some(qps) => Ok(qps),
+            None => {
+                let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed: self.seed };
+                Ok(*self.qps.insert(self.setup.row(&base)?.figures.qps))
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    #[test]
+    fn results_are_passed_on_in_order_and_few_wait_for_an_earlier_one() {
+        let (started, mut passed_on) = (AtomicUsize::new(0), Vec::new());
+        let job = |index| {
+            started.fetch_add(1, Ordering::SeqCst);
+            index
+        };
+        let emit = |index| {
+            assert!(started.load(Ordering::SeqCst) <= index + 1 + 2 * AHEAD);
+            passed_on.push(index);
+            if index == 99 { ControlFlow::Break("enough") } else { ControlFlow::Continue(()) }
+        };
+        assert_eq!(in_order(10..1_000_000, 2, job, emit), ControlFlow::Break("enough"));
+        assert_eq!(passed_on, (10..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn a_job_that_panics_ends_the_others() {
+        in_parallel(1000, 2, |index| assert_ne!(index, 50), |_| ());
+    }
 
     fn names(text: &str) -> Vec<String> {
         modes(text).expect("modes").iter().map(ToString::to_string).collect()

@@ -6,7 +6,7 @@ use quell_stats::LatencyHistogram;
 
 use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::{RxQueue, Socket};
+use crate::mechanism::{Link, RxQueue, Socket};
 use crate::run::RunError;
 use crate::world::{
     Class, Client, KernelRules, Kicker, Peer, PollLoop, PollPhase, Program, SendPhase, Sender, Stage, Traffic,
@@ -106,7 +106,7 @@ impl XskRoundTrips {
             let kicker = Kicker { socket: application.socket, entered: false };
             side.start(world, Program::Kicker(kicker), Stage::Program, 3);
         }
-        let (napi, reader) = (Some(queue), Some(reader));
+        let (napi, reader) = (Link::to(queue), Link::to(reader));
         world.sockets.push(Socket { napi, reader, prefer_busy_poll: true, ..Socket::default() });
     }
 }

@@ -2,44 +2,68 @@
 //! `fs/eventpoll.c` stores per context.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 use quell_mode::EpollParams;
 
+use super::inbox::Inbox;
 use crate::engine::Ns;
 
 /// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for contexts whose budget is 0.
 const DEFAULT_BUDGET: u16 = 8;
 
-/// A descriptor that an application waits for.
+/// An optional index in 4 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Link(Option<NonZeroU32>);
+
+impl From<Option<usize>> for Link {
+    fn from(index: Option<usize>) -> Self {
+        Self(index.and_then(|index| NonZeroU32::new(index as u32 + 1)))
+    }
+}
+
+impl Link {
+    pub(crate) fn to(index: usize) -> Self {
+        Some(index).into()
+    }
+
+    #[inline]
+    pub(crate) fn get(self) -> Option<usize> {
+        self.0.map(|above| above.get() as usize - 1)
+    }
+}
+
+/// A descriptor that an application waits for. A server has thousands, so each has one cache line.
 #[derive(Debug, Clone, Default)]
+#[repr(align(64))]
 pub(crate) struct Socket {
     /// Epoll that contains the descriptor.
-    pub(crate) epoll: Option<usize>,
+    pub(crate) epoll: Link,
     /// `SO_INCOMING_NAPI_ID` as the queue of the last packet; `None` without NAPI.
-    pub(crate) napi: Option<usize>,
-    /// Unread requests, each with the time at which the client sent it.
-    pub(crate) received: VecDeque<Ns>,
+    pub(crate) napi: Link,
+    /// Unread requests.
+    pub(crate) received: Inbox,
     /// Number of requests that a worker is serving.
-    pub(crate) in_service: usize,
+    pub(crate) in_service: u32,
     /// Unread segments of incomplete requests.
     pub(crate) parts: u32,
     /// CPU on which its last packet was received.
-    pub(crate) rx_cpu: usize,
+    pub(crate) rx_cpu: u32,
     /// Whether the descriptor is permanently ready, like an eventfd, pipe or timer that is never read.
     pub(crate) always_ready: bool,
     /// Whether the descriptor is registered with `EPOLLET`.
     pub(crate) edge_triggered: bool,
     /// Epoll that contains the descriptor with an empty interest mask. The epoll learns the NAPI ID and reports no
     /// events.
-    pub(crate) without_interest_in: Option<usize>,
+    pub(crate) without_interest_in: Link,
     /// Whether the descriptor is in the ready list.
     pub(crate) listed: bool,
     /// Epoll that this descriptor refers to. A nested epoll has no NAPI ID.
-    pub(crate) nested: Option<usize>,
+    pub(crate) nested: Link,
     /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer_busy_poll: bool,
     /// Thread that blocks in `recv` on this socket, or polls its receive ring.
-    pub(crate) reader: Option<usize>,
+    pub(crate) reader: Link,
 }
 
 impl Socket {
@@ -49,8 +73,8 @@ impl Socket {
     }
 
     /// Number of requests that no worker serves yet.
-    pub(crate) fn unserved(&self) -> usize {
-        self.received.len().saturating_sub(self.in_service)
+    pub(crate) fn unserved(&self) -> u32 {
+        (self.received.len() as u32).saturating_sub(self.in_service)
     }
 }
 

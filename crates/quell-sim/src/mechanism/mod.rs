@@ -4,13 +4,14 @@
 
 mod coalescing;
 mod epoll;
+mod inbox;
 mod moderation;
 mod napi;
 mod rx_queue;
 
 pub(crate) use coalescing::Coalescer;
 pub use coalescing::{CoalescingPeriod, SimCoalescing};
-pub(crate) use epoll::{Epoll, Socket, budget};
+pub(crate) use epoll::{Epoll, Link, Socket, budget};
 pub use napi::NapiState;
 pub(crate) use napi::{Completion, Napi, Schedule};
 pub(crate) use rx_queue::{Held, RxQueue};

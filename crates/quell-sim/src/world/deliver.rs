@@ -3,7 +3,7 @@
 
 use super::World;
 use crate::engine::Ns;
-use crate::mechanism::PacketKind;
+use crate::mechanism::{Link, PacketKind};
 
 impl World {
     /// Delivers the packets of the current poll.
@@ -26,8 +26,8 @@ impl World {
 
     fn part_reaches_socket(&mut self, queue: usize, cpu: usize, socket: u32) {
         let state = &mut self.sockets[socket as usize];
-        state.napi = Some(queue);
-        state.rx_cpu = cpu;
+        state.napi = Link::to(queue);
+        state.rx_cpu = cpu as u32;
         state.parts += 1;
         self.became_readable(socket, cpu);
     }
@@ -36,10 +36,10 @@ impl World {
     pub(crate) fn reach_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
         self.mark(queue, "delivered");
         let state = &mut self.sockets[socket as usize];
-        state.napi = Some(queue);
-        state.rx_cpu = cpu;
+        state.napi = Link::to(queue);
+        state.rx_cpu = cpu as u32;
         state.received.push_back(sent_ns);
-        let without_interest_in = state.without_interest_in;
+        let without_interest_in = state.without_interest_in.get();
         if let Some(epoll) = without_interest_in {
             self.epolls[epoll].remember_napi(Some(queue), self.rules.sysctl_busy_poll_usecs);
         }
@@ -48,7 +48,7 @@ impl World {
 
     /// Handles a socket that became readable: notifies its reader and its epoll.
     pub(crate) fn became_readable(&mut self, socket: u32, cpu: usize) {
-        if let Some(reader) = self.sockets[socket as usize].reader {
+        if let Some(reader) = self.sockets[socket as usize].reader.get() {
             if self.threads[reader].spinning() {
                 self.poke(reader);
             } else {
@@ -61,8 +61,8 @@ impl World {
     /// Handles a descriptor that became ready: notifies its epoll.
     pub(crate) fn became_ready(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
-        let Some(index) = state.epoll else { return };
-        let napi = state.napi;
+        let Some(index) = state.epoll.get() else { return };
+        let napi = state.napi.get();
         let epoll = &mut self.epolls[index];
         epoll.remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
         if !state.listed {
@@ -83,7 +83,7 @@ impl World {
     /// Whether a descriptor is ready. An epoll is ready if one of its descriptors is ready.
     pub(crate) fn descriptor_ready(&self, descriptor: u32) -> bool {
         let state = &self.sockets[descriptor as usize];
-        match state.nested {
+        match state.nested.get() {
             Some(inner) => self.epolls[inner].ready.iter().any(|&inside| self.descriptor_ready(inside)),
             None => state.readable(),
         }
@@ -111,8 +111,8 @@ mod tests {
         let (outer, inner, socket, descriptor) = (0, 1, 0, 1);
         world.epolls.push(Epoll::new(PREFER, 1));
         world.epolls.push(Epoll { outer: Some(descriptor), ..Epoll::new(PREFER, 1) });
-        world.sockets.push(Socket { epoll: Some(inner), ..Socket::default() });
-        world.sockets.push(Socket { epoll: Some(outer), nested: Some(inner), ..Socket::default() });
+        world.sockets.push(Socket { epoll: Link::to(inner), ..Socket::default() });
+        world.sockets.push(Socket { epoll: Link::to(outer), nested: Link::to(inner), ..Socket::default() });
         assert!(!world.descriptor_ready(descriptor));
         world.reach_socket(0, 0, socket, 0);
         assert!(world.descriptor_ready(descriptor));

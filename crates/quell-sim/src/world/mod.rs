@@ -29,7 +29,7 @@ pub(crate) use traffic::{Client, Traffic};
 pub(crate) use cpu::Context;
 use cpu::{Cpu, HardIrq};
 
-use crate::engine::{Digest, EventQueue, Ns};
+use crate::engine::{Digest, EventQueue, Ns, Removed};
 use crate::host::Costs;
 use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
@@ -156,22 +156,17 @@ impl World {
 
     /// Processes all events before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
-        while let Some(at_ns) = self.events.next_at_ns() {
-            if at_ns >= until_ns {
-                break;
-            }
-            if let Some((at_ns, event)) = self.events.pop() {
-                self.now_ns = at_ns;
-                self.happen(event);
-            }
+        while let Some(removed) = self.events.pop_before(until_ns) {
+            self.now_ns = removed.at_ns;
+            self.happen(&removed);
         }
         self.now_ns = until_ns;
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, removed: &Removed) {
         self.processed += 1;
         self.digest.add(self.now_ns);
-        match event {
+        match *self.events.removed(removed) {
             Event::SegmentEnd { cpu, generation } => self.segment_end(cpu.into(), generation),
             Event::Arrival { queue, packet } => self.packet_arrives(queue.into(), packet),
             Event::Vector { queue } => self.vector_event(queue.into()),

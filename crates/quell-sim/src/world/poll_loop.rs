@@ -79,7 +79,8 @@ impl World {
             PollPhase::Look => match self.sockets[poll.socket as usize].received.pop_front() {
                 Some(sent_ns) => {
                     poll.phase = PollPhase::Taken(sent_ns);
-                    let crossing_ns = self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu, state.cpu);
+                    let crossing_ns =
+                        self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu as usize, state.cpu);
                     Next::Run(self.costs.ring_ns + crossing_ns)
                 }
                 None if poll.kicks => {
@@ -104,7 +105,7 @@ impl World {
                 Next::Run(poll.delay_ns + reply_ns)
             }
             PollPhase::Worked(sent_ns) => {
-                if let Some((queue, peer)) = self.sockets[poll.socket as usize].napi.zip(poll.reply_to) {
+                if let Some((queue, peer)) = self.sockets[poll.socket as usize].napi.get().zip(poll.reply_to) {
                     self.transmit(queue, peer, sent_ns);
                 }
                 poll.phase = PollPhase::Look;
@@ -122,7 +123,7 @@ impl World {
 
     /// Polls the socket's queue once.
     fn kick(&mut self, thread: usize, socket: u32) -> Next {
-        let Some(queue) = self.sockets[socket as usize].napi else { return Next::Run(self.costs.ring_ns) };
+        let Some(queue) = self.sockets[socket as usize].napi.get() else { return Next::Run(self.costs.ring_ns) };
         let (on_behalf, prefer) = (BusyFor::Socket(socket), self.sockets[socket as usize].prefer_busy_poll);
         self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer, budget: KICK_BUDGET, loop_ns: 0 })
     }
@@ -156,7 +157,7 @@ impl World {
             }
             SendPhase::Transmit(stamp_ns) => {
                 sender.phase = SendPhase::Wait;
-                if let Some(queue) = self.sockets[sender.socket as usize].napi {
+                if let Some(queue) = self.sockets[sender.socket as usize].napi.get() {
                     self.transmit(queue, sender.peer, stamp_ns);
                 }
                 Next::Run(0)

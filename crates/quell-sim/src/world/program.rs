@@ -92,20 +92,20 @@ impl World {
             for _ in 0..requests {
                 self.respond(socket, self.threads[thread].cpu);
             }
-            self.sockets[socket as usize].in_service -= requests as usize;
+            self.sockets[socket as usize].in_service -= requests;
         }
         let returned = self.threads[thread].returned;
         while let Some(socket) = self.threads[thread].events.pop_front() {
             let state = &mut self.sockets[socket as usize];
-            let (requests, parts) = (state.unserved() as u32, std::mem::take(&mut state.parts));
+            let (requests, parts) = (state.unserved(), std::mem::take(&mut state.parts));
             if requests == 0 && parts == 0 {
                 continue;
             }
-            state.in_service += requests as usize;
+            state.in_service += requests;
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;
-            let rx_cpu = self.sockets[socket as usize].rx_cpu;
+            let rx_cpu = self.sockets[socket as usize].rx_cpu as usize;
             let crossing_ns = self.costs.crossing_ns(rx_cpu, self.threads[thread].cpu);
             let requests_ns = u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns);
             return Next::Run(requests_ns + self.costs.parts_ns(parts, requests));
@@ -189,7 +189,7 @@ impl World {
             self.threads[thread].stage = Stage::Program;
             return Next::Run(self.costs.recv_ns + self.costs.request_ns(1) + crossing_ns);
         }
-        match socket.napi.filter(|_| server.busy_poll_ns > 0) {
+        match socket.napi.get().filter(|_| server.busy_poll_ns > 0) {
             Some(queue) => self.busy_begin(
                 thread,
                 BusyRequest {
@@ -208,9 +208,10 @@ impl World {
     /// this CPU polled.
     fn recv_crossing_ns(&self, thread: usize, socket: u32) -> Ns {
         let (state, cpu) = (&self.sockets[socket as usize], self.threads[thread].cpu);
+        let rx_cpu = state.rx_cpu as usize;
         let arrived_ns = state.received.front().map_or(0, |sent_ns| sent_ns + self.traffic.one_way_ns());
-        let irq_cpu = state.napi.map(|queue| &self.queues[queue]).filter(|rx| rx.vector.fired_ns() >= arrived_ns);
-        let toucher = if state.rx_cpu == cpu { irq_cpu.map_or(cpu, |rx| rx.irq_cpu) } else { state.rx_cpu };
+        let irq_cpu = state.napi.get().map(|queue| &self.queues[queue]).filter(|rx| rx.vector.fired_ns() >= arrived_ns);
+        let toucher = if rx_cpu == cpu { irq_cpu.map_or(cpu, |rx| rx.irq_cpu) } else { rx_cpu };
         self.costs.crossing_ns(toucher, cpu)
     }
 
@@ -231,7 +232,7 @@ impl World {
     pub(crate) fn respond(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(sent_ns) = state.received.pop_front() else { return };
-        let Some(queue) = state.napi else { return };
+        let Some(queue) = state.napi.get() else { return };
         let tx_queue = self.tx_queue_of_cpu.get(cpu).copied().unwrap_or(queue);
         self.answer(queue, tx_queue, socket, sent_ns);
     }

@@ -6,7 +6,7 @@ use quell_mode::{EpollParams, NapiSettings};
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
-use crate::mechanism::Packet;
+use crate::mechanism::{Link, Packet};
 
 /// Interval at which a watching application checks its sockets.
 const WATCH_ROUND_NS: Ns = 10_000;
@@ -171,7 +171,7 @@ impl World {
             }
             ScriptStep::Receive { descriptor, busy_poll } => {
                 scripted.receiving = Some((descriptor, busy_poll));
-                self.sockets[descriptor as usize].reader = Some(thread);
+                self.sockets[descriptor as usize].reader = Link::to(thread);
                 return self.scripted_receive(thread);
             }
             ScriptStep::ReadAll => self.read_reported(thread),
@@ -194,7 +194,7 @@ impl World {
 
     fn read_reported(&mut self, thread: usize) {
         while let Some(reported) = self.threads[thread].events.pop_front() {
-            match self.sockets[reported as usize].nested {
+            match self.sockets[reported as usize].nested.get() {
                 Some(inner) => self.read_sockets_of(thread, inner),
                 None => self.read_socket(thread, reported),
             }
@@ -203,7 +203,7 @@ impl World {
 
     fn read_sockets_of(&mut self, thread: usize, epoll: usize) {
         for socket in 0..self.sockets.len() {
-            if self.sockets[socket].epoll == Some(epoll) {
+            if self.sockets[socket].epoll == Link::to(epoll) {
                 self.read_socket(thread, socket as u32);
             }
         }
@@ -211,11 +211,10 @@ impl World {
 
     fn read_socket(&mut self, thread: usize, socket: u32) {
         let now_ns = self.now_ns;
-        let mut received = std::mem::take(&mut self.sockets[socket as usize].received);
-        if let Some(scripted) = self.script_of(thread) {
-            scripted.read(socket, received.drain(..), now_ns);
+        let received = &mut self.sockets[socket as usize].received;
+        if let Program::Scripted(scripted) = &mut self.threads[thread].program {
+            scripted.read(socket, std::iter::from_fn(|| received.pop_front()), now_ns);
         }
-        self.sockets[socket as usize].received = received;
     }
 
     fn watch(&mut self, thread: usize, until_ns: Ns) -> Next {
@@ -231,8 +230,8 @@ impl World {
 
     fn add_without_interest(&mut self, epoll: usize, socket: u32) {
         let state = &mut self.sockets[socket as usize];
-        state.without_interest_in = Some(epoll);
-        self.epolls[epoll].remember_napi(state.napi, self.rules.sysctl_busy_poll_usecs);
+        state.without_interest_in = Link::to(epoll);
+        self.epolls[epoll].remember_napi(state.napi.get(), self.rules.sysctl_busy_poll_usecs);
     }
 
     /// `recv`: returns the oldest message, busy polls, or sleeps.
@@ -242,9 +241,9 @@ impl World {
             return Next::Block;
         };
         let state = &mut self.sockets[socket as usize];
-        let napi = state.napi;
+        let napi = state.napi.get();
         if let Some(sent_ns) = state.received.pop_front() {
-            state.reader = None;
+            state.reader = Link::default();
             self.threads[thread].stage = Stage::Program;
             if let Some(scripted) = self.script_of(thread) {
                 scripted.receiving = None;

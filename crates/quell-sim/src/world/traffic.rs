@@ -87,13 +87,17 @@ impl Client {
     };
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Connection {
+    queue: u16,
+    /// Time at which the connection is due to send next.
+    due_ns: f64,
+}
+
 pub(crate) struct Traffic {
     kind: TrafficKind,
     client: Client,
-    /// Queue of each connection.
-    pub(crate) queue_of: Vec<u16>,
-    /// Time at which each connection is due to send next.
-    due_ns: Vec<f64>,
+    connections: Vec<Connection>,
     arrivals: RandomStream,
     delays: RandomStream,
     books_since_ns: Ns,
@@ -110,8 +114,7 @@ impl Traffic {
         Self {
             kind,
             client,
-            due_ns: vec![0.0; queue_of.len()],
-            queue_of,
+            connections: queue_of.into_iter().map(|queue| Connection { queue, due_ns: 0.0 }).collect(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
             delays: RandomStream::new(seed, Purpose::Client),
             books_since_ns: 0,
@@ -140,10 +143,10 @@ impl Traffic {
     /// rate makes due while a connection waits.
     pub(crate) fn never_sent(&self, now_ns: Ns) -> u64 {
         let TrafficKind::Scheduled { rate_qps, .. } = self.kind else { return 0 };
-        let each_per_ns = rate_qps / self.queue_of.len() as f64 / 1e9;
+        let each_per_ns = rate_qps / self.connections.len() as f64 / 1e9;
         let since_ns = self.books_since_ns as f64;
-        let behind = |due_ns: &f64| ((now_ns as f64 - due_ns.max(since_ns)) * each_per_ns).max(0.0) as u64;
-        self.due_ns.iter().map(behind).sum()
+        let behind = |of: &Connection| ((now_ns as f64 - of.due_ns.max(since_ns)) * each_per_ns).max(0.0) as u64;
+        self.connections.iter().map(behind).sum()
     }
 
     fn gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
@@ -180,7 +183,7 @@ impl Traffic {
     }
 
     fn record_from_due(&mut self, socket: u32, received_ns: Ns) {
-        let due_ns = self.due_ns[socket as usize] as Ns;
+        let due_ns = self.connections[socket as usize].due_ns as Ns;
         if due_ns >= self.books_since_ns {
             self.latency_from_due.record(received_ns.saturating_sub(due_ns));
         }
@@ -191,12 +194,12 @@ impl World {
     /// Starts the traffic. Each connection starts at a different time.
     pub(crate) fn begin_traffic(&mut self) {
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
-        let connections = self.traffic.queue_of.len();
+        let connections = self.traffic.connections.len();
         match &kind {
             TrafficKind::Listed(moments_ns) => {
                 for (index, &at_ns) in moments_ns.iter().enumerate() {
                     let socket = (index % connections) as u32;
-                    let queue = self.traffic.queue_of[socket as usize];
+                    let queue = self.traffic.connections[socket as usize].queue;
                     let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
                     self.events.schedule(at_ns, Event::Arrival { queue, packet });
                 }
@@ -205,7 +208,7 @@ impl World {
                 let each_qps = rate_qps / connections as f64;
                 for connection in 0..connections {
                     let due_ns = self.traffic.first_gap_ns(each_qps, *gap_shape);
-                    self.traffic.due_ns[connection] = due_ns;
+                    self.traffic.connections[connection].due_ns = due_ns;
                     self.send(connection as u32, due_ns as Ns);
                 }
             }
@@ -221,7 +224,7 @@ impl World {
 
     /// Sends a request at `at_ns`.
     fn send(&mut self, socket: u32, at_ns: Ns) {
-        let queue = self.traffic.queue_of[socket as usize];
+        let queue = self.traffic.connections[socket as usize].queue;
         let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
         let arrives_ns = at_ns + one_way_ns;
         for part in 0..parts {
@@ -243,10 +246,9 @@ impl World {
     /// Handles a response of the server: schedules its acknowledgement and the connection's next request, and records
     /// the latency.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
-        let queue = self.traffic.queue_of[socket as usize];
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
+        let queue = self.traffic.connections[socket as usize].queue;
         let acknowledged = self.traffic.client.ack_delay_ns > 0;
-        let listed = matches!(kind, TrafficKind::Listed(_));
+        let listed = matches!(self.traffic.kind, TrafficKind::Listed(_));
         if !listed && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
@@ -255,12 +257,13 @@ impl World {
         if !listed {
             let received_ns = self.now_ns + self.traffic.way_back_ns();
             self.traffic.record(sent_ns, received_ns);
-            match &kind {
+            match self.traffic.kind {
                 TrafficKind::Scheduled { rate_qps, gap_shape } => {
                     self.traffic.record_from_due(socket, received_ns);
-                    let each_qps = rate_qps / self.traffic.queue_of.len() as f64;
-                    let due_ns = self.traffic.due_ns[socket as usize] + self.traffic.gap_ns(each_qps, *gap_shape);
-                    self.traffic.due_ns[socket as usize] = due_ns;
+                    let each_qps = rate_qps / self.traffic.connections.len() as f64;
+                    let due_ns =
+                        self.traffic.connections[socket as usize].due_ns + self.traffic.gap_ns(each_qps, gap_shape);
+                    self.traffic.connections[socket as usize].due_ns = due_ns;
                     self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
@@ -269,9 +272,8 @@ impl World {
                     let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
                     self.send(socket, received_ns + residence_ns);
                 }
-                _ => {}
+                TrafficKind::Listed(_) => {}
             }
         }
-        self.traffic.kind = kind;
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod fit;
 mod hosts;
 mod published;
 mod run;
+mod sweep_output;
 
 use std::path::Path;
 use std::thread;

@@ -8,7 +8,7 @@ use quell_sim::sweep::{self, Loads, Point, Setup, SweepRow};
 use quell_sim::{RunScale, Trace};
 use serde::Serialize;
 
-use super::HostArg;
+use super::{HostArg, sweep_output};
 use crate::exit::Failure;
 use crate::file::Destination;
 use crate::output;
@@ -21,11 +21,22 @@ use crate::render::{sim_rows, timeline};
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
     /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200
-    #[arg(long, value_name = "LIST")]
-    mode: String,
+    #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
+    mode: Option<String>,
     /// Comma-separated loads: requests/s (600K), MAX, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
-    #[arg(long, value_name = "LIST")]
-    load: Loads,
+    #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
+    load: Option<Loads>,
+    /// Simulate the points of this file; prints each row as a line of JSON as soon as it is finished. A line of the file is
+    /// `MODES LOADS [SEEDS]`, such as: base,suspend10..200 10%..100% 1..5
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["mode", "load", "seed", "seeds", "trace", "timeline", "json"]
+    )]
+    sweep: Option<PathBuf>,
+    /// Write the rows of --sweep to this file. If it has rows of the same sweep, continue after them.
+    #[arg(short, long, value_name = "FILE", requires = "sweep")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     host: HostArg,
     /// Number of RX queues, workers and CPUs of the server [default: the host's]
@@ -66,7 +77,8 @@ Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, event
 Examples:
   quell sim run --mode suspend20 --load 600K
   quell sim run --mode base,suspend10..200 --load 10%..100%
-  quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500";
+  quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500
+  quell sim run --sweep points.txt -o rows.jsonl";
 
 #[derive(Debug, Serialize)]
 struct Document<'a> {
@@ -80,13 +92,19 @@ struct Document<'a> {
 /// With the exit code of what went wrong.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let setup = setup(args)?;
-    let modes = sweep::modes(&args.mode).map_err(|error| super::refused_modes(&error))?;
+    if let Some(file) = &args.sweep {
+        return sweep_output::run(&setup, file, args.output.as_ref());
+    }
+    let (Some(modes), Some(loads)) = (&args.mode, &args.load) else {
+        return Err(Failure::usage("--mode and --load, or --sweep, are required"));
+    };
+    let modes = sweep::modes(modes).map_err(|error| super::refused_modes(&error))?;
     if let Some(file) = &args.trace {
         Destination::named(file.clone(), "the trace").check_writable()?;
     }
     let progress = Progress::new();
     progress.doing("finding the maximum load of base");
-    let loads = args.load.resolve(&setup, args.seed).map_err(|error| super::not_run(&error))?;
+    let loads = loads.resolve(&setup, args.seed).map_err(|error| super::not_run(&error))?;
     let seeds = args.seed..args.seed.saturating_add(args.seeds.into());
     let mut points = Vec::new();
     for &mode in &modes {
