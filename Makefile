@@ -94,10 +94,12 @@ fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 	@tools/install-missing c++
 	@tools/fuzz $(SECONDS)
 
-nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, ten minutes of each fuzz target
+nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, random owners of settings, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
 	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
+	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-host --lib owners_in_any_order
+	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
 	$(MAKE) fuzz SECONDS=600
 
 clean-lab: ## remove leftovers of killed runs

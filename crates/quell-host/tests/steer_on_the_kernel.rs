@@ -14,7 +14,7 @@ use std::time::Instant;
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::steer::{Baseline, CannotSteer, Note, SteerVerdict, connections, verify};
-use quell_host::transaction::Transaction;
+use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
@@ -200,6 +200,23 @@ fn a_filter_of_an_exited_or_restarted_server_is_left_alone() {
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.left_alone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
     assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "the filter belongs to the server");
+}
+
+#[test]
+fn a_filter_of_another_owner_is_not_replaced() {
+    let Some(steered) = Steered::start("st-owned", 4) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = steered.lab.transaction(&dir, "st-owned-a");
+    let steering = steered.plan(&[]).1.unwrap();
+    first.steer(&steering).unwrap();
+    let mut second = steered.lab.transaction(&dir, "st-owned-b");
+    let refused = second.steer(&steering).unwrap_err();
+    assert!(matches!(refused, ChangeError::HasOwner { .. }), "{refused}");
+    assert_eq!(second.revert().unwrap().undone.len(), 0);
+    assert_eq!(first.revert().unwrap().undone.len(), 1);
+    let mut third = steered.lab.transaction(&dir, "st-owned-c");
+    third.steer(&steering).unwrap();
+    third.revert().unwrap();
 }
 
 #[test]

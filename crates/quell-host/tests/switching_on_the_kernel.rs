@@ -126,6 +126,38 @@ fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
 }
 
 #[test]
+fn a_profile_below_an_experiment_can_end_first_or_last() {
+    let Some(mut lab) = TestLab::raise("switch-below", 2) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let before = state(&lab, pid);
+    let deferral: DeliveryMode = "defer50".parse().unwrap();
+    let wanted = PartialNapiSettings { threaded: None, ..deferral.napi().into() };
+    for mode in 0..MODES.len() {
+        for profile_ends_first in [true, false] {
+            let mut profile = lab.transaction(&dir, "switch-below-p");
+            for napi in lab.napis.clone() {
+                profile.set_napi(&lab.server, napi, &wanted).unwrap();
+            }
+            let below = state(&lab, pid);
+            let mut switching = server.switching(&dir);
+            switching.switch_to(mode).unwrap();
+            let switched = state(&lab, pid);
+            if profile_ends_first {
+                profile.revert().unwrap();
+                assert_eq!(state(&lab, pid), switched, "the newest owner keeps its values");
+                switching.end().unwrap();
+            } else {
+                switching.end().unwrap();
+                assert_eq!(state(&lab, pid), below);
+                profile.revert().unwrap();
+            }
+            assert_eq!(state(&lab, pid), before, "{}, profile first: {profile_ends_first}", MODES[mode]);
+        }
+    }
+}
+
+#[test]
 fn dropping_the_switching_restores_everything_in_every_mode() {
     let Some(mut lab) = TestLab::raise("switch-drop", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };

@@ -90,6 +90,15 @@ impl Others {
         Ok(owned)
     }
 
+    /// Name of another owner with a change that `concerns` selects.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub(crate) fn owner_of(&self, concerns: impl Fn(&RecordedChange) -> bool) -> Result<Option<String>, JournalError> {
+        let owned = self.owned(None, |change| concerns(change).then_some((0, ())))?;
+        Ok(newest_owner(&owned).map(ToOwned::to_owned))
+    }
+
     /// Owners of the queue of a change.
     ///
     /// # Errors
@@ -203,6 +212,16 @@ pub enum OwnersRefuse {
 }
 
 impl QueueOwners {
+    /// Owners with other journals: whether they serve programs, their change, and whether it was made.
+    #[cfg(test)]
+    pub(crate) fn of_test(changes: impl IntoIterator<Item = (bool, NapiSettingsChange, bool)>) -> Self {
+        let owned = |(serves_programs, change, made): (bool, NapiSettingsChange, bool)| {
+            let owner = if serves_programs { Owner::OfPrograms } else { Owner::Other };
+            Owned { at: change.set_at_boot_ns, change, made, owner: owner("attach suspend20".to_owned()) }
+        };
+        Self(changes.into_iter().map(owned).collect())
+    }
+
     /// Those other than this change of the own journal.
     pub(crate) fn besides(mut self, change: &NapiSettingsChange) -> Self {
         self.0.retain(|owned| owned.owner != Owner::ThisJournal || owned.at != change.set_at_boot_ns);
@@ -301,10 +320,7 @@ mod tests {
     }
 
     fn owners(changes: impl IntoIterator<Item = NapiSettingsChange>) -> QueueOwners {
-        let owner = Owner::OfPrograms("attach suspend20".to_owned());
-        let owned =
-            |change: NapiSettingsChange| Owned { at: change.set_at_boot_ns, change, made: true, owner: owner.clone() };
-        QueueOwners(changes.into_iter().map(owned).collect())
+        QueueOwners::of_test(changes.into_iter().map(|change| (true, change, true)))
     }
 
     #[test]

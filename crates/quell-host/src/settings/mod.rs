@@ -6,6 +6,8 @@ pub(crate) mod affinity;
 pub(crate) mod epoll;
 pub(crate) mod host;
 pub(crate) mod napi;
+#[cfg(test)]
+mod owners_model;
 pub(crate) mod reuseport;
 pub(crate) mod ring;
 pub(crate) mod socket;

@@ -280,8 +280,9 @@ pub(crate) fn restore(
 
 /// What remains to be done when an owner of a queue ends.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Ending {
-    set: PartialNapiSettings,
+pub(super) struct Ending {
+    /// Values to set.
+    pub(super) set: PartialNapiSettings,
     /// Values that another program has set.
     foreign: PartialNapiSettings,
     /// Values before Quell of the same attributes.
@@ -291,7 +292,7 @@ struct Ending {
 }
 
 impl Ending {
-    fn of(change: &NapiSettingsChange, made: bool, owners: &QueueOwners, now: &PartialNapiSettings) -> Self {
+    pub(super) fn of(change: &NapiSettingsChange, made: bool, owners: &QueueOwners, now: &PartialNapiSettings) -> Self {
         let mut ending = Self::default();
         for attribute in NapiAttribute::ALL {
             let (Some(own), Some(now)) = (change.claim(attribute, made), now.get(attribute)) else { continue };

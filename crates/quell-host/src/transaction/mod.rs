@@ -5,6 +5,7 @@
 mod epolls;
 mod queues;
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -20,11 +21,11 @@ use tracing::{debug, error_span, info, warn};
 
 use crate::attach::SocketId;
 use crate::devices;
-use crate::journal::claims::Others;
+use crate::journal::claims::{Others, Turn};
 use crate::journal::record::Record;
 use crate::journal::{
     ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal, Purpose,
-    RecordedChange, ReuseportFilter, TargetProgram, UndoOutcome, Watchdog,
+    RecordedChange, ReuseportFilter, SocketsPolling, TargetProgram, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
@@ -86,6 +87,14 @@ pub enum ChangeError {
     /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Another owner has set an object that can have one owner only.
+    #[error("{what}: {owner} has set it already; detach it first")]
+    HasOwner {
+        /// The object.
+        what: String,
+        /// Name of the owner.
+        owner: String,
+    },
     /// Another owner of a queue refuses the values.
     #[error("NAPI {napi} of {device}: {why}")]
     Refused {
@@ -208,6 +217,12 @@ impl Transaction {
         let _span = error_span!("steer", group = %steering.group.key).entered();
         debug!(sockets = steering.group.members.len(), to = ?steering.filter, "requested change");
         let mut put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
+        let group = |filter: &ReuseportFilter| (filter.namespace_cookie, filter.protocol, filter.local);
+        let own = group(put_on.change());
+        let _turn = self.turn_without_others(
+            steering.group.key,
+            |change| matches!(change, RecordedChange::ReuseportFilter(other) if group(other) == own),
+        )?;
         let over = self.filters_over_with(&put_on);
         let forgotten: Vec<ReuseportFilter> =
             over.iter().filter(|(_, earlier)| !put_on.inherit(earlier)).map(|(_, earlier)| earlier.clone()).collect();
@@ -219,6 +234,19 @@ impl Transaction {
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
         Ok(())
+    }
+
+    /// Waits for the lock, and checks that no other owner has a change that `concerns` selects.
+    fn turn_without_others(
+        &self,
+        what: impl ToString,
+        concerns: impl Fn(&RecordedChange) -> bool,
+    ) -> Result<Turn, ChangeError> {
+        let turn = self.turn(&mut |_| ControlFlow::Continue(()))?;
+        match self.others().owner_of(concerns)? {
+            Some(owner) => Err(ChangeError::HasOwner { what: what.to_string(), owner }),
+            None => Ok(turn),
+        }
     }
 
     fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
@@ -264,6 +292,14 @@ impl Transaction {
             return Ok(0);
         };
         debug!(from = ?change.sockets, to = %change.new.values, "requested change");
+        let inodes = |change: &SocketsPolling| -> BTreeSet<u64> {
+            change.sockets.iter().flat_map(|alike| &alike.inodes).copied().collect()
+        };
+        let own = inodes(change);
+        let _turn = self.turn_without_others(
+            format!("sockets of process {}", process.pid),
+            |change| matches!(change, RecordedChange::SocketsPolling(other) if !own.is_disjoint(&inodes(other))),
+        )?;
         let seq = self.intend(RecordedChange::SocketsPolling(change.clone()))?;
         let changed = answered(prepared.make())?;
         self.done(seq, ChangeOutcome::Made)?;
