@@ -558,12 +558,11 @@ fn are_made_together(one: &AttachStep, other: &AttachStep) -> bool {
     matches!((one, other), (AttachStep::Epoll(_), AttachStep::Epoll(_)))
 }
 
-/// Forgets stalls of earlier attachments of the programs.
+/// Forgets stalls of earlier attachments of the programs. A record that stays is only reported once more.
 fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targets) {
     let is_of_them = |record: &StallRecord| {
         record.programs.iter().any(|program| targets.living().any(|target| target.is_same_process(program)))
     };
-    // A record that stays is only reported once more.
     let _ = journal.forget_stalls(&transaction.boot_id(), is_of_them);
 }
 
@@ -591,9 +590,8 @@ pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), A
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
-    let living: Vec<&TargetProgram> = targets.living().collect();
     for attached in in_use(journal)? {
-        let is_living = |target: &&TargetProgram| living.iter().any(|living| living.is_same_process(target));
+        let is_living = |target: &&TargetProgram| targets.living().any(|living| living.is_same_process(target));
         if let Some(target) = attached.history.targets.iter().find(is_living) {
             return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
         }

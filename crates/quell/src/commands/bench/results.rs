@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use quell_linux::process::is_root;
 use quell_linux::{own_file, visible};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::file::Destination;
 
 /// State directory of root.
@@ -41,11 +41,7 @@ pub(in crate::commands) fn check_creatable(named: Option<&PathBuf>) -> Result<()
 
 fn not_creatable(dir: &Path, error: &std::io::Error) -> Failure {
     let dir = visible::path(dir);
-    let exit = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Exit::NotSupported,
-        _ => Exit::KernelRefused,
-    };
-    Failure::new(exit, format!("cannot create results in {dir}: {error}; specify a file for the result"))
+    Failure::usage(format!("cannot create results in {dir}: {error}; specify a file for the result"))
 }
 
 fn directory() -> PathBuf {

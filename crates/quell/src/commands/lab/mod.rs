@@ -87,7 +87,7 @@ fn of_listed(listed: ListedJournal) -> Option<Entry> {
         ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
             return (history.begin.purpose == Purpose::Lab).then(|| of_history(&path, "up", Some(&history)));
         }
-        ListedJournal::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => return None,
+        ListedJournal::Running { history: Some(history), .. } if is_of_programs(&history) => return None,
         ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
         ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
         ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),
@@ -120,7 +120,7 @@ fn clean() -> Result<Vec<Entry>, Failure> {
 fn of_found(found: Found) -> Option<Entry> {
     Some(match found {
         Found::Kept { .. } => return None,
-        Found::Running { history: Some(history), .. } if history.begin.purpose.is_of_programs() => return None,
+        Found::Running { history: Some(history), .. } if is_of_programs(&history) => return None,
         Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
         Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         Found::Failed(error) => of_failure(&error.path, &error),
@@ -151,4 +151,9 @@ fn describe(entry: &Entry) -> String {
         text.push_str(&format!("  {failed}\n"));
     }
     text
+}
+
+/// Whether the journal is of programs and not of the namespaces of a lab, also if they run in a lab.
+fn is_of_programs(history: &History) -> bool {
+    history.begin.purpose.is_of_programs() || !history.targets.is_empty()
 }
