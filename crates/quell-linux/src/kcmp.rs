@@ -133,7 +133,8 @@ mod tests {
         let (held, tfd) = (first.try_clone().unwrap(), first.as_raw_fd());
         epoll.add(&first, 0, Trigger::Level).unwrap();
         let (second, _second_writer) = rustix::pipe::pipe().unwrap();
-        rustix::io::dup2(&second, &mut { first }).map(std::mem::forget).unwrap();
+        let mut first = first;
+        rustix::io::dup2(&second, &mut first).unwrap();
         let epoll = (Pid::of_this_process(), epoll.as_fd().as_raw_fd());
         match is_registered(epoll, (tfd, 0), own(&held)) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => return skip(Lacks::KernelFeature, &error),

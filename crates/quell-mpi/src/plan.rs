@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_load_that_cannot_be_divided_is_refused() {
         let few = plan().share(0, 10).unwrap_err().to_string();
-        assert!(few.starts_with("load: connections: 9 are too few for 10 generators"), "{few}");
+        assert!(few.starts_with("load: connections: 9 is too few for 10 generators"), "{few}");
         let alone = ClusterPlan { measuring: Some(MeasuringLoad { rate_per_s: 50.0, connections: 4 }), ..plan() };
         assert!(alone.share(0, 1).unwrap_err().to_string().starts_with("load: measure-rate: "));
     }
