@@ -136,6 +136,11 @@ fn of_suspension() -> Vec<Edit> {
         edit("suspension-without-deferral", Serious, vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))]),
         edit("suspend-timeout-too-short", Warning, vec![("/devices/0/napis/0/irq-suspend-timeout-ns", json!(20_000))]),
         edit(
+            "suspend-timeout-too-short",
+            Warning,
+            vec![("/devices/0/napis/0/gro-flush-timeout-ns", json!(40_000_000))],
+        ),
+        edit(
             "timer-delays-packets",
             Serious,
             vec![
