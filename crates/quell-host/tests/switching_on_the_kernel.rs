@@ -133,7 +133,7 @@ fn a_profile_below_an_experiment_can_end_first_or_last() {
     let before = state(&lab, pid);
     let deferral: DeliveryMode = "defer50".parse().unwrap();
     let wanted = PartialNapiSettings { threaded: None, ..deferral.napi().into() };
-    for mode in 0..MODES.len() {
+    for (mode, name) in MODES.iter().enumerate() {
         for profile_ends_first in [true, false] {
             let mut profile = lab.transaction(&dir, "switch-below-p");
             for napi in lab.napis.clone() {
@@ -152,7 +152,7 @@ fn a_profile_below_an_experiment_can_end_first_or_last() {
                 assert_eq!(state(&lab, pid), below);
                 profile.revert().unwrap();
             }
-            assert_eq!(state(&lab, pid), before, "{}, profile first: {profile_ends_first}", MODES[mode]);
+            assert_eq!(state(&lab, pid), before, "{name}, profile first: {profile_ends_first}");
         }
     }
 }
