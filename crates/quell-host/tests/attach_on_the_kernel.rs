@@ -23,6 +23,7 @@ use quell_host::recovery::{Found, recover};
 use quell_host::snapshot::{Reading, Snapshot, SnapshotScope, take};
 use quell_host::transaction::ChangeStage;
 use quell_linux::event::{Trigger, WakeEvent};
+use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
@@ -239,6 +240,25 @@ fn the_last_of_two_programs_on_a_queue_restores_it() {
         attachments.remove(0).end().unwrap();
         assert_eq!(state(&lab, &[one.pid(), two.pid()]), before);
     }
+}
+
+#[test]
+fn values_of_a_newer_owner_are_not_those_of_another_program() {
+    let Some(mut lab) = TestLab::raise("newer", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut attachment = attach(dir.path(), server.pid(), "suspend200");
+    let mut newer = lab.transaction(&dir, "newer-p");
+    let gro_flush = |ns| PartialNapiSettings { gro_flush_timeout_ns: Some(ns), ..PartialNapiSettings::NONE };
+    assert!(newer.set_napi(&lab.server, lab.napis[0], &gro_flush(20_000)).unwrap());
+    let pass = attachment.keep_up(&mut go_on).unwrap();
+    assert!(pass.changed_by_others.is_empty() && pass.made.is_empty(), "{pass:?}");
+    newer.revert().unwrap();
+    assert_eq!(lab.napi().settings.gro_flush_timeout_ns, Some(200_000));
+    lab.set_napi(&gro_flush(77_000));
+    assert_eq!(attachment.keep_up(&mut go_on).unwrap().changed_by_others.len(), 1);
+    attachment.end().unwrap();
+    assert_eq!(lab.napi().settings.gro_flush_timeout_ns, Some(77_000));
 }
 
 #[test]

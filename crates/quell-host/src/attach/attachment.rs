@@ -14,22 +14,22 @@ use tracing::{debug, error_span, info, warn};
 use super::error::AttachError;
 use super::journal_name;
 use super::ledger::{Due, Ledger};
+use super::owners::newer_owner_has_set;
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
-use crate::journal::claims::Others;
 use crate::journal::{
     History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
 };
 use crate::namespaces;
 use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
-use crate::settings::{SettingsError, napi};
+use crate::settings::SettingsError;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
-use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, permitted};
+use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
@@ -283,6 +283,7 @@ impl Attachment {
         for step in plan.steps {
             match self.ledger.due(&step) {
                 Due::Done | Due::GivenUp => {}
+                Due::ChangedByOthers if newer_owner_has_set(&self.transaction, &step)? => {}
                 Due::ChangedByOthers => {
                     warn!(step = place(&step), "another program has changed the value; not setting it again");
                     self.ledger.give_up(&step);
@@ -564,25 +565,6 @@ fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targ
         record.programs.iter().any(|program| targets.living().any(|target| target.is_same_process(program)))
     };
     let _ = journal.forget_stalls(&transaction.boot_id(), is_of_them);
-}
-
-/// Checks that no other owner of a queue refuses the plan at present.
-///
-/// # Errors
-/// [`AttachError::Begin`] with [`ChangeError::Refused`], and when the journals cannot be listed.
-pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), AttachError> {
-    let proc = ProcRoot::default();
-    let others = Others::all(journal, proc.boot_id().map_err(PersistError::Proc)?.to_string());
-    for step in plan.queues() {
-        let settings = |error: SettingsError| AttachError::Begin(error.into());
-        let namespace = namespaces::by_cookie(&proc, step.namespace_cookie).map_err(|error| settings(error.into()))?;
-        let Some(namespace) = namespace else { continue };
-        match napi::look(&namespace, step.napi) {
-            Err(error) if error.is_absent() => {}
-            found => permitted(&others, &found.map_err(settings)?, &step.new).map_err(AttachError::Begin)?,
-        }
-    }
-    Ok(())
 }
 
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.

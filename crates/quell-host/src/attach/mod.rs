@@ -24,6 +24,7 @@ pub mod launch;
 mod ledger;
 mod limitation;
 pub mod no_poll;
+pub mod owners;
 mod pass;
 pub mod placement;
 pub mod plan;

@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use quell_host::attach::attachment::{refuse_under_owners, refuse_what_is_attached};
+use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
+use quell_host::attach::owners::refuse_under_owners;
 use quell_host::attach::placement::{Groups, Placement, PlacementResult, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::stall::{SuspendedQueue, watching_sampler};
@@ -30,8 +31,7 @@ use quell_host::journal::{JournalError, StallRecord, Witness};
 use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{Steering, mark_steered};
-use quell_host::transaction::ChangeError;
-use quell_host::transaction::ChangeStage;
+use quell_host::transaction::{ChangeError, ChangeStage};
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
@@ -48,7 +48,6 @@ use crate::render::attach::{self as render, finding_lines};
 
 /// Time for which the queues of a mode that is kept are watched, to check that it is in effect.
 const EFFECT_WATCHED: Duration = Duration::from_secs(1);
-
 /// Interval at which the check looks whether the attachment was ended.
 const ENDED_WITHIN: Duration = Duration::from_millis(100);
 /// Time limit for observing new connections after steering, and threads that wait in epoll before pinning.
