@@ -11,7 +11,6 @@ use std::time::Duration;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_linux::visible::counted;
-use quell_mode::PartialNapiSettings;
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
 
@@ -19,7 +18,7 @@ use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, Purpose, RecordedChange, Watchdog};
 use crate::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep};
+use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, PlannedQueue, ProfilePlan};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::host::{Kernel, Place};
 use crate::settings::{SettingsError, napi};
@@ -208,15 +207,15 @@ pub fn apply(
     plan.log();
     check(journal, request, &plan)?;
     let namespace = open(request.netns)?;
+    let cookie = namespace.cookie()?;
     if plan.steps.is_empty()
-        && (applied_in(journal, namespace.cookie()?).map_err(ApplyError::Forget)?.is_some()
+        && (applied_in(journal, cookie).map_err(ApplyError::Forget)?.is_some()
             || !have_owners(journal, &namespace, &plan.matching)?)
     {
         return Ok(Applied { journal: None, plan });
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
-    let cookie = namespace.cookie()?;
     let purpose = Purpose::Profile { name: request.called.to_owned(), netns: request.netns.map(ToString::to_string) };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
@@ -258,46 +257,50 @@ pub fn apply(
 /// # Errors
 /// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &ProfilePlan) -> Result<(), ApplyError> {
-    let of_queue = |step: &ProfileStep| match &step.change {
-        PlannedChange::Napi(queue) => queue.values.new.map(|new| (queue.clone(), new)),
+    let others = every_owner(journal)?;
+    let planned = plan.steps.iter().filter_map(|step| match &step.change {
+        PlannedChange::Napi(queue) => Some(queue),
         _ => None,
-    };
-    let queues: Vec<(PlannedQueue, PartialNapiSettings)> = plan.steps.iter().filter_map(of_queue).collect();
-    each_queue(journal, &open(netns)?, queues.iter().map(|(queue, new)| (queue, *new)), |others, found, new| {
-        permitted(others, found, &new).map(|()| false)
-    })
-    .map(drop)
+    });
+    for (found, planned) in existing(&open(netns)?, planned)? {
+        if let Some(new) = &planned.values.new {
+            permitted(&others, &found, new).map_err(ApplyError::Begin)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether another owner has set one of these queues.
 fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ApplyError> {
-    each_queue(journal, namespace, queues.iter().map(|queue| (queue, ())), |others, found, ()| {
-        Ok(!others.of_queue(found, None)?.is_empty())
-    })
-}
-
-/// Calls `is_found` for each queue that exists, until it returns true.
-fn each_queue<'a, T>(
-    journal: &Journal,
-    namespace: &Namespace,
-    queues: impl Iterator<Item = (&'a PlannedQueue, T)>,
-    is_found: impl Fn(&Others, &NapiSettingsChange, T) -> Result<bool, ChangeError>,
-) -> Result<bool, ApplyError> {
-    let proc = ProcRoot::default();
-    let boot_id = proc.boot_id().map_err(|error| ApplyError::Begin(error.into()))?;
-    let others = Others::all(journal, boot_id.to_string());
-    let kernel = Kernel::new(namespace, &proc);
-    for (queue, with) in queues {
-        let found = match napi::look_at_planned(&kernel, queue) {
-            // An earlier change of the plan creates it.
-            Err(error) if error.is_absent() => continue,
-            found => found.map_err(ApplyError::Find)?,
-        };
-        if is_found(&others, &found, with).map_err(ApplyError::Begin)? {
+    let others = every_owner(journal)?;
+    for (found, _) in existing(namespace, queues.iter())? {
+        if !others.of_queue(&found, None).map_err(|error| ApplyError::Begin(error.into()))?.is_empty() {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+fn every_owner(journal: &Journal) -> Result<Others, ApplyError> {
+    let boot_id = ProcRoot::default().boot_id().map_err(|error| ApplyError::Begin(error.into()))?;
+    Ok(Others::all(journal, boot_id.to_string()))
+}
+
+/// Those of the queues that exist already. An earlier change of the plan creates the others.
+fn existing<'a>(
+    namespace: &Namespace,
+    queues: impl Iterator<Item = &'a PlannedQueue>,
+) -> Result<Vec<(NapiSettingsChange, &'a PlannedQueue)>, ApplyError> {
+    let proc = ProcRoot::default();
+    let kernel = Kernel::new(namespace, &proc);
+    let mut existing = Vec::new();
+    for queue in queues {
+        match napi::look_at_planned(&kernel, queue) {
+            Err(error) if error.is_absent() => {}
+            found => existing.push((found.map_err(ApplyError::Find)?, queue)),
+        }
+    }
+    Ok(existing)
 }
 
 /// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.

@@ -69,7 +69,7 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
     let proc = ProcRoot::default();
     let others = Others::beside(path, proc.boot_id()?.to_string());
     let mut condition = Condition::default();
-    let mut epolls = None;
+    let epolls = others.of_epolls(Some(history))?;
     // In the order in which they were applied.
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let drift = match &entry.change {
@@ -88,7 +88,7 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
             },
             RecordedChange::NapiSettings(change) => match QueueNow::find(&proc, change) {
                 Ok(QueueNow::NoDevice) => {
-                    // An attachment's queue that vanished with its device is none that the program can use.
+                    // The program of an attachment cannot use a queue that vanished with its device.
                     condition.gone += usize::from(change.in_plan.is_some());
                     None
                 }
@@ -100,10 +100,7 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
                 Err(error) if error.is_out_of_sight() => None,
                 Err(error) => return Err(error.into()),
             },
-            RecordedChange::EpollParameters(change) => {
-                let epolls = epolls.get_or_insert_with(|| others.of_epolls(Some(history)));
-                of_epoll(&proc, change, epolls.as_ref().map_or(&[], Vec::as_slice))?
-            }
+            RecordedChange::EpollParameters(change) => of_epoll(&proc, change, &epolls)?,
             RecordedChange::ThreadAffinity(change) => of_thread(&proc, change)?,
             _ => None,
         };
@@ -195,6 +192,8 @@ fn of_queue(
     history: &History,
 ) -> Result<Option<Drift>, DriftError> {
     Ok(match queue {
+        // The plan has removed the queue.
+        _ if change.new.is_empty() => None,
         QueueNow::NoDevice => None,
         QueueNow::NoInstance(device) => Some(drift_of_queue(change, &device.link.name, change.new, None)),
         QueueNow::Found(device, napi) => {
@@ -204,7 +203,6 @@ fn of_queue(
             (!drifted.is_empty()).then(|| drift_of_queue(change, &device.link.name, made, Some(drifted)))
         }
     })
-    .map(|drift| drift.filter(|_| !change.new.is_empty()))
 }
 
 fn drift_of_queue(

@@ -150,12 +150,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_count_of_one_has_no_plural() {
-        let texts = [counted(0, "queue"), counted(1, "process"), counted(2, "process")];
-        assert_eq!(texts, ["0 queues", "1 process", "2 processes"]);
-    }
-
     const HOSTILE: [&str; 8] = [
         "\u{1b}[2J\u{1b}[H",
         "a\nset it? [y/N] y",

@@ -22,14 +22,13 @@ static READY_OBJECT: Rule = Rule {
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
-                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
+                  peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
                   signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come from \
-                  sock_diag; poll(2) confirms a few of them, but not while net.core.busy_poll is set: then it is a \
-                  warning. So is an object of an epoll on which no thread waited during the samples. Without samples, \
-                  two snapshots \
-                  show it: serious for a file, a warning for a socket. Not seen: registrations shorter than the \
-                  interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; a file \
-                  whose descriptors are all in other processes. Fix: by object.",
+                  sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, because \
+                  net.core.busy_poll is set, and if no thread waited on the epoll during the samples. Without samples, \
+                  two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations shorter \
+                  than the interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; \
+                  a file whose descriptors are all in other processes. Fix: by object.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -352,8 +351,8 @@ fn of_spinning<'a>(query: &SnapshotQuery<'a>, epoll: &EpollContext<'a>) -> Optio
         let asleep_elsewhere = matches!(thread.epoll_wait.known(), Some(Some(_)));
         query.runnable_share(epoll.process, thread).filter(|_| !asleep_elsewhere).map(|share| (thread, share))
     };
-    let shares = epoll.process.threads.known()?.iter().filter_map(share_of);
-    let (thread, share) = { shares }.find(|(_, share)| *share >= SPINNING)?;
+    let mut shares = epoll.process.threads.known()?.iter().filter_map(share_of);
+    let (thread, share) = shares.find(|(_, share)| *share >= SPINNING)?;
     let (time, packets) = (time_text(interval_ns), counted(packets, "packet"));
     Some((thread, format!("a thread was runnable for {:.0} % of {time}, for {packets}", share * 100.0)))
 }

@@ -150,10 +150,14 @@ enum Owner {
 }
 
 impl<T> Owned<T> {
+    pub(crate) fn is_of_another_journal(&self) -> bool {
+        self.owner != Owner::ThisJournal
+    }
+
     /// Whether it matters when a change of the own journal, made at this time, ends. Later changes of that journal
     /// ended before.
     pub(crate) fn matters_to_end_of(&self, at: u64) -> bool {
-        self.owner != Owner::ThisJournal || self.at < at
+        self.is_of_another_journal() || self.at < at
     }
 }
 
@@ -193,7 +197,7 @@ pub enum OwnersRefuse {
     /// An experiment sets the queue.
     #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
     Experiment {
-        /// Its name.
+        /// Name of the experiment.
         owner: String,
     },
     /// The new values would end what another owner needs.
@@ -224,7 +228,7 @@ impl QueueOwners {
 
     /// Those other than this change of the own journal.
     pub(crate) fn besides(mut self, change: &NapiSettingsChange) -> Self {
-        self.0.retain(|owned| owned.owner != Owner::ThisJournal || owned.at != change.set_at_boot_ns);
+        self.0.retain(|owned| owned.is_of_another_journal() || owned.at != change.set_at_boot_ns);
         self
     }
 
@@ -239,7 +243,7 @@ impl QueueOwners {
         self
     }
 
-    /// Whether there are none.
+    /// Whether the queue has no owner.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -254,7 +258,7 @@ impl QueueOwners {
         self.0.iter().any(|owned| matches!(owned.owner, Owner::OfPrograms(_)))
     }
 
-    /// See [`next_boot_ns`].
+    /// Time stamp for a change of the queue that is made now.
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
         next_boot_ns(&self.0, now_boot_ns)
     }
@@ -266,12 +270,12 @@ impl QueueOwners {
     pub(crate) fn permit(&self, now: &PartialNapiSettings, new: &PartialNapiSettings) -> Result<(), OwnersRefuse> {
         let after = now.changed_by(new);
         for Owned { change, owner, .. } in &self.0 {
-            let Owner::OfPrograms(purpose) = owner else { continue };
+            let Owner::OfPrograms(name) = owner else { continue };
             if !change.alternatives.is_empty() {
-                return Err(OwnersRefuse::Experiment { owner: purpose.clone() });
+                return Err(OwnersRefuse::Experiment { owner: name.clone() });
             }
             if let Some(needs) = is_lost(&now.changed_by(&change.new), &after) {
-                return Err(OwnersRefuse::TakesEffect { owner: purpose.clone(), needs, new: *new });
+                return Err(OwnersRefuse::TakesEffect { owner: name.clone(), needs, new: *new });
             }
         }
         Ok(())

@@ -2,7 +2,8 @@
 //! Pure: it parses text and never opens a file.
 
 use super::record::{
-    Begin, ChangeOutcome, FORMAT, Keeper, LineError, Record, RecordedChange, TargetProgram, UndoOutcome, Watchdog,
+    Begin, ChangeOutcome, FORMAT, HostSetting, Keeper, LineError, Record, RecordedChange, TargetProgram, UndoOutcome,
+    Watchdog,
 };
 use crate::plan::PlannedChange;
 
@@ -147,11 +148,10 @@ impl History {
         match record {
             Record::Begin(_) => Err("the journal has a second begin record"),
             Record::Intend { seq, change } => {
-                let next = self.next_seq();
-                if matches!(&change, RecordedChange::HostSetting(change) if matches!(change.setting, PlannedChange::Napi(_)))
-                {
+                if matches!(change, RecordedChange::HostSetting(HostSetting { setting: PlannedChange::Napi(_), .. })) {
                     return Err("the settings of a queue are recorded as another kind of change");
                 }
+                let next = self.next_seq();
                 if seq < next {
                     return Err("the sequence numbers of the changes do not ascend");
                 }

@@ -55,8 +55,12 @@ pub(crate) struct EpollToEnd<'a> {
 impl<'a> EpollToEnd<'a> {
     pub(crate) fn new(change: &'a EpollParameters, made: bool, owned: &[Owned<EpollParameters>]) -> Self {
         let matters = |owned: &&Owned<EpollParameters>| owned.matters_to_end_of(change.set_at_boot_ns);
+        // Changes of one epoll since the last foreign write have one `since_boot_ns`. Of the others, only newer ones of
+        // other journals matter: comparing each epoll of a program with each other one would take too long.
         let is_same = |owned: &&Owned<EpollParameters>| {
-            owned.change.since_boot_ns == change.since_boot_ns || are_one_epoll(change.place(), owned.change.place())
+            let other = &owned.change;
+            let can_cover = owned.is_of_another_journal() && other.set_at_boot_ns > change.set_at_boot_ns;
+            other.since_boot_ns == change.since_boot_ns || can_cover && are_one_epoll(change.place(), other.place())
         };
         let owned: Vec<&Owned<EpollParameters>> = owned.iter().filter(matters).filter(is_same).collect();
         let newest_owner = newest_owner(owned.iter().copied()).map(ToOwned::to_owned);

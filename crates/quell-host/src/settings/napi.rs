@@ -32,15 +32,23 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     let link = Links::open_in(namespace)?.by_index(napi.ifindex)?;
     let place = netdev.napis(napi.ifindex)?.iter().position(|other| other.id == id);
     let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
+    let rx_queue = rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue);
+    let found = record(namespace, link)?;
+    let place = place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0);
+    Ok(NapiSettingsChange { napi_id: id.get(), place, rx_queue, old: napi.settings, ..found })
+}
+
+/// A record for a queue of a device, without the queue and without values.
+fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, SettingsError> {
     Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
-        ifindex: napi.ifindex,
+        ifindex: link.index,
         sysfs_inode: devices::sysfs_inode(namespace, &link),
-        napi_id: id.get(),
-        place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
-        rx_queue: rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue),
+        napi_id: 0,
+        place: 0,
+        rx_queue: None,
         device: link.name,
-        old: napi.settings,
+        old: PartialNapiSettings::NONE,
         new: PartialNapiSettings::NONE,
         alternatives: Vec::new(),
         set_at_boot_ns: 0,
@@ -87,22 +95,9 @@ pub(crate) fn look_at_planned(
         let found = look(kernel.namespace, kernel.napi(device, *queue)?.id)?;
         return Ok(NapiSettingsChange { rx_queue: Some(*queue), ..found });
     }
-    let link = kernel.link(device)?;
-    Ok(NapiSettingsChange {
-        namespace_cookie: kernel.namespace.cookie()?,
-        ifindex: link.index,
-        sysfs_inode: devices::sysfs_inode(kernel.namespace, &link),
-        napi_id: napi.map_or(0, NapiId::get),
-        place: *queue,
-        rx_queue: Some(*queue),
-        device: link.name,
-        old: values.old.unwrap_or_default(),
-        new: PartialNapiSettings::NONE,
-        alternatives: Vec::new(),
-        set_at_boot_ns: 0,
-        since_boot_ns: BTreeMap::new(),
-        in_plan: None,
-    })
+    let (napi_id, old) = (napi.map_or(0, NapiId::get), values.old.unwrap_or_default());
+    let found = record(kernel.namespace, kernel.link(device)?)?;
+    Ok(NapiSettingsChange { napi_id, place: *queue, rx_queue: Some(*queue), old, ..found })
 }
 
 /// Plans a change of the queue `found`. Leaves out attributes that have their value and no owner. Returns `None` if
@@ -341,23 +336,12 @@ impl Claim<u64> {
     }
 }
 
-fn describe_queue(change: &NapiSettingsChange) -> String {
-    match change.rx_queue {
-        Some(queue) => format!("queue {queue}"),
-        None => format!("NAPI {}", change.napi_id),
-    }
-}
-
-/// Text for a change that cannot be undone yet, with the present name of its device.
+/// Text for a change of a queue that cannot be undone yet, with the present name of its device. Some drivers keep the
+/// memory of an instance after its removal, and `netif_napi_add_weight` does not reset all values in it:
+/// irq-suspend-timeout persists on veth. Drivers with persistent NAPI config restore all values.
 pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> String {
-    waits(&describe_queue(change), device, &change.new)
-}
-
-/// Text for a change of a queue that cannot be undone yet. Some drivers keep the memory of an instance after its
-/// removal, and `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout persists on veth. Drivers
-/// with persistent NAPI config restore all values.
-pub(crate) fn waits(queue: &str, device: &str, values: &PartialNapiSettings) -> String {
-    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
+    let queue = change.rx_queue.map_or_else(|| format!("NAPI {}", change.napi_id), |queue| format!("queue {queue}"));
+    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {}", change.new)
 }
 
 /// Instances of the namespace that support suspension.

@@ -101,7 +101,7 @@ impl Stack {
     }
 
     fn replace(&mut self, value: u64) {
-        // A write of the value that is there is none.
+        // Writing the present value changes nothing.
         if self.value != value {
             *self = Self { value, bottom: value, owners: Vec::new() };
         }
@@ -224,7 +224,7 @@ impl Host {
                 {
                     (last.1, stack.value) = (value, value);
                 } else if let Some(value) = wanted.get(attribute) {
-                    // A foreign write of a value of the experiment cannot be told from its own.
+                    // A foreign write of a value of the experiment counts as its own.
                     stack.value = value;
                 }
             }
@@ -243,7 +243,7 @@ impl Host {
             }
             Event::Reset(queue, survives) => {
                 let suspend = self.queues[queue].get(NapiAttribute::IrqSuspendTimeout).filter(|_| survives);
-                // New values each time. One that an owner sets could not be told from that owner's.
+                // New values each time: a value that an owner sets counts as that owner's.
                 self.clock += 1;
                 let value = 100_000 + self.clock;
                 self.write(queue, values(value, value, suspend.unwrap_or(value), value));

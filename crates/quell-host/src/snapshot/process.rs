@@ -144,7 +144,7 @@ pub struct SnapshotEpoll {
     pub params: Reading<EpollParams>,
     /// Watched files, in kernel order.
     pub targets: Reading<Vec<WatchedTarget>>,
-    /// An earlier descriptor of the same epoll, which was duplicated or inherited; absent if there is none.
+    /// An earlier descriptor of the same epoll. A descriptor can be duplicated or inherited. Absent for the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<HeldEpoll>,
 }

@@ -220,7 +220,7 @@ impl Transaction {
         let group = |filter: &ReuseportFilter| (filter.namespace_cookie, filter.protocol, filter.local);
         let own = group(put_on.change());
         let _turn = self.turn_without_others(
-            steering.group.key,
+            "the filter of the group",
             |change| matches!(change, RecordedChange::ReuseportFilter(other) if group(other) == own),
         )?;
         let over = self.filters_over_with(&put_on);

@@ -8,7 +8,7 @@ use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, Purpose, RecordedChange, StallRecord, TargetProgram};
+use quell_host::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
 use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible::{self, agree, counted};
@@ -73,9 +73,6 @@ pub(crate) struct AppliedReport {
     /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
-    /// Whether it sets queues on top of profiles, as attachments do.
-    #[serde(skip)]
-    is_on_top_of_profiles: bool,
     /// Programs of an attachment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<TargetProgram>,
@@ -152,9 +149,6 @@ impl AppliedReport {
             settings: history.pending().count() - gone,
             gone,
             drifted,
-            is_on_top_of_profiles: history
-                .pending()
-                .any(|(_, entry)| matches!(entry.change, RecordedChange::NapiSettings(_))),
             programs: history.targets.clone(),
             effects: Vec::new(),
         }
@@ -226,10 +220,6 @@ impl StatusReport {
         let of_launched = drifted(|standing| matches!(standing, Standing::Launched));
         let of_attached = drifted(|standing| matches!(standing, Standing::Attached));
         let of_profiles = drifted(|standing| matches!(standing, Standing::Applied | Standing::Unconfirmed));
-        let reassert = match self.applied.iter().any(|applied| applied.is_on_top_of_profiles) {
-            true => "`quell detach` first, then `quell apply --reassert`",
-            false => "`quell apply --reassert`",
-        };
         let advice = |count: usize, what: &str, to_do: &str| {
             let has = agree(&count, "has", "have");
             (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
@@ -247,7 +237,7 @@ impl StatusReport {
         });
         let advice = [
             taken_back,
-            advice(of_profiles, "profiles", reassert),
+            advice(of_profiles, "profiles", "`quell apply --reassert`"),
             advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
             gone,
@@ -558,7 +548,6 @@ mod tests {
             settings: 1,
             gone: 0,
             drifted: Vec::new(),
-            is_on_top_of_profiles: false,
             programs: vec![program(42, "nginx"), program(43, "nginx")],
             effects: Vec::new(),
         };

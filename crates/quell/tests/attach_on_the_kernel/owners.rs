@@ -51,7 +51,7 @@ impl Stage {
 #[test]
 fn the_rollback_of_a_profile_leaves_the_mode_of_an_attachment_and_the_detach_the_values_before_both() {
     let Some(stage) = Stage::enter("own-confirm") else { return };
-    stage.apply(0, "defer50", &["--confirm", "3s"]);
+    stage.apply(0, "defer50", &["--confirm", "10s"]);
     assert_eq!(values(&stage.lab), DEFER50);
     stage.attach(MODE);
     let profiles = || stage.says(0, &["status"]).contains("defer50.toml");

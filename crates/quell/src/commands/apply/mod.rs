@@ -18,7 +18,7 @@ use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
+use quell_linux::visible::{self, agree};
 use quell_mode::profile::{Profile, ProfileError};
 
 use crate::exit::{Exit, Failure};
@@ -182,8 +182,8 @@ fn failure(error: ApplyError) -> Failure {
     match error {
         ApplyError::Impossible(plan) => {
             let cannot = plan_tree::impossible(&plan);
-            let (these, them) =
-                if plan.impossible.len() == 1 { ("this setting", "it") } else { ("these settings", "them") };
+            let count = plan.impossible.len();
+            let (these, them) = (agree(&count, "this setting", "these settings"), agree(&count, "it", "them"));
             let text = format!(
                 "{}\n{cannot}\nremove {these} from the profile, or skip {them} with --partly",
                 ApplyError::Impossible(plan)
