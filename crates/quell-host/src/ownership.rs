@@ -2,7 +2,7 @@
 //!
 //! The value of the newest owner is in force. When an owner ends, the value of the newest owner that remains is in
 //! force, and after the last one the value from before the first. A value that no owner has set belongs to another
-//! program: it is kept, also by owners that end later, and is what a newer owner finds.
+//! program. Earlier owners keep it when they end. A later owner restores it.
 //!
 //! The rules hold without a common state, so that any process can apply them from the journals: each [`Claim`] knows
 //! the first claim since the last foreign write (`since`), and the value before that one (`before`).
@@ -37,7 +37,7 @@ impl<T> Default for Claims<T> {
 pub(crate) enum End<T> {
     /// The right value is in force already.
     Nothing,
-    /// The value is a newer owner's business.
+    /// A newer owner has set the value.
     Covered,
     /// Set this value.
     Set(T),
@@ -81,7 +81,7 @@ impl<T: Clone + PartialEq> Claims<T> {
         claim
     }
 
-    /// Whether a newer claim has set the value `now`, or has set one before another program did.
+    /// Whether a newer owner has set the attribute. One that died while it set it counts only if its value is in force.
     pub(crate) fn cover(&self, own: &Claim<T>, now: &T) -> bool {
         self.0.iter().any(|claim| claim.at > own.at && (claim.made || claim.is_in_force(now)))
     }

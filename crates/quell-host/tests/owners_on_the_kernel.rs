@@ -229,7 +229,7 @@ impl Stage {
         self.model.insert(place.0, Stack { bottom: place.1, owners: Vec::new() });
     }
 
-    /// What the driver resets, nobody owns any longer.
+    /// Values that the driver has reset have no owner.
     fn flap(&mut self) {
         let server0 = InterfaceName::new("server0").unwrap();
         let links = || Links::open_in(&self.lab.server).unwrap();

@@ -133,7 +133,7 @@ impl Others {
 /// A change that an owner has recorded.
 #[derive(Debug, Clone)]
 pub(crate) struct Owned<T> {
-    /// Time of setting.
+    /// Time of setting, in nanoseconds since boot.
     at: u64,
     pub(crate) change: T,
     /// Whether the change was made.
