@@ -1,5 +1,5 @@
 //! Files that list the points of a sweep. Each line has modes, loads and optionally seeds, in the syntax of
-//! [`modes`](crate::sweep::modes) and [`Loads`]; `#` starts a comment. The points of a line are all combinations:
+//! [`modes`] and [`Loads`]; `#` starts a comment. The points of a line are all combinations:
 //!
 //! ```text
 //! # modes              loads        seeds
