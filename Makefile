@@ -98,7 +98,7 @@ nightly: ## tests that are too slow for CI or need a network: guests, 200 kills,
 	$(MAKE) test-vm
 	$(MAKE) test-servers
 	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
-	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-host --lib owners_in_any_order
+	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-change --lib owners_in_any_order
 	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
 	$(MAKE) fuzz SECONDS=600
 

@@ -3,8 +3,8 @@
 
 use std::str::from_utf8;
 
+use quell_change::journal::History;
 use quell_conformance::parse;
-use quell_host::journal::History;
 use quell_mode::DeliveryMode;
 use quell_mode::profile::{Profile, Source};
 use quell_sim::HostProfile;

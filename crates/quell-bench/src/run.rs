@@ -4,13 +4,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use quell_change::journal::{Journal, JournalError, Purpose};
+use quell_change::recovery::{Found, Reverted, recover};
+use quell_change::transaction::ChangeError;
 use quell_experiment::{ExperimentDesign, ExperimentEvent};
 use quell_host::attach::{Selection, TargetError, Targets};
-use quell_host::journal::{Journal, JournalError, Purpose};
-use quell_host::recovery::{Found, Reverted, recover};
 use quell_host::snapshot::TakeError;
 use quell_host::switching::{SwitchError, Switching};
-use quell_host::transaction::ChangeError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use quell_host::transaction::ChangeError;
+use quell_change::transaction::ChangeError;
 use quell_linux::netns::NamespaceError;
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};

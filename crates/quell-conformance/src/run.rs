@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_linux::capability::{self, Capability};
 use quell_linux::proc::ProcRoot;
 use quell_linux::{Pid, sched};

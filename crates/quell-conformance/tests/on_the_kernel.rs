@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a scenario that cannot be read fails the test")]
 
+use quell_change::journal::Journal;
 use quell_conformance::run::{ScenarioOutcome, missing_for_the_kernel, on_this_kernel};
 use quell_conformance::suite;
-use quell_host::journal::Journal;
 use quell_test_support::{LabTurn, Lacks, skip};
 
 #[test]

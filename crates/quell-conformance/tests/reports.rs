@@ -4,9 +4,9 @@
 
 use std::ops::ControlFlow;
 
+use quell_change::journal::Journal;
 use quell_conformance::run::{BackendContext, ConformanceReport, ScenarioOutcome, run};
 use quell_conformance::suite;
-use quell_host::journal::Journal;
 
 #[test]
 fn a_report_survives_a_round_trip() {

@@ -10,9 +10,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use quell_host::journal::{Journal, Purpose};
+use quell_change::journal::{Journal, Purpose};
+use quell_change::transaction::Transaction;
 use quell_host::snapshot::{Cost, SnapshotScope, take};
-use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::ethtool::Ethtool;

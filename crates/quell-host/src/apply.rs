@@ -1,6 +1,6 @@
 //! Applies a profile as one transaction: snapshot, plan, changes, second snapshot. If the second plan is not empty,
-//! everything is undone. [`crate::drift`] finds later deviations, [`crate::plan`] decides the changes, and
-//! [`crate::settings`] makes them.
+//! everything is undone. [`quell_change::drift`] finds later deviations, [`crate::plan`] decides the changes, and
+//! [`quell_change::settings`] makes them.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -14,16 +14,15 @@ use quell_linux::visible::counted;
 use quell_mode::profile::Profile;
 use tracing::{info, warn};
 
-use crate::devices;
-use crate::journal::claims::Others;
-use crate::journal::{Entry, History, Journal, JournalError, NapiSettingsChange, Purpose, RecordedChange, Watchdog};
-use crate::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
-use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, PlannedQueue, ProfilePlan};
-use crate::recovery::{Reverted, is_running};
-use crate::settings::host::{Kernel, Place};
-use crate::settings::{SettingsError, napi};
+use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
-use crate::transaction::{ChangeError, ChangeStage, Transaction, permitted};
+use quell_change::devices;
+use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, RecordedChange, Watchdog};
+use quell_change::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
+use quell_change::recovery::{Reverted, is_running};
+use quell_change::settings::SettingsError;
+use quell_change::settings::host::Place;
+use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
@@ -191,7 +190,7 @@ pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) 
     }
 }
 
-/// Applies a profile, which persists until it is released ([`crate::persistent`]). `watchdog` starts the process that
+/// Applies a profile, which persists until it is released ([`quell_change::persistent`]). `watchdog` starts the process that
 /// undoes everything if nobody confirms in time; it receives the path of the journal. `looks_on` is called with the
 /// index of every change in the plan and may stop.
 ///
@@ -210,7 +209,7 @@ pub fn apply(
     let cookie = namespace.cookie()?;
     if plan.steps.is_empty()
         && (applied_in(journal, cookie).map_err(ApplyError::Forget)?.is_some()
-            || !have_owners(journal, &namespace, &plan.matching)?)
+            || !have_owners(journal, &namespace, &plan.matching).map_err(ApplyError::Begin)?)
     {
         return Ok(Applied { journal: None, plan });
     }
@@ -257,50 +256,11 @@ pub fn apply(
 /// # Errors
 /// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &ProfilePlan) -> Result<(), ApplyError> {
-    let others = every_owner(journal)?;
     let planned = plan.steps.iter().filter_map(|step| match &step.change {
         PlannedChange::Napi(queue) => Some(queue),
         _ => None,
     });
-    for (found, planned) in existing(&open(netns)?, planned)? {
-        if let Some(new) = &planned.values.new {
-            permitted(&others, &found, new).map_err(ApplyError::Begin)?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether another owner has set one of these queues.
-fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ApplyError> {
-    let others = every_owner(journal)?;
-    for (found, _) in existing(namespace, queues.iter())? {
-        if !others.of_queue(&found, None).map_err(|error| ApplyError::Begin(error.into()))?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn every_owner(journal: &Journal) -> Result<Others, ApplyError> {
-    let boot_id = ProcRoot::default().boot_id().map_err(|error| ApplyError::Begin(error.into()))?;
-    Ok(Others::all(journal, boot_id.to_string()))
-}
-
-/// Those of the queues that exist already. An earlier change of the plan creates the others.
-fn existing<'a>(
-    namespace: &Namespace,
-    queues: impl Iterator<Item = &'a PlannedQueue>,
-) -> Result<Vec<(NapiSettingsChange, &'a PlannedQueue)>, ApplyError> {
-    let proc = ProcRoot::default();
-    let kernel = Kernel::new(namespace, &proc);
-    let mut existing = Vec::new();
-    for queue in queues {
-        match napi::look_at_planned(&kernel, queue) {
-            Err(error) if error.is_absent() => {}
-            found => existing.push((found.map_err(ApplyError::Find)?, queue)),
-        }
-    }
-    Ok(existing)
+    permit_planned(journal, &open(netns)?, planned).map_err(ApplyError::Begin)
 }
 
 /// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.

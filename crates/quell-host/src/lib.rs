@@ -11,24 +11,8 @@
 pub mod apply;
 pub mod attach;
 pub mod behavior;
-mod devices;
-pub mod drift;
-mod driver_inference;
 pub mod findings;
-pub mod journal;
-
-mod namespaces;
-mod netns_processes;
-mod ownership;
-pub mod persistent;
 pub mod plan;
-pub mod recovery;
-pub mod resume;
-pub mod settings;
 pub mod snapshot;
 pub mod steer;
 pub mod switching;
-pub mod transaction;
-mod undo;
-
-pub use undo::UndoError;

@@ -5,14 +5,13 @@
 //! [`SwitchPlan::new`] decides, without changing anything. [`Switching::begin`] records, [`Switching::switch_to`] sets,
 //! [`Switching::end`] restores.
 //!
-//! Queues are set before epolls. If a change ends the suspension of a queue, [`crate::settings`] frees the queue. An
+//! Queues are set before epolls. If a change ends the suspension of a queue, [`quell_change::settings`] frees the queue. An
 //! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
 //! sockets, which takes long in a program with many connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use quell_linux::clock::boottime_ns;
 use quell_linux::netdev::Netdev;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
@@ -26,15 +25,13 @@ use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep,
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
-use crate::journal::claims::{Others, Owned, next_boot_ns};
-use crate::journal::record::EpollPlace;
-use crate::journal::{EpollParameters, Journal, JournalError, Purpose, RecordedChange};
-use crate::namespaces;
-use crate::recovery::Reverted;
-use crate::settings::napi::Wanted;
-use crate::settings::{SettingsError, epoll, napi};
 use crate::snapshot::Snapshot;
-use crate::transaction::{ChangeError, Transaction};
+use quell_change::journal::record::EpollPlace;
+use quell_change::journal::{Journal, JournalError, Purpose};
+use quell_change::namespaces;
+use quell_change::recovery::Reverted;
+use quell_change::settings::{SettingsError, epoll, napi};
+use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction};
 
 /// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -124,17 +121,6 @@ pub enum SwitchError {
     /// The network namespace of a queue is gone.
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
-    /// Another journal has set the queue.
-    #[error(
-        "another Quell command has set NAPI {napi} of {device} and will restore it when it ends: end that command \
-         first (`quell status` lists it)"
-    )]
-    ClaimedByAnother {
-        /// NAPI instance.
-        napi: NapiId,
-        /// Device name.
-        device: String,
-    },
     /// Another program has changed a value during the experiment.
     #[error("another program has changed {what} from {set} to {now}, so modes cannot be compared")]
     ChangedByOthers {
@@ -284,6 +270,17 @@ fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
     epolls.into_values().collect()
 }
 
+impl SwitchedEpoll {
+    fn values(&self) -> EpollValues {
+        let (pid, start_time_ticks) = (self.pid.get().unsigned_abs(), self.start_time_ticks);
+        EpollValues {
+            place: EpollPlace { pid, start_time_ticks, fd: self.fd },
+            old: self.old,
+            values: self.params.iter().chain([&self.old]).copied().collect(),
+        }
+    }
+}
+
 impl Switching {
     /// Creates the journal, starts the keeper that restores everything if this process is killed, and records the
     /// values of all modes. Sets no values. `purpose` is an experiment, a search, or a lab with its own programs.
@@ -312,23 +309,21 @@ impl Switching {
         }
         let proc = ProcRoot::default();
         let mut queues = Vec::new();
-        let mut changes = Vec::new();
-        let others = transaction.others();
-        // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in
-        // between.
-        let turn = others.turn(&mut || false)?;
         for queue in &plan.queues {
             let namespace = namespaces::by_cookie(&proc, queue.namespace_cookie).map_err(SettingsError::from)?;
             let namespace = namespace.ok_or_else(|| SwitchError::NamespaceGone(queue.device.clone()))?;
-            changes.extend(record_of_queue(&others, &transaction, &namespace, queue)?);
-            queues.push((Netdev::open_in(&namespace)?, namespace, queue.clone()));
+            let netdev = Netdev::open_in(&namespace)?;
+            queues.push((namespace, netdev, queue.clone()));
         }
-        let owned = others.of_epolls(transaction.history())?;
-        let first = next_boot_ns(&owned, boottime_ns());
-        changes.extend((first..).zip(&plan.epolls).map(|(at, epoll)| record_of_epoll(epoll, &owned, at)));
-        transaction.record_made(changes)?;
-        drop(turn);
-        let queues = queues.into_iter().map(|(netdev, namespace, queue)| (namespace, netdev, queue)).collect();
+        let recorded: Vec<QueueValues<'_>> = queues
+            .iter()
+            .map(|(namespace, _, queue)| QueueValues {
+                namespace,
+                napi: queue.napi,
+                values: queue.values.iter().chain([&queue.old]).copied().collect(),
+            })
+            .collect();
+        transaction.record_switched(&recorded, &plan.epolls.iter().map(SwitchedEpoll::values).collect::<Vec<_>>())?;
         Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
     }
 
@@ -436,32 +431,4 @@ impl Switching {
     pub fn end(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
-}
-
-/// Records all values of an experiment for a queue, also those from before it. Returns `None` if all modes have the
-/// same values as now.
-fn record_of_queue(
-    others: &Others,
-    transaction: &Transaction,
-    namespace: &Namespace,
-    queue: &SwitchedQueue,
-) -> Result<Option<RecordedChange>, SwitchError> {
-    let found = napi::look(namespace, queue.napi)?;
-    let owners = others.of_queue(&found, transaction.history())?;
-    if owners.serve_programs() {
-        return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
-    }
-    let (first, alternatives) =
-        queue.values.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
-    let alternatives = alternatives.iter().chain([&queue.old]).copied().collect();
-    let wanted = Wanted { values: *first, alternatives, in_plan: None };
-    Ok(napi::plan(found, &wanted, &owners, boottime_ns()).map(RecordedChange::NapiSettings))
-}
-
-fn record_of_epoll(epoll: &SwitchedEpoll, owned: &[Owned<EpollParameters>], at: u64) -> RecordedChange {
-    let place =
-        EpollPlace { pid: epoll.pid.get().unsigned_abs(), start_time_ticks: epoll.start_time_ticks, fd: epoll.fd };
-    let values = epoll.params.iter().chain([&epoll.old]).copied().collect();
-    let claim = epoll::owners(place, owned).take(at, Some(&epoll.old), values);
-    RecordedChange::EpollParameters(EpollParameters::new(place, claim))
 }

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+use quell_change::journal::Journal;
 use quell_host::apply::{self, ApplyRequest, observe};
-use quell_host::journal::Journal;
 use quell_host::plan::{ProfilePlan, as_profile};
 use quell_host::snapshot::{Device, Snapshot};
 use quell_linux::ethtool::{ChannelRequest, Ethtool};

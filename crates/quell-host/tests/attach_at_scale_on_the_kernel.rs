@@ -12,9 +12,9 @@ use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use quell_change::journal::Journal;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::{AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
-use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::clock::process_cpu_ns;
 use quell_linux::event::{Epoll, Trigger};

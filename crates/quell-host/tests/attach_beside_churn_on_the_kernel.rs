@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use quell_change::journal::Journal;
 use quell_host::attach::{AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
-use quell_host::journal::Journal;
 use quell_linux::clock::monotonic_ns;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netns::Namespace;

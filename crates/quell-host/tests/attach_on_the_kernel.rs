@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use quell_change::journal::{Journal, Keeper};
+use quell_change::recovery::{Found, recover};
+use quell_change::transaction::ChangeStage;
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
@@ -18,10 +21,7 @@ use quell_host::attach::watch::AttachmentWatch;
 use quell_host::attach::{
     AttachError, AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
 };
-use quell_host::journal::{Journal, Keeper};
-use quell_host::recovery::{Found, recover};
 use quell_host::snapshot::{Reading, Snapshot, SnapshotScope, take};
-use quell_host::transaction::ChangeStage;
 use quell_linux::event::{Trigger, WakeEvent};
 use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::pidfd::{PidFd, Signal};

@@ -9,9 +9,9 @@ mod workers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use quell_change::journal::Journal;
 use quell_host::attach::placement::{Groups, Placement, PlacementPass, PlacementResult, Wanted, decide};
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
-use quell_host::journal::Journal;
 use quell_host::steer::{CannotSteer, SteerRequest, SteerVerdict};
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};

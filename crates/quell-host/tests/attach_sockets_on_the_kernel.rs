@@ -8,9 +8,9 @@ mod workers;
 
 use std::collections::BTreeSet;
 
+use quell_change::journal::Journal;
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
-use quell_host::journal::Journal;
 use quell_host::snapshot::SnapshotSocket;
 use quell_mode::DeliveryMode;
 use quell_test_support::lab::{go_on, no_keeper};

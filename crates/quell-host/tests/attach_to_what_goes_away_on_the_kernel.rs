@@ -9,10 +9,10 @@ mod workers;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
+use quell_change::journal::Journal;
 use quell_host::attach::{
     AttachPlan, AttachRequest, AttachStep, Attachment, EpollsSetBy, Selection, Targets, observe, plan,
 };
-use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::event::{Epoll, Trigger};

@@ -12,11 +12,11 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use quell_change::journal::{Journal, Purpose};
+use quell_change::persistent;
+use quell_change::recovery::recover;
+use quell_change::transaction::{ChangeStage, Transaction};
 use quell_host::apply::{ApplyRequest, apply};
-use quell_host::journal::{Journal, Purpose};
-use quell_host::persistent;
-use quell_host::recovery::recover;
-use quell_host::transaction::{ChangeStage, Transaction};
 use quell_linux::event::Trigger;
 use quell_linux::link::Links;
 use quell_linux::netdev::Netdev;

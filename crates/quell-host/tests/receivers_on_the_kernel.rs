@@ -8,12 +8,12 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
+use quell_change::journal::Journal;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::placement::{Placement, Wanted, decide, mark_attached_filters};
 use quell_host::attach::plan::Limitation;
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe, plan};
 use quell_host::findings::{Node, examine};
-use quell_host::journal::Journal;
 use quell_host::snapshot::Snapshot;
 use quell_host::steer::{SteerRequest, Steering, mark_steered};
 use quell_linux::NapiId;

@@ -7,10 +7,10 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
 
+use quell_change::journal::{Journal, Purpose};
+use quell_change::settings::values::{SocketPolling, SocketValues};
+use quell_change::transaction::Transaction;
 use quell_host::attach::SocketId;
-use quell_host::journal::{Journal, Purpose};
-use quell_host::settings::values::{SocketPolling, SocketValues};
-use quell_host::transaction::Transaction;
 use quell_linux::Pid;
 use quell_linux::event::Trigger;
 use quell_linux::io_uring::Ring;

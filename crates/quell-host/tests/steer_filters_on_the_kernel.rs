@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_host::journal::Journal;
-use quell_host::recovery::{Found, recover};
+use quell_change::journal::Journal;
+use quell_change::recovery::{Found, recover};
 use quell_host::snapshot::{Protocol, SnapshotScope, take};
 use quell_host::steer::{CannotSteer, Note, SteerRequest, Steering, groups, look, plan};
 use quell_linux::pidfd::{DuplicatedFd, PidFd};

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Instant;
 
-use quell_host::journal::Journal;
-use quell_host::recovery::{Found, recover};
+use quell_change::journal::Journal;
+use quell_change::recovery::{Found, recover};
+use quell_change::transaction::{ChangeError, Transaction};
 use quell_host::steer::{Baseline, CannotSteer, Note, SteerVerdict, connections, verify};
-use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};

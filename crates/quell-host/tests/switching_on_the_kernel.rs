@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quell_change::journal::{Journal, Purpose};
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
-use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::netdev::{Netdev, PartialNapiSettings};

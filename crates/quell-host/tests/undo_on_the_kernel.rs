@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use quell_change::drift::{Condition, condition};
+use quell_change::journal::{Journal, ListedJournal};
+use quell_change::persistent;
+use quell_change::recovery::{Found, Reverted, left_behind, recover, waiting_settings};
+use quell_change::transaction::Transaction;
 use quell_host::apply::{self, ApplyRequest};
-use quell_host::drift::{Condition, condition};
-use quell_host::journal::{Journal, ListedJournal};
-use quell_host::persistent;
-use quell_host::recovery::{Found, Reverted, left_behind, recover, waiting_settings};
-use quell_host::transaction::Transaction;
 use quell_linux::ethtool::{ChannelRequest, Ethtool};
 use quell_linux::link::Links;
 use quell_linux::netdev::{Napi, Netdev, PartialNapiSettings};
@@ -308,7 +308,7 @@ fn a_profile_follows_a_device_that_is_renamed() {
     let history = &persistent::list(&journal).unwrap()[0].history;
     let drifted = condition(&path, history).unwrap().drifted;
     assert!(drifted.iter().all(|drift| drift.now.is_some()), "the queues are there: {drifted:?}");
-    quell_host::drift::reassert(&path, history).unwrap();
+    quell_change::drift::reassert(&path, history).unwrap();
     assert_eq!(condition(&path, history).unwrap().drifted, []);
     assert!(napis(&lab.server, lab.server_index).iter().all(|napi| napi.settings.defer_hard_irqs != Some(0)));
     let reverted = persistent::release(&journal, &path).unwrap().unwrap();

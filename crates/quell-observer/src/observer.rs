@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use quell_change::drift::condition;
+use quell_change::journal::Journal;
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::effect::{EffectOnQueue, ModeVerdict, judge, suspect};
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
 use quell_host::attach::views::with_attachments;
-use quell_host::drift::condition;
-use quell_host::journal::Journal;
 use quell_host::snapshot::{self, Device, Files, Process, Snapshot, SnapshotNapi, SnapshotScope, TakeError, queues_of};
 use quell_linux::proc::{ProcDir, ProcRoot};
 use quell_linux::sysfs::Sysfs;

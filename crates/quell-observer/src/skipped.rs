@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use quell_change::journal::RecordedChange;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
-use quell_host::journal::RecordedChange;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_mode::DeliveryMode;
@@ -53,10 +53,10 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
 
 #[cfg(test)]
 mod tests {
+    use quell_change::journal::{Journal, Purpose, TargetProgram};
+    use quell_change::transaction::Transaction;
     use quell_host::attach::attachment::attachments;
-    use quell_host::journal::{Journal, Purpose, TargetProgram};
     use quell_host::snapshot::Reading;
-    use quell_host::transaction::Transaction;
 
     use super::*;
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_host::journal::{Journal, Keeper, Purpose};
-use quell_host::transaction::{ChangeStage, Transaction};
+use quell_change::journal::{Journal, Keeper, Purpose};
+use quell_change::transaction::{ChangeStage, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::capability::{Capability, effective, in_initial_user_namespace};
 use quell_linux::epoll_params::{self, EpollParams, NAPI_POLL_WEIGHT};

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use quell_host::journal::Untrusted;
+use quell_change::journal::Untrusted;
 use quell_linux::executable::effective_user;
 use quell_linux::netns::NamespaceError;
 

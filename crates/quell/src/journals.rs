@@ -1,8 +1,8 @@
 //! The journal directory, and messages about the recovery of journals. `quell-host` reads and writes the journals.
 
-use quell_host::journal::Journal;
-use quell_host::recovery::{Found, recover};
-use quell_host::transaction::ChangeError;
+use quell_change::journal::Journal;
+use quell_change::recovery::{Found, recover};
+use quell_change::transaction::ChangeError;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
 

@@ -134,8 +134,8 @@ fn a_single_v_logs_decisions_only() {
 fn the_variable_has_precedence_over_the_option() {
     assert_eq!(diagnostics(&["-vvv", "status"], &[("QUELL_LOG", "off")]), "");
     let Some(stage) = Stage::enter("log-var") else { return };
-    let log = stage.attach_log(&["-vv"], &[("QUELL_LOG", "quell_host::transaction=debug")]);
-    assert!(log.contains(" quell_host::transaction ") && !log.contains(" quell_host::settings"), "{log}");
+    let log = stage.attach_log(&["-vv"], &[("QUELL_LOG", "quell_change::transaction=debug")]);
+    assert!(log.contains(" quell_change::transaction ") && !log.contains(" quell_change::settings"), "{log}");
     stage.detach();
 }
 
@@ -158,7 +158,7 @@ fn lines_for_the_systemd_journal_begin_with_their_priority() {
     stage.detach();
     let log = stage.read_log();
     let (logged, said): (Vec<&str>, Vec<&str>) = log.lines().partition(|line| line.starts_with('<'));
-    assert!(logged.iter().any(|line| line.starts_with("<7>DEBUG quell_host::")), "{log}");
-    assert!(logged.iter().any(|line| line.starts_with("<6>INFO  quell_host::")), "{log}");
+    assert!(logged.iter().any(|line| line.starts_with("<7>DEBUG quell_change::")), "{log}");
+    assert!(logged.iter().any(|line| line.starts_with("<6>INFO  quell_change::")), "{log}");
     assert!(said.iter().all(|line| line.starts_with("applied and verified")), "{log}");
 }

@@ -10,8 +10,8 @@ use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use quell_change::journal::Journal;
 use quell_host::attach::attachment::attachments;
-use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;

@@ -13,6 +13,7 @@ pub mod server_side;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
     ExperimentSubject, FinishedExperiment, Goal, StopReason, SwitchbackAnalysis, Treatment,
@@ -20,7 +21,6 @@ use quell_experiment::{
 use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::AttachPlan;
 use quell_host::attach::{Targets, observe};
-use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::proc::ProcRoot;

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quell_change::journal::JournalError;
+use quell_change::recovery::Reverted;
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::stall_guard::StallGuard;
-use quell_host::journal::JournalError;
-use quell_host::recovery::Reverted;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};

@@ -10,13 +10,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
     Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord, ExperimentSubject, SetFailure,
     SliceFlag, SliceObservation, StopReason,
 };
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{Selection, TargetError, Targets};
-use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{Device, Linked, Provenance, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::InterfaceName;

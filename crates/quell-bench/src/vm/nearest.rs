@@ -1,8 +1,8 @@
 //! Finds the nearest alternative to a mode that the guest's kernel refuses. Each alternative is set, verified and
 //! undone before it is reported.
 
-use quell_host::journal::{Journal, JournalError, Purpose};
-use quell_host::transaction::{ChangeError, Transaction};
+use quell_change::journal::{Journal, JournalError, Purpose};
+use quell_change::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
 use quell_linux::netdev::{DeviceThreadingError, device_threading, set_device_threading};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};

@@ -5,7 +5,7 @@ use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_bench::requirements::missing;
 use quell_bench::run::{BenchError, LabEvent, LabRequest, run};
 use quell_bench::server::ServerCommand;
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_load::Workload;
 use quell_test_support::{LabTurn, skip_missing};
 

@@ -4,9 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use quell_host::journal::{Journal, JournalError, Purpose};
-use quell_host::recovery::Reverted;
-use quell_host::transaction::{ChangeError, Transaction};
+use quell_change::journal::{Journal, JournalError, Purpose};
+use quell_change::recovery::Reverted;
+use quell_change::transaction::{ChangeError, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::ethtool::{Ethtool, FeatureError};
 use quell_linux::link::{Links, VethEnd};

@@ -1,5 +1,5 @@
 //! Applies a mode to programs and maintains it. Each attachment has a journal and a keeper process of its own.
-//! [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
+//! [`mod@super::plan`] decides the changes; [`quell_change::transaction`] makes and undoes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -18,18 +18,18 @@ use super::owners::newer_owner_has_set;
 use super::pass::{Pass, place};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
-use super::target::{Selection, TargetError, Targets};
 use crate::findings::{Finding, are_attached, are_steered};
-use crate::journal::{
-    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
-};
-use crate::namespaces;
-use crate::persistent::{PersistError, forget_earlier_boots};
-use crate::recovery::{Reverted, is_running};
-use crate::settings::SettingsError;
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
-use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
+use quell_change::journal::{
+    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+};
+use quell_change::namespaces;
+use quell_change::persistent::{PersistError, forget_earlier_boots};
+use quell_change::recovery::{Reverted, is_running};
+use quell_change::settings::SettingsError;
+use quell_change::target::{Selection, TargetError, Targets};
+use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
@@ -548,7 +548,7 @@ impl Attachment {
         &mut self,
         namespace: &Namespace,
         step: &QueueStep,
-        hears: &mut crate::transaction::ChangeObserver<'_>,
+        hears: &mut quell_change::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         self.transaction.set_napi_watched(namespace, step.napi, &step.new, hears)
     }

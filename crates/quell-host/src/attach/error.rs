@@ -4,12 +4,12 @@ use quell_linux::Pid;
 
 use super::pass::place;
 use super::plan::AttachStep;
-use super::target::TargetError;
-use crate::journal::{JournalError, Purpose};
-use crate::persistent::PersistError;
 use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
-use crate::transaction::ChangeError;
+use quell_change::journal::{JournalError, Purpose};
+use quell_change::persistent::PersistError;
+use quell_change::target::TargetError;
+use quell_change::transaction::ChangeError;
 
 /// Reason why an attachment failed.
 #[derive(Debug, thiserror::Error)]

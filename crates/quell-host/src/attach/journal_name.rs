@@ -7,7 +7,7 @@ use std::path::Path;
 
 use quell_linux::Pid;
 
-use super::target::Selection;
+use quell_change::target::Selection;
 
 /// Maximum number of characters taken from a cgroup name. A character has up to four bytes, and a file name has at most
 /// 255 bytes.

@@ -18,9 +18,9 @@ use super::attachment::Attached;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
-use crate::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
-use crate::persistent::{Guardian, PersistError, release, tell};
-use crate::recovery::{Reverted, revert};
+use quell_change::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
+use quell_change::persistent::{Guardian, PersistError, release, tell};
+use quell_change::recovery::{Reverted, revert};
 
 /// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);

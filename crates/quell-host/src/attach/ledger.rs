@@ -6,7 +6,9 @@ use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
 use super::plan::{AttachPlan, AttachStep, EpollStep, Limitation, QueueStep};
-use super::pollers::{RingStep, SocketId, SocketsStep};
+use quell_change::settings::socket::SocketId;
+
+use super::pollers::{RingStep, SocketsStep};
 
 /// Objects that an attachment has set, could not set, or cannot identify.
 #[derive(Debug, Default)]
@@ -173,7 +175,7 @@ mod tests {
     use quell_mode::PartialNapiSettings;
 
     use super::*;
-    use crate::settings::values::SocketPolling;
+    use quell_change::settings::values::SocketPolling;
 
     const PREFERS: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
 

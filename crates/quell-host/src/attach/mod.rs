@@ -1,7 +1,6 @@
 //! Applies a delivery mode to running programs. Their epolls, and the queues of their sockets, get the values of the
 //! mode. The journal records the previous values, which are restored when the programs exit.
 //!
-//! - [`target`] finds the processes.
 //! - [`mod@plan`] decides the changes, [`attachment`] makes them, and `ledger` records which remain.
 //! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
@@ -33,7 +32,6 @@ mod receivers;
 pub mod stall;
 pub mod stall_guard;
 pub mod stall_log;
-pub mod target;
 pub mod unassigned_epolls;
 pub mod views;
 pub mod wait;
@@ -43,5 +41,6 @@ pub use attachment::{Attached, Attachment, attachments, observe};
 pub use error::AttachError;
 pub use pass::{Pass, place};
 pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
-pub use pollers::{RingStep, SocketId, SocketsStep};
-pub use target::{Selection, TargetError, Targets, Turnover};
+pub use pollers::{RingStep, SocketsStep};
+pub use quell_change::settings::socket::SocketId;
+pub use quell_change::target::{Selection, TargetError, Targets, Turnover};

@@ -2,9 +2,9 @@
 
 use super::plan::{AttachStep, EpollStep, QueueStep};
 use super::pollers::{RingStep, SocketsStep};
-use crate::journal::TargetProgram;
 use crate::snapshot::Snapshot;
-use crate::transaction::ChangeError;
+use quell_change::journal::TargetProgram;
+use quell_change::transaction::ChangeError;
 use quell_linux::visible::counted;
 
 /// Result of one pass.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use quell_change::settings::socket::SocketId;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded};
@@ -11,7 +12,7 @@ use tracing::{debug, info};
 
 use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
-use super::pollers::{self, RingStep, SocketId, SocketsStep};
+use super::pollers::{self, RingStep, SocketsStep};
 use super::receivers::without_epoll;
 use super::unassigned_epolls::{self, QuietEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};

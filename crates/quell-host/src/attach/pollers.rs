@@ -1,14 +1,15 @@
 //! Plans busy polling of sockets and io_urings. Socket modes cover all sockets of a program. Every polling mode covers
 //! its AF_XDP sockets and its io_urings with sockets. Pure.
 
+use quell_change::settings::socket::SocketId;
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_mode::{DeliveryMode, ModeKind, NAPI_POLL_WEIGHT};
 use serde::Serialize;
 
-use crate::settings::values::{SocketPolling, SocketValues};
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Files, Process};
+use quell_change::settings::values::{SocketPolling, SocketValues};
 
 /// Sockets of a process that get busy polling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,16 +44,6 @@ pub struct RingStep {
     pub fd: i32,
     /// Setting for the ring.
     pub new: RingPolling,
-}
-
-/// A socket of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct SocketId {
-    /// File descriptor in that process.
-    pub fd: i32,
-    /// Inode; absent for an AF_XDP socket, whose inode is not in snapshots.
-    pub inode: Option<u64>,
 }
 
 /// The steps of one process.

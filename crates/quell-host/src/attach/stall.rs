@@ -14,9 +14,9 @@ use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{debug, warn};
 
 use super::plan::QueueStep;
-use crate::journal::{History, RecordedChange};
-use crate::namespaces;
-use crate::resume::{Freed, poll_queue};
+use quell_change::journal::{History, RecordedChange};
+use quell_change::namespaces;
+use quell_change::resume::{Freed, poll_queue};
 
 /// Interval between two looks at the counters.
 pub const LOOKED_EVERY: Duration = Duration::from_millis(100);

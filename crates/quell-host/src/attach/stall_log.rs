@@ -13,8 +13,8 @@ use tracing::{info, warn};
 use super::stall::StallLook;
 use crate::behavior;
 use crate::findings::{Finding, examine_observed};
-use crate::journal::{History, StallRecord};
 use crate::snapshot::{SnapshotScope, take};
+use quell_change::journal::{History, StallRecord};
 
 /// Shortest time between two searches for the cause, which take as much CPU time as a snapshot.
 const CAUSE_EVERY: Duration = Duration::from_secs(60);
@@ -152,8 +152,8 @@ mod tests {
 
     use super::*;
     use crate::attach::stall::Stalled;
-    use crate::journal::{Journal, Purpose};
-    use crate::resume::Freed;
+    use quell_change::journal::{Journal, Purpose};
+    use quell_change::resume::Freed;
     use quell_linux::NapiId;
     use quell_test_support::wait_until;
 

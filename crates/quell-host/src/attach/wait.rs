@@ -10,7 +10,7 @@ use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::signal::Interruption;
 
-use crate::journal::TargetProgram;
+use quell_change::journal::TargetProgram;
 
 /// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;

@@ -14,7 +14,7 @@ use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
-use crate::journal::StallRecord;
+use quell_change::journal::StallRecord;
 
 /// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);

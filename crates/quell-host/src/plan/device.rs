@@ -23,7 +23,7 @@ pub(super) struct Outlook {
 }
 
 pub(super) fn plan(plan: &mut ProfilePlan, snapshot: &Snapshot, device: &Device, wanted: &DeviceProfile) {
-    let id = DeviceId::of(device);
+    let id = DeviceId { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone() };
     let napis_come = features(plan, device, &id, wanted);
     let counts = channels(plan, device, &id, &wanted.channels);
     let resized = rings(plan, device, &id, &wanted.rings);

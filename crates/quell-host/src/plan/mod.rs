@@ -4,13 +4,11 @@
 //! After a plan was applied, the next plan is empty. Reversing a plan restores the previous state.
 
 mod as_profile;
-mod change;
 pub mod consequences;
 mod cpus;
 mod device;
 mod queues;
 mod steering;
-pub(crate) mod text;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -22,9 +20,9 @@ use tracing::info;
 use crate::snapshot::{Device, Reading, Snapshot, Unknown, UnknownReason};
 
 pub use as_profile::{AsProfileError, as_profile, selects_device};
-pub(crate) use change::RANK_OF_QUEUES;
-pub use change::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
-pub use text::ChangeText;
+pub use quell_change::change::{
+    ChangeText, ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction,
+};
 
 /// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -304,12 +302,4 @@ fn selects(wanted: &DeviceProfile, device: &Device) -> bool {
 /// Fields separated by single spaces, for comparing sysctl values.
 fn normalised(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-impl DeviceId {
-    /// Identity of a device in a snapshot.
-    #[must_use]
-    pub fn of(device: &Device) -> Self {
-        Self { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone() }
-    }
 }

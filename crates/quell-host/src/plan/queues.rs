@@ -12,8 +12,8 @@ use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use super::device::{self, Coalesced, Outlook};
 use super::{Current, DeviceId, Diff, Made, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, cpus};
-use crate::journal::QueueInPlan;
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, Thread, TxQueue, UnknownReason};
+use quell_change::journal::QueueInPlan;
 
 /// Settings for one queue in a profile. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]

@@ -35,10 +35,11 @@ pub use process::{
     EpollWait, FileWait, Files, HeldEpoll, HeldSocket, Process, SnapshotEpoll, Thread, WatchedFile, WatchedKind,
     WatchedTarget,
 };
+pub use quell_change::reuseport_group::Protocol;
 pub use queue::{Irq, Linked, Provenance, RxQueue, SnapshotNapi, TxQueue};
 pub use read::{Cost, TakeError, take};
 pub use reading::{Reading, Unknown, UnknownReading, UnknownReason};
-pub use socket::{Protocol, SnapshotSocket, SocketState};
+pub use socket::{SnapshotSocket, SocketState};
 
 #[cfg(doc)]
 use quell_linux::NapiId;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use quell_change::reuseport_group::Protocol;
 use quell_linux::{Ifindex, NapiId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,17 +60,6 @@ impl SnapshotSocket {
     pub fn records_first_napi(&self) -> bool {
         self.protocol == Protocol::Udp && self.remote.is_none()
     }
-}
-
-/// Transport protocol of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
 }
 
 /// TCP states from `include/net/tcp_states.h`. A UDP socket is `established` if connected and `close` otherwise.

@@ -4,29 +4,12 @@
 //! A group consists of sockets, not of processes: all nginx workers inherit all sockets, and each worker watches one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
-use quell_linux::{Ifindex, Pid};
-use serde::{Deserialize, Serialize};
+use quell_change::reuseport_group::GroupKey;
+use quell_linux::Pid;
 
 use super::surroundings::Surroundings;
 use crate::snapshot::{Process, Protocol, Snapshot, SnapshotEpoll, SnapshotSocket, SocketState, WatchedFile};
-
-/// Properties that the sockets of one group share (`inet_reuseport_add_sock` in `net/ipv4/inet_hashtables.c`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct GroupKey {
-    /// Inode of their network namespace.
-    pub namespace: u64,
-    /// Transport protocol.
-    pub protocol: Protocol,
-    /// Local address and port.
-    pub local: SocketAddr,
-    /// Bound device (`SO_BINDTODEVICE`). A server that binds to several devices has one group per device.
-    pub bound_to: Option<Ifindex>,
-    /// User that created them (UID).
-    pub uid: u32,
-}
 
 /// Sockets with the same key. The kernel selects one of them for each connection or datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,31 +62,22 @@ impl Group {
     }
 }
 
-impl GroupKey {
-    /// Key of a socket in a snapshot. Listening sockets and unconnected UDP sockets with `SO_REUSEPORT` have one.
-    pub(super) fn of(socket: &SnapshotSocket) -> Option<Self> {
-        let waits = match socket.protocol {
-            Protocol::Tcp => socket.state == SocketState::Listen,
-            Protocol::Udp => socket.remote.is_none() && socket.reuseport.known() == Some(&true),
-        };
-        let (local, uid) = (socket.local.filter(|_| waits)?, socket.uid?);
-        Some(Self { namespace: socket.namespace, protocol: socket.protocol, local, bound_to: socket.bound_to, uid })
-    }
+/// Key of a socket in a snapshot. Listening sockets and unconnected UDP sockets with `SO_REUSEPORT` have one.
+pub(super) fn key_of(socket: &SnapshotSocket) -> Option<GroupKey> {
+    let waits = match socket.protocol {
+        Protocol::Tcp => socket.state == SocketState::Listen,
+        Protocol::Udp => socket.remote.is_none() && socket.reuseport.known() == Some(&true),
+    };
+    let (local, uid) = (socket.local.filter(|_| waits)?, socket.uid?);
+    Some(GroupKey { namespace: socket.namespace, protocol: socket.protocol, local, bound_to: socket.bound_to, uid })
+}
 
-    /// Whether the socket is a connection accepted by a socket with this key.
-    pub(super) fn accepted(&self, socket: &SnapshotSocket) -> bool {
-        socket.namespace == self.namespace
-            && socket.protocol == self.protocol
-            && socket.remote.is_some()
-            && socket.local.is_some_and(|local| self.covers(local, socket.bound_to))
-    }
-
-    /// Whether sockets with this key receive packets for this address and bound device.
-    pub(super) fn covers(&self, local: SocketAddr, bound_to: Option<Ifindex>) -> bool {
-        local.port() == self.local.port()
-            && (self.local.ip().is_unspecified() || local.ip() == self.local.ip())
-            && self.bound_to.is_none_or(|bound| bound_to == Some(bound))
-    }
+/// Whether the socket is a connection accepted by a socket with this key.
+pub(super) fn has_accepted(key: &GroupKey, socket: &SnapshotSocket) -> bool {
+    socket.namespace == key.namespace
+        && socket.protocol == key.protocol
+        && socket.remote.is_some()
+        && socket.local.is_some_and(|local| key.covers(local, socket.bound_to))
 }
 
 /// Groups that contain a socket of these processes, ordered by key. A single socket at an address is a group of one.
@@ -112,7 +86,7 @@ pub fn groups(snapshot: &Snapshot, surroundings: &Surroundings, pids: &[Pid]) ->
     let index = snapshot.index();
     let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
     let held = mine.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
-    let keys: BTreeSet<GroupKey> = held.filter_map(|held| index.socket(held.inode)).filter_map(GroupKey::of).collect();
+    let keys: BTreeSet<GroupKey> = held.filter_map(|held| index.socket(held.inode)).filter_map(key_of).collect();
     let workers = workers_by_socket(snapshot);
     let group = |key: GroupKey| {
         let listed = surroundings.sockets.iter().filter(|socket| socket.key == key).map(|socket| socket.inode);

@@ -3,7 +3,7 @@
 //!
 //! - [`look`] and a snapshot provide the data of a [`Group`].
 //! - [`plan`], a pure function, decides its filter.
-//! - [`Transaction::steer`](crate::transaction::Transaction::steer) attaches the filter through the journal.
+//! - [`Transaction::steer`](quell_change::transaction::Transaction::steer) attaches the filter through the journal.
 //! - [`verify()`] checks later snapshots: the connections of each worker must share one NAPI instance.
 //! - [`pins`] finds the CPU for each worker.
 //! - [`Shown`] detects whether a new decision is needed.
@@ -19,13 +19,13 @@ mod shown;
 mod surroundings;
 mod verify;
 
-pub use groups::{Group, GroupKey, Member, SteerWorker, groups};
-pub use pin::{NotPinned, Pin, Pins, WhyNotPinned, pins};
+pub use groups::{Group, Member, SteerWorker, groups};
+pub use pin::{NotPinned, Pins, WhyNotPinned, pins};
 pub use plan::{CannotSteer, Note, Steering, mark_steered, plan};
-pub(crate) use programs::reason;
-pub use programs::{KnownPrograms, PresentFilter, ServersFilter, SteerRequest};
+pub use programs::{KnownPrograms, PresentFilter, SteerRequest};
+pub use quell_change::reuseport_group::{GroupKey, GroupSocket, ServersFilter};
+pub use quell_change::settings::affinity::Pin;
 pub use queues::{LeftOut, SteerQueue, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
-pub(crate) use surroundings::waiting_sockets;
-pub use surroundings::{Connection, GroupSocket, LookError, Surroundings, connections, look};
+pub use surroundings::{Connection, LookError, Surroundings, connections, look};
 pub use verify::{Baseline, SeenWorker, SteerVerdict, Verification, verify};

@@ -4,31 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use quell_change::settings::affinity::Pin;
 use quell_linux::visible::counted;
 use quell_linux::{CpuList, NapiId, Pid};
 
 use super::groups::SteerWorker;
 use super::verify::Baseline;
 use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
-
-/// A thread to bind to the CPUs of its queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pin {
-    /// Process ID.
-    pub pid: Pid,
-    /// Start time of the process, in clock ticks since boot.
-    pub start_time_ticks: u64,
-    /// Thread ID.
-    pub tid: Pid,
-    /// Thread name (`comm`).
-    pub thread: String,
-    /// NAPI instance of the queue.
-    pub napi: NapiId,
-    /// Current affinity.
-    pub old: CpuList,
-    /// Affinity to set.
-    pub new: CpuList,
-}
 
 /// A worker that is not bound.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use quell_change::reuseport_group::{GroupFilter, GroupKey, ServersFilter};
 use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
 use quell_linux::visible::counted;
 
-use super::groups::{Group, GroupKey, SteerWorker};
-use super::programs::{PresentFilter, ServersFilter, SteerRequest};
+use super::groups::{Group, SteerWorker, has_accepted};
+use super::programs::{PresentFilter, SteerRequest};
 use super::queues::{LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
@@ -251,7 +252,7 @@ fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note
     if group.key.protocol == Protocol::Udp {
         notes.push(Note::FlowsMove);
     }
-    let connections = snapshot.sockets.iter().filter(|socket| group.key.accepted(socket)).count();
+    let connections = snapshot.sockets.iter().filter(|socket| has_accepted(&group.key, socket)).count();
     if connections > 0 {
         notes.push(Note::Established { connections });
     }
@@ -275,20 +276,6 @@ impl Steering {
     #[must_use]
     pub fn devices(&self) -> BTreeSet<&str> {
         self.places.iter().map(|place| place.device.as_str()).collect()
-    }
-}
-
-impl fmt::Display for GroupKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = match self.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-        };
-        write!(f, "{protocol} {}", self.local)?;
-        match self.bound_to {
-            Some(ifindex) => write!(f, " bound to interface {ifindex}"),
-            None => Ok(()),
-        }
     }
 }
 
@@ -342,5 +329,13 @@ impl fmt::Display for Note {
             }
             Self::LeftOut(left) => write!(f, "{left}; its connections go to any worker, as without a filter"),
         }
+    }
+}
+
+impl From<&Steering> for GroupFilter {
+    fn from(steering: &Steering) -> Self {
+        let Steering { group, filter, replaces, .. } = steering;
+        let sockets = group.members.iter().map(|member| member.inode).collect();
+        Self { group: group.key, sockets, filter: filter.clone(), replaces: replaces.clone() }
     }
 }

@@ -1,13 +1,12 @@
 //! What selects among the sockets of a group at present: nothing, a filter of Quell, or a filter of the server.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use quell_change::reuseport_group::{ServersFilter, reason};
 use quell_linux::kernel;
 use quell_linux::netns::Namespace;
 use quell_linux::reuseport::EbpfFilter;
-use quell_linux::visible::counted;
-use quell_sampler::{GroupProgram, GroupPrograms, SamplerError, group_programs};
+use quell_sampler::{GroupProgram, GroupPrograms, group_programs};
 
 use super::groups::Group;
 
@@ -42,15 +41,6 @@ pub enum PresentFilter {
     Unknown(String),
 }
 
-/// A filter that the server has attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServersFilter {
-    /// The program.
-    pub program: GroupProgram,
-    /// Reason why it is lost when it is replaced; absent if it can be attached again.
-    pub lost: Option<String>,
-}
-
 impl KnownPrograms {
     /// Reads the programs in a namespace.
     pub(super) fn read(&mut self, namespace: &Namespace) {
@@ -81,30 +71,6 @@ impl KnownPrograms {
                 PresentFilter::Servers(ServersFilter { program: program.clone(), lost: self.cannot_pin.clone() })
             }
             None => PresentFilter::Unknown("the kernel did not list its sockets".to_owned()),
-        }
-    }
-}
-
-/// The reason in one line, without the verifier's log.
-pub(crate) fn reason(error: &SamplerError) -> String {
-    let text = match error {
-        SamplerError::Unsupported(error) => error.to_string(),
-        SamplerError::Denied { action, source } => {
-            format!("{action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")
-        }
-        SamplerError::Refused { action, said } => format!("{action}: {said}"),
-        other => other.to_string(),
-    };
-    let line = text.lines().next().unwrap_or_default();
-    line.split(". Verifier output").next().unwrap_or_default().to_owned()
-}
-
-impl fmt::Display for ServersFilter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.program {
-            GroupProgram::Ebpf(id) => write!(f, "eBPF program {id}"),
-            GroupProgram::Classic(Some(code)) => write!(f, "classic BPF of {}", counted(code.len(), "instruction")),
-            _ => f.write_str("classic BPF"),
         }
     }
 }

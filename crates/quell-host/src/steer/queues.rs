@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use quell_change::reuseport_group::GroupKey;
 use quell_linux::{Ifindex, NapiId};
 
-use super::groups::GroupKey;
 use super::surroundings::Surroundings;
 use crate::snapshot::arrival::lies_on;
 use crate::snapshot::{Device, Reading, Snapshot};

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_change::reuseport_group::GroupKey;
 use quell_linux::{Ifindex, NapiId, Pid};
 
-use super::groups::GroupKey;
+use super::groups::key_of;
 use crate::snapshot::{Snapshot, WatchedFile};
 
 /// Receiving sockets of each group, and the queues.
@@ -27,7 +28,7 @@ impl Shown {
         let mine = || snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
         let mut shown = Self { groups: BTreeMap::new(), queues: queues(snapshot) };
         for held in mine().filter_map(|process| process.files.known()).flat_map(|files| &files.sockets) {
-            if let Some(key) = index.socket(held.inode).and_then(GroupKey::of) {
+            if let Some(key) = index.socket(held.inode).and_then(key_of) {
                 shown.groups.entry(key).or_default().insert(held.inode, false);
             }
         }

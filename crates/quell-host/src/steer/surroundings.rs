@@ -4,18 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use quell_change::reuseport_group::{GroupKey, GroupSocket, waiting_sockets};
 use quell_linux::address::Addresses;
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
+use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
 use quell_linux::{Ifindex, Pid};
 
-use super::groups::GroupKey;
 use super::programs::KnownPrograms;
-use crate::namespaces::{self, SearchError};
-use crate::snapshot::{Protocol, Snapshot, SocketState};
+use crate::snapshot::{Protocol, Snapshot};
+use quell_change::namespaces::{self, SearchError};
 
 /// Sockets and addresses of namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,15 +26,6 @@ pub struct Surroundings {
     pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
     /// Programs of the groups.
     pub programs: KnownPrograms,
-}
-
-/// A socket that may belong to a reuseport group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupSocket {
-    /// Key of its group.
-    pub key: GroupKey,
-    /// Socket inode.
-    pub inode: u64,
 }
 
 /// A connection to a group: accepted, waiting to be accepted, or in the handshake.
@@ -130,35 +121,4 @@ impl Surroundings {
         }
         Ok(())
     }
-}
-
-/// Listening and unconnected sockets of a namespace.
-///
-/// # Errors
-/// When they cannot be listed.
-pub(crate) fn waiting_sockets(namespace: &Namespace) -> Result<Vec<GroupSocket>, NetlinkError> {
-    let mut diag = SockDiag::open_in(namespace)?;
-    let mut found = Vec::new();
-    for (inet, protocol) in [(InetProtocol::Tcp, Protocol::Tcp), (InetProtocol::Udp, Protocol::Udp)] {
-        for family in [InetFamily::V4, InetFamily::V6] {
-            diag.for_each(inet, family, |socket| {
-                if waits(protocol, &socket) {
-                    found.push(group_socket(namespace.inode(), protocol, &socket));
-                }
-            })?;
-        }
-    }
-    Ok(found)
-}
-
-fn waits(protocol: Protocol, socket: &InetSocket) -> bool {
-    match protocol {
-        Protocol::Tcp => SocketState::from_kernel(socket.state) == SocketState::Listen,
-        Protocol::Udp => socket.remote.is_none(),
-    }
-}
-
-fn group_socket(namespace: u64, protocol: Protocol, socket: &InetSocket) -> GroupSocket {
-    let key = GroupKey { namespace, protocol, local: socket.local, bound_to: socket.bound_to, uid: socket.uid };
-    GroupSocket { key, inode: socket.inode.into() }
 }

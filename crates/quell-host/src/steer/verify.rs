@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use quell_linux::NapiId;
 
-use super::groups::{SteerWorker, workers_by_socket};
+use super::groups::{SteerWorker, has_accepted, workers_by_socket};
 use super::plan::Steering;
 use super::surroundings::Connection;
 use crate::snapshot::{Protocol, Snapshot, SnapshotSocket};
@@ -92,7 +92,7 @@ pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> 
     let workers_of = workers_by_socket(snapshot);
     let mut seen: BTreeMap<&SteerWorker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &snapshot.sockets {
-        if !steering.group.key.accepted(socket) || baseline.contains(socket) {
+        if !has_accepted(&steering.group.key, socket) || baseline.contains(socket) {
             continue;
         }
         let Some(Some(napi)) = socket.napi.known() else { continue };

@@ -5,14 +5,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use quell_change::journal::Journal;
+use quell_change::recovery::recover;
 use quell_conformance::expect::Backend;
 use quell_conformance::in_guest::{self, InGuestError};
 use quell_conformance::kernel;
 use quell_conformance::run::{self, BackendContext, ConformanceReport, ScenarioOutcome, ScenarioResult};
 use quell_conformance::scenario::Scenario;
 use quell_conformance::suite::{self, SuiteError};
-use quell_host::journal::Journal;
-use quell_host::recovery::recover;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_vm::machine::Machine;

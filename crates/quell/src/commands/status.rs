@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use clap::Args;
+use quell_change::drift::{Condition, condition};
+use quell_change::journal::{Journal, ListedJournal, RecordedChange, TargetProgram};
+use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
+use quell_change::recovery::{self, Found, Reverted, recover_except};
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::keeper::Detached;
-use quell_host::drift::{Condition, condition};
-use quell_host::journal::{Journal, ListedJournal, RecordedChange, TargetProgram};
-use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
-use quell_host::recovery::{self, Found, Reverted, recover_except};
 use quell_host::snapshot::SnapshotScope;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;

@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use quell_change::drift::{Condition, Drift};
+use quell_change::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
+use quell_change::persistent::{self, Persistent, Salvaged};
+use quell_change::recovery::{Reverted, waiting_settings};
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
-use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
-use quell_host::persistent::{self, Persistent, Salvaged};
-use quell_host::recovery::{Reverted, waiting_settings};
 use quell_linux::visible::{self, agree, counted};
 use quell_observer::IntervalReport;
 use serde::Serialize;

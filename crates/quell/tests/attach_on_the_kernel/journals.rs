@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use quell_host::journal::{Journal, Purpose};
+use quell_change::journal::{Journal, Purpose};
 use quell_linux::proc::ProcRoot;
 use quell_test_support::small_disk::SmallDisk;
 use quell_test_support::{Lacks, skip};

@@ -14,7 +14,7 @@ use quell_bench::cpus::CpuLayout;
 use quell_bench::lab::veth::{VethLab, VethPlan};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;

@@ -10,7 +10,7 @@ use quell_bench::facts::WorkerFacts;
 use quell_bench::lab::veth::{VethLab, VethPlan, unique_name};
 use quell_bench::requirements::missing;
 use quell_bench::server::{ServerCommand, workers_of};
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_linux::CpuList;
 use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};

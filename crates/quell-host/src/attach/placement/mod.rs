@@ -17,14 +17,14 @@ use self::bound::{Bound, may_change};
 use self::filters::Filters;
 use super::attachment::{AttachObserver, Attachment, attachments};
 use super::error::AttachError;
-use crate::journal::{Journal, RecordedChange, ReuseportFilter};
-use crate::settings::SettingsError;
 use crate::snapshot::{Snapshot, queues_of};
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
     connections, groups, look, mark_steered, pins, plan,
 };
-use crate::transaction::{ChangeError, ChangeStage};
+use quell_change::journal::{Journal, RecordedChange, ReuseportFilter};
+use quell_change::settings::SettingsError;
+use quell_change::transaction::{ChangeError, ChangeStage};
 
 /// Interval between snapshots of the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);

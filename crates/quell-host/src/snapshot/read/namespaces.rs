@@ -11,7 +11,7 @@ use super::super::{NetworkNamespace, Reading, SnapshotScope, Unknown, UnknownRea
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
-use crate::namespaces;
+use quell_change::namespaces;
 
 /// A namespace to read.
 pub(super) struct Space {

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use quell_change::drift::{self, Condition, Drift};
+use quell_change::persistent::{self, Persistent};
+use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
-use quell_host::drift::{self, Condition, Drift};
-use quell_host::persistent::{self, Persistent};
 use quell_host::plan::consequences::consequences_of_profile;
 use quell_host::plan::{PlanInput, ProfilePlan};
-use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, agree};

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use quell_host::journal::Watchdog;
-use quell_host::persistent::{self, WatchEnded};
+use quell_change::journal::Watchdog;
+use quell_change::persistent::{self, WatchEnded};
 use quell_linux::process::{Output, Spawn};
 
 use crate::exit::{Exit, Failure};

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use quell_change::journal::Journal;
+use quell_change::persistent::PersistError;
+use quell_change::recovery::{Found, recover_one};
 use quell_host::attach::attachment::{Attached, attachments, waiting};
 use quell_host::attach::keeper::{Detached, detach};
-use quell_host::journal::Journal;
-use quell_host::persistent::PersistError;
-use quell_host::recovery::{Found, recover_one};
 use quell_linux::Pid;
 
 use super::ask;
@@ -170,8 +170,8 @@ fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) ->
 
 #[cfg(test)]
 mod tests {
-    use quell_host::journal::{Keeper, Purpose};
-    use quell_host::transaction::Transaction;
+    use quell_change::journal::{Keeper, Purpose};
+    use quell_change::transaction::Transaction;
 
     use super::*;
 

@@ -7,12 +7,12 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use quell_change::transaction::ChangeStage;
 use quell_host::attach::placement::Placement;
 use quell_host::attach::stall::LOOKED_EVERY;
 use quell_host::attach::wait::{Ends, Woken};
 use quell_host::attach::{AttachError, Attachment};
 use quell_host::attach::{Pass, place};
-use quell_host::transaction::ChangeStage;
 use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;

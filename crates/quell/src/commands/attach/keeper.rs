@@ -5,8 +5,8 @@ use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use quell_change::journal::Keeper;
 use quell_host::attach::keeper::{KeepingEnded, keep};
-use quell_host::journal::Keeper;
 use quell_linux::process::{Output, Spawn};
 
 use crate::exit::{Exit, Failure};

@@ -15,6 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
+use quell_change::journal::{JournalError, StallRecord, Witness};
+use quell_change::recovery::Reverted;
+use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::no_poll::{NoPollCause, no_poll_cause_now};
@@ -27,11 +30,8 @@ use quell_host::attach::{
 };
 use quell_host::behavior;
 use quell_host::findings::{self, Finding};
-use quell_host::journal::{JournalError, StallRecord, Witness};
-use quell_host::recovery::Reverted;
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::steer::{Steering, mark_steered};
-use quell_host::transaction::{ChangeError, ChangeStage};
 use quell_linux::signal::Interruption;
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;

@@ -1,10 +1,10 @@
 //! Reports the events that [`quell_host::attach::watch`] observes on the queues of a followed or launched program.
 
+use quell_change::journal::StallRecord;
 use quell_host::attach::Attachment;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::stall::Stalled;
 use quell_host::attach::watch::{AttachmentWatch, EffectChange};
-use quell_host::journal::StallRecord;
 use quell_linux::visible::counted;
 
 use crate::render::status::stall_cause;

@@ -4,8 +4,8 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use quell_host::journal::{Journal, Purpose};
-use quell_host::transaction::Transaction;
+use quell_change::journal::{Journal, Purpose};
+use quell_change::transaction::Transaction;
 use quell_linux::Pid;
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::visible;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
 use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::process::{Output, Spawn};

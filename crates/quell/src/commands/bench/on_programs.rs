@@ -11,11 +11,11 @@ use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
+use quell_change::journal::Journal;
 use quell_host::attach::consequences::{consequences, consequences_observed};
 use quell_host::attach::{AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
-use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;

@@ -13,7 +13,7 @@ use quell_bench::facts::HostFacts;
 use quell_bench::lab::veth::VethLab;
 use quell_bench::run::{LabRequest, in_empty_lab};
 use quell_bench::server::ServerCommand;
-use quell_host::journal::Journal;
+use quell_change::journal::Journal;
 use quell_linux::CpuList;
 use quell_linux::perf_event::HardwareCounters;
 use quell_linux::proc::ProcRoot;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use quell_host::drift::condition;
-use quell_host::journal::{Journal, ListedJournal};
-use quell_host::persistent::{self, PersistState, Persistent};
-use quell_host::recovery;
+use quell_change::drift::condition;
+use quell_change::journal::{Journal, ListedJournal};
+use quell_change::persistent::{self, PersistState, Persistent};
+use quell_change::recovery;
 use quell_linux::clock;
 
 /// The journals are read after this many times the CPU time of the previous reading: at most 0.5 % of one CPU.
@@ -73,7 +73,7 @@ fn left_behind(journal: &Journal) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_host::journal::Purpose;
+    use quell_change::journal::Purpose;
 
     #[test]
     fn a_journal_that_its_owner_has_left_is_counted_and_one_in_use_is_not() {

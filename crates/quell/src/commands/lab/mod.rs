@@ -5,8 +5,8 @@ mod up;
 use std::path::Path;
 
 use clap::Subcommand;
-use quell_host::journal::{History, ListedJournal, Purpose, RecordedChange, Stay};
-use quell_host::recovery::{Found, recover};
+use quell_change::journal::{History, ListedJournal, Purpose, RecordedChange, Stay};
+use quell_change::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 use clap::{Args, value_parser};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan};
-use quell_host::journal::Purpose;
-use quell_host::persistent::{Persistent, list, release};
+use quell_change::journal::Purpose;
+use quell_change::persistent::{Persistent, list, release};
 use quell_linux::Pid;
 use quell_linux::sched;
 use quell_linux::visible::counted;

@@ -4,13 +4,13 @@
 
 use std::ops::ControlFlow;
 
+use quell_change::transaction::ChangeStage;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::launch::plan_of_devices;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
 use quell_host::snapshot::{SnapshotScope, take};
-use quell_host::transaction::ChangeStage;
 use quell_launch::choice::LaunchChoice;
 use quell_linux::Pid;
 use quell_linux::visible::agree;

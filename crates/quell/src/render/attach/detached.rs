@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use quell_change::journal::{RecordedChange, TargetProgram};
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::{RecordedChange, TargetProgram};
 use quell_linux::visible::counted;
 use serde_json::{Value, json};
 

@@ -9,11 +9,11 @@ pub(crate) use effect::{Effect, verdict_in_words};
 
 use std::fmt::{self, Write as _};
 
+use quell_change::journal::TargetProgram;
 use quell_host::attach::affected_processes::{AffectedProcess, Until};
 use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{AttachPlan, AttachRequest, Attachment, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Fix, Severity};
-use quell_host::journal::TargetProgram;
 use quell_linux::visible::{agree, counted, noun};
 use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;

@@ -1,0 +1,380 @@
+//! Persistent changes, which outlive the program that made them. They are listed, confirmed and undone on request. A
+//! watchdog undoes them if nobody confirms them in time.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, PidFdError, Signal};
+use quell_linux::proc::{BootId, ProcError, ProcRoot};
+use quell_linux::signal::Interruption;
+use quell_linux::visible;
+use tracing::{debug, error_span, info, warn};
+
+use crate::journal::record::Record;
+use crate::journal::{
+    Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal, Stay,
+    UnusableJournal, Watchdog,
+};
+use crate::recovery::{Reverted, is_running, revert, undo_pending};
+
+/// Signal that sends a confirmation to the watchdog.
+const CONFIRM: Signal = Signal::USR1;
+/// Time limit for the watchdog to record the confirmation.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Persistent changes of one journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Persistent {
+    /// Path of the journal.
+    pub path: PathBuf,
+    /// Contents of the journal.
+    pub history: History,
+    /// How long the changes persist.
+    pub standing: PersistState,
+}
+
+/// How long persistent changes last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PersistState {
+    /// Until they are reverted on request.
+    Kept,
+    /// Until the watchdog's deadline, unless confirmed.
+    Unconfirmed(Watchdog),
+    /// As long as this keeper process runs.
+    KeptBy(Keeper),
+    /// As long as a process in another PID namespace runs. Contains its PID there.
+    OutOfSight(u32),
+    /// Made before the last boot, which reset them all.
+    BeforeThisBoot,
+}
+
+/// Reason why persistent changes could not be listed, confirmed, watched or undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PersistError {
+    /// A journal could not be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The boot ID could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// The watchdog could not be signalled.
+    #[error(
+        "could not signal the watchdog of {}: {source}; it undoes all changes unless they are confirmed in time",
+        visible::path(path)
+    )]
+    Watchdog {
+        /// Path of the journal.
+        path: PathBuf,
+        /// Cause.
+        source: PidFdError,
+    },
+    /// The owner of an attachment or experiment could not be signalled.
+    #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
+    Keeper {
+        /// Path of the journal.
+        path: PathBuf,
+        /// Cause.
+        source: PidFdError,
+    },
+    /// The process was signalled and has not exited yet.
+    #[error(
+        "process {pid}, the owner of {}, is still running {} s after SIGTERM; it restores its changes when it ends",
+        visible::path(path),
+        after.as_secs()
+    )]
+    StillAtIt {
+        /// Path of the journal.
+        path: PathBuf,
+        /// Process ID.
+        pid: Pid,
+        /// Time waited.
+        after: Duration,
+    },
+    /// The process runs in another PID namespace.
+    #[error(
+        "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
+         in that namespace; nothing was changed",
+        visible::path(path)
+    )]
+    OutOfSight {
+        /// Path of the journal.
+        path: PathBuf,
+        /// PID of the process in its own namespace.
+        pid: u32,
+    },
+    /// The watchdog's deadline passed, or the watchdog was killed.
+    #[error(
+        "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
+        visible::path(path)
+    )]
+    TooLate {
+        /// Path of the journal.
+        path: PathBuf,
+    },
+    /// The watchdog cannot receive confirmations.
+    #[error("could not listen for a confirmation: {0}")]
+    Listen(#[source] io::Error),
+    /// A part of the journal cannot be read.
+    #[error(transparent)]
+    Unusable(#[from] UnusableJournal),
+}
+
+/// Outcome of a watchdog.
+#[derive(Debug)]
+pub enum WatchEnded {
+    /// The changes were confirmed and persist.
+    Confirmed,
+    /// Everything was reverted already.
+    AlreadyReverted,
+    /// All changes were undone, either because nobody confirmed them or because the process that made them died early.
+    Reverted(Reverted),
+}
+
+/// Lists persistent changes, ordered by journal name. Only reads.
+///
+/// # Errors
+/// When the journals cannot be listed or the boot ID cannot be read.
+pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let kept = |listed| {
+        let (path, history, is_locked) = match listed {
+            ListedJournal::Running { path, history } => (path, history?, true),
+            ListedJournal::Abandoned { path, history } => (path, history, false),
+            ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
+        };
+        let out_of_sight = || match history.stay {
+            Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) if is_locked => {
+                Some(PersistState::OutOfSight(pid))
+            }
+            _ => None,
+        };
+        let standing = standing(&history, boot_id, &proc).or_else(out_of_sight)?;
+        Some(Persistent { path, history, standing })
+    };
+    Ok(journal.list()?.into_iter().filter_map(kept).collect())
+}
+
+fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<PersistState> {
+    let this_boot = history.begin.boot_id == boot_id.to_string();
+    match history.stay {
+        Stay::WithOwner => None,
+        Stay::Kept | Stay::UntilConfirmed(_) | Stay::KeptBy(_) if !this_boot => Some(PersistState::BeforeThisBoot),
+        Stay::Kept => Some(PersistState::Kept),
+        Stay::UntilConfirmed(watchdog) => {
+            let Watchdog { pid, start_time_ticks, .. } = watchdog;
+            is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::Unconfirmed(watchdog))
+        }
+        Stay::KeptBy(keeper) => {
+            let Keeper { pid, start_time_ticks } = keeper;
+            is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::KeptBy(keeper))
+        }
+    }
+}
+
+/// Undoes the persistent changes of one journal. Returns `None` if there is no such journal.
+///
+/// # Errors
+/// When the journal cannot be read, removed or acted upon, or the boot ID cannot be read. Also when a running process
+/// holds the journal ([`give_up`] ends a watchdog's).
+pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, PersistError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    match journal.take_from_strangers(path)? {
+        Some(JournalFile::Abandoned(mut owned)) => {
+            if owned.history().stay != Stay::WithOwner {
+                // Ignore the error, because a full disk must not prevent the undo. If this process is killed during the
+                // undo, the remaining changes persist and can be released again.
+                let _ = owned.write(Record::Release);
+            }
+            Ok(Some(revert(owned, boot_id, &proc)?))
+        }
+        Some(JournalFile::Unusable(unusable)) => Err(unusable.into()),
+        Some(JournalFile::Unreadable(error)) => Err(error.into()),
+        Some(JournalFile::Running { path, .. }) => Err(JournalError::locked(Attempt::Lock, &path).into()),
+        None => Ok(None),
+    }
+}
+
+/// Outcome of reverting a damaged journal.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// Path of the journal, which may be removed by now.
+    pub path: PathBuf,
+    /// Outcome of reverting its readable lines.
+    pub reverted: Reverted,
+    /// Its unreadable lines.
+    pub unreadable: Vec<HistoryError>,
+    /// Whether it was removed.
+    pub removed: bool,
+}
+
+/// Undoes the changes in the readable lines of a damaged journal, the last one first. The file stays, because changes
+/// of the unreadable lines may still be in place. `remove` removes it, as does a journal of an earlier boot. Returns
+/// `None` if there is no such journal, or if it is not damaged.
+///
+/// # Errors
+/// When the journal cannot be locked, read or removed, or the boot ID cannot be read.
+pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Salvaged>, PersistError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let Some(mut damaged) = journal.take_damaged(path)? else { return Ok(None) };
+    let (mut reverted, mut earlier_boot) = (Reverted::default(), false);
+    if let Some(whole) = &mut damaged.whole {
+        earlier_boot = whole.history().begin.boot_id != boot_id.to_string();
+        if !earlier_boot {
+            reverted = undo_pending(whole, boot_id, &proc);
+        }
+    }
+    let unreadable = damaged.unreadable.clone();
+    let removed = earlier_boot || (remove && reverted.failed.is_empty() && reverted.waiting.is_empty());
+    if removed {
+        DamagedJournal::remove(damaged)?;
+    }
+    Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
+}
+
+/// Removes journals of persistent changes from before the last boot, which has reset the changes.
+///
+/// # Errors
+/// When they cannot be listed or removed, or the boot ID cannot be read.
+pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
+    let earlier = list(journal)?.into_iter().filter(|kept| kept.standing == PersistState::BeforeThisBoot);
+    earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
+}
+
+/// Confirms the changes that a watchdog guards. Returns when the confirmation is recorded.
+///
+/// # Errors
+/// When the watchdog cannot be signalled, or has already undone the changes.
+pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
+    tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
+    let confirmed = |kept: &Persistent| kept.path == path && kept.standing == PersistState::Kept;
+    if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
+}
+
+/// Makes a watchdog undo its changes now and reports the outcome, even if its deadline has just passed. Changes that it
+/// could not undo stay in the journal, for [`release`].
+///
+/// # Errors
+/// When the watchdog cannot be signalled or does not exit in time, or the journal cannot be read.
+pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, PersistError> {
+    let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
+    tell(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
+    Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen)
+}
+
+/// Process that guards a journal.
+#[derive(Debug, Clone, Copy)]
+pub enum Guardian {
+    /// Until the changes are confirmed.
+    Watchdog(Watchdog),
+    /// As long as the attachment lasts.
+    Keeper(Keeper),
+}
+
+impl Guardian {
+    fn number_and_start(self) -> (u32, u64) {
+        match self {
+            Self::Watchdog(Watchdog { pid, start_time_ticks, .. }) | Self::Keeper(Keeper { pid, start_time_ticks }) => {
+                (pid, start_time_ticks)
+            }
+        }
+    }
+
+    fn signal_error(self, path: &Path, source: PidFdError) -> PersistError {
+        let path = path.to_owned();
+        match self {
+            Self::Watchdog(_) => PersistError::Watchdog { path, source },
+            Self::Keeper(_) => PersistError::Keeper { path, source },
+        }
+    }
+}
+
+/// Signals the guardian of the journal at `path` and waits for its exit. The guardian may have exited before. The
+/// journal records the outcome.
+pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
+    let (pid, start_time_ticks) = who.number_and_start();
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
+    let signalled = PidFd::open(pid).and_then(|process| {
+        // Check after opening the pidfd: from then on, the PID cannot refer to another process.
+        if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
+            return Ok(true);
+        }
+        info!(pid = pid.get(), ?signal, ?within, "signalling the guardian and waiting for its exit");
+        process.signal(signal)?;
+        process.wait_for_exit(within)
+    });
+    match signalled {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(PersistError::StillAtIt { path: path.to_owned(), pid, after: within }),
+        Err(error) if error.is_gone() => Ok(()),
+        Err(error) => Err(who.signal_error(path, error)),
+    }
+}
+
+impl PersistError {
+    /// Explains a journal whose guardian, with PID `pid`, does not run here. If the journal is locked, its guardian
+    /// runs in another PID namespace, or another process holds the lock.
+    pub fn of_keeper(self, path: &Path, pid: u32) -> Self {
+        match &self {
+            Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
+            _ => self,
+        }
+    }
+}
+
+/// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then waits at most
+/// `patience` for a confirmation. Calls `ready` once it can receive confirmations.
+///
+/// # Errors
+/// When it cannot receive signals, or the journal cannot be read or written.
+pub fn watch(
+    journal: &Journal,
+    path: &Path,
+    patience: Duration,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<WatchEnded, PersistError> {
+    let asked = Interruption::listen_to(&[CONFIRM, Signal::TERM, Signal::INT]).map_err(PersistError::Listen)?;
+    ready().map_err(PersistError::Listen)?;
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let _span = error_span!("watch").entered();
+    debug!(journal = visible::path(path), ?patience, "waiting for the journal's lock");
+    let mut owned = match journal.take_when_abandoned(path, &asked)? {
+        Some(JournalFile::Abandoned(owned)) => owned,
+        Some(JournalFile::Unusable(unusable)) => {
+            warn!(error = %unusable, "the journal that was taken over is damaged");
+            return Err(unusable.into());
+        }
+        _ => {
+            info!("the journal is gone: its owner has reverted all changes");
+            return Ok(WatchEnded::AlreadyReverted);
+        }
+    };
+    info!(stay = ?owned.history().stay, ?patience, "took over the journal");
+    if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
+        info!("confirmed: the changes persist");
+        owned.write(Record::Keep)?;
+        return Ok(WatchEnded::Confirmed);
+    }
+    info!("not confirmed: reverting");
+    Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
+}
+
+fn is_confirmed(asked: &Interruption, patience: Duration) -> Result<bool, PersistError> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match asked.wait(left).map_err(PersistError::Listen)? {
+            Some(signal) => return Ok(signal.number() == CONFIRM.as_raw()),
+            None if left.is_zero() => return Ok(false),
+            None => {}
+        }
+    }
+}

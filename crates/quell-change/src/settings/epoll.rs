@@ -1,0 +1,388 @@
+//! Busy-poll parameters of epolls in other processes: set in an order that leaves no suspended queue stalled, verified,
+//! and restored. A duplicate of an epoll is open only for a few system calls, never during a wait or a write to disk.
+//! While it is open, the program's own `close` does not free the epoll.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use quell_linux::Pid;
+use quell_linux::epoll_params;
+use quell_linux::kcmp::{epoll_watches, is_same_file};
+use quell_linux::netlink::Failure;
+use quell_linux::netns::Namespace;
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_mode::EpollParams;
+use tracing::debug;
+
+use super::napi::suspending;
+use super::{SettingsError, answered, handle_of};
+use crate::journal::claims::{Owned, newest_owner};
+use crate::journal::record::EpollPlace;
+use crate::journal::{EpollParameters, UndoOutcome};
+use crate::ownership::{Claims, End};
+use crate::resume::Resumer;
+use crate::settings::socket::SocketId;
+
+/// Number of epolls that are changed before their queues are freed again. A change takes microseconds, so a queue that
+/// is suspended in between is freed long before the shortest useful suspension ends.
+pub(crate) const AT_ONCE: usize = 500;
+
+/// An epoll that gets busy-poll parameters.
+#[derive(Debug, Clone)]
+pub struct EpollToSet {
+    /// Process that owns the epoll.
+    pub process: ProcessIdentity,
+    /// File descriptor in that process.
+    pub fd: i32,
+    /// Sockets that the epoll watched in a snapshot. If an epoll watches none of them, the descriptor was reused.
+    pub watched: Vec<SocketId>,
+    /// Parameters to set.
+    pub new: EpollParams,
+}
+
+/// A recorded change of an epoll, and what else its end depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct EpollToEnd<'a> {
+    pub(crate) change: &'a EpollParameters,
+    /// Whether the change was made.
+    pub(crate) made: bool,
+    /// The other owners of the epoll.
+    pub(crate) claims: Claims<EpollParams>,
+    newest_owner: Option<String>,
+}
+
+impl<'a> EpollToEnd<'a> {
+    pub(crate) fn new(change: &'a EpollParameters, made: bool, owned: &[Owned<EpollParameters>]) -> Self {
+        let matters = |owned: &&Owned<EpollParameters>| owned.matters_to_end_of(change.set_at_boot_ns);
+        // Changes of one epoll since the last foreign write have one `since_boot_ns`. Of the others, only newer ones of
+        // other journals matter: comparing each epoll of a program with each other one would take too long.
+        let is_same = |owned: &&Owned<EpollParameters>| {
+            let other = &owned.change;
+            let can_cover = owned.is_of_another_journal() && other.set_at_boot_ns > change.set_at_boot_ns;
+            other.since_boot_ns == change.since_boot_ns || can_cover && are_one_epoll(change.place(), other.place())
+        };
+        let owned: Vec<&Owned<EpollParameters>> = owned.iter().filter(matters).filter(is_same).collect();
+        let newest_owner = newest_owner(owned.iter().copied()).map(ToOwned::to_owned);
+        Self { change, made, claims: Claims::new(owned.into_iter().map(Owned::claim)), newest_owner }
+    }
+}
+
+/// Owners of the epoll at `place`.
+pub fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<EpollParams> {
+    let is_same = |owned: &&Owned<EpollParameters>| are_one_epoll(place, owned.change.place());
+    Claims::new(owned.iter().filter(is_same).map(Owned::claim))
+}
+
+/// Whether two descriptors, which can be of two processes, are one epoll. False if a process has exited.
+pub(crate) fn are_one_epoll(one: EpollPlace, other: EpollPlace) -> bool {
+    let same_file = || {
+        let descriptor = |place: EpollPlace| Some((Pid::from_kernel(place.pid)?, place.fd));
+        is_same_file(descriptor(one)?, descriptor(other)?).ok()
+    };
+    one == other || same_file() == Some(true)
+}
+
+/// A process whose epolls are to be changed.
+#[derive(Debug)]
+pub struct Program {
+    process: ProcessIdentity,
+    handle: PidFd,
+    /// Resumers for the queues that the process may have suspended; empty if no change can stall a queue.
+    resumers: Vec<Resumer>,
+}
+
+impl Program {
+    /// Opens the process. With `can_stall`, lists its sockets once for all changes.
+    ///
+    /// # Errors
+    /// When the process has exited or may not be inspected, or its queues cannot be listed.
+    pub fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
+        let handle = handle_of(proc, process)?;
+        let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
+        Ok(Self { process, handle, resumers })
+    }
+
+    /// Reads the parameters of the epoll `fd`.
+    ///
+    /// # Errors
+    /// When `fd` is not an epoll, or an epoll that watches none of `watched`.
+    pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
+        let epoll = self.handle.duplicate_briefly(fd)?;
+        if self.is_another(&epoll, watched) {
+            let what = format!("epoll {fd} of process {}, as of the snapshot,", self.process.pid);
+            return Err(SettingsError::Gone { what });
+        }
+        Ok(epoll_params::get(&epoll)?)
+    }
+
+    /// Changes the parameters of the epoll `fd` from `from` to `to`, and verifies them. Leaves the epoll alone if its
+    /// parameters differ from `from`. Returns the previous parameters.
+    ///
+    /// # Errors
+    /// When `fd` is not an epoll, the kernel refuses, or the kernel reports other values afterwards.
+    pub fn change(&self, fd: i32, from: EpollParams, to: EpollParams) -> Result<EpollParams, SettingsError> {
+        let epoll = self.handle.duplicate_briefly(fd)?;
+        let current = epoll_params::get(&epoll)?;
+        let pid = self.process.pid.get();
+        if current != from {
+            debug!(pid, fd, %current, expected = %from, "skipped: another program has changed the parameters");
+            return Ok(current);
+        }
+        debug!(pid, fd, from = %current, to = %to, "EPIOCSPARAMS");
+        answered(epoll_params::set(&epoll, to))?;
+        let read = epoll_params::get(&epoll)?;
+        if read != to {
+            return Err(SettingsError::EpollReadBack { pid, fd, asked: to, read });
+        }
+        Ok(current)
+    }
+
+    /// Calls `act`. Before and after it, frees every queue that the process may have suspended. An unnecessary attempt
+    /// costs one additional poll.
+    pub(crate) fn with_queues_freed<T>(&self, act: impl FnOnce() -> T) -> (T, Result<(), SettingsError>) {
+        for resumer in &self.resumers {
+            // Do not wait for the end of the suspension here: it could start again.
+            let _ = resumer.poll();
+        }
+        let result = act();
+        let freed = self.resumers.iter().try_for_each(|resumer| resumer.poll_or_wait_out().map(drop));
+        (result, freed.map_err(SettingsError::from))
+    }
+
+    /// Whether this is certainly a different epoll: one of the known sockets still exists, but the epoll watches none
+    /// of them. A closed socket proves nothing.
+    fn is_another(&self, epoll: &DuplicatedFd, watched: &[SocketId]) -> bool {
+        let watches = |socket: &SocketId| {
+            let duplicate = self.handle.duplicate_briefly(socket.fd).ok()?;
+            let is_same = socket.inode.is_some() && duplicate.inode().ok() == socket.inode;
+            epoll_watches(epoll, socket.fd, &duplicate).ok().filter(|_| is_same)
+        };
+        let known: Vec<bool> = watched.iter().filter_map(watches).collect();
+        !known.is_empty() && !known.contains(&true)
+    }
+}
+
+/// Queues that the process may have suspended: all queues of its namespace, and those of its sockets. The sockets that
+/// associated an epoll with a queue may be closed by now.
+fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
+    let namespace = match Namespace::open_pid(proc.path(), pid) {
+        Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
+        namespace => namespace?,
+    };
+    let others = match suspending(&namespace) {
+        Ok(napis) => napis,
+        // A kernel without these settings does not suspend interrupts.
+        Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Resumer::of_program(proc, pid, &others))
+}
+
+/// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
+///
+/// # Errors
+/// When the process may not be inspected.
+pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
+    let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
+    let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
+    match Program::open(proc, process, false).and_then(|program| program.get(change.fd, &[])) {
+        Ok(values) => Ok(Some(values)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends the ownership of epolls of one process, in this order. A descriptor and its parameters identify an epoll,
+/// because its sockets may have moved to another epoll.
+pub(crate) fn restore(
+    proc: &ProcRoot,
+    process: ProcessIdentity,
+    epolls: &[EpollToEnd<'_>],
+) -> Vec<Result<UndoOutcome, SettingsError>> {
+    let prefers = |change: &EpollParameters| {
+        let set = change.alternatives.iter().chain([&change.new]);
+        set.into_iter().any(|params| params.prefer_busy_poll)
+    };
+    let can_stall = epolls.iter().any(|epoll| prefers(epoll.change) && !epoll.change.old.prefer_busy_poll);
+    let program = match Program::open(proc, process, can_stall) {
+        Ok(program) => program,
+        Err(error) => return of_all(proc, process, error, epolls.len()),
+    };
+    let mut undoings = Vec::with_capacity(epolls.len());
+    for epolls in epolls.chunks(AT_ONCE) {
+        let (outcomes, freed) =
+            program.with_queues_freed(|| epolls.iter().map(|epoll| end_one(&program, epoll)).collect::<Vec<_>>());
+        match freed {
+            Ok(()) => undoings.extend(outcomes),
+            Err(error) => undoings.extend(of_all(proc, process, error, epolls.len())),
+        }
+    }
+    put_back_moved(proc, &program, epolls, &mut undoings);
+    undoings
+}
+
+/// Restores epolls whose descriptor has changed, for example because the program called dup2(2). Their parameters
+/// identify them: no program sets these exact values by chance. Does nothing if the epolls need different values,
+/// because the assignment of values to epolls is unknown, or if they have other owners.
+fn put_back_moved(
+    proc: &ProcRoot,
+    program: &Program,
+    epolls: &[EpollToEnd<'_>],
+    undoings: &mut [Result<UndoOutcome, SettingsError>],
+) {
+    let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
+        matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
+    };
+    let first = epolls[0].change;
+    let is_alike = |epoll: &EpollToEnd<'_>| {
+        let EpollParameters { old, new, alternatives, .. } = epoll.change;
+        (old, new, alternatives) == (&first.old, &first.new, &first.alternatives) && epoll.claims.is_empty()
+    };
+    if !epolls.iter().all(is_alike) || !undoings.iter().any(is_lost) {
+        return;
+    }
+    let Ok(fds) = proc.process(program.handle.pid()).fds() else { return };
+    let numbers: HashSet<i32> = epolls.iter().map(|epoll| epoll.change.fd).collect();
+    let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
+    let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
+    for fd in others {
+        let Ok(set) = program.get(fd.number, &[]) else { continue };
+        if set == first.old || !first.claim(true).values.contains(&set) {
+            continue;
+        }
+        if let (Ok(current), Ok(())) = program.with_queues_freed(|| program.change(fd.number, set, first.old))
+            && current == set
+            && let Some(undoing) = lost.next()
+        {
+            *undoing = Ok(UndoOutcome::Undone);
+        }
+    }
+}
+
+fn end_one(
+    program: &Program,
+    EpollToEnd { change, made, claims, newest_owner }: &EpollToEnd<'_>,
+) -> Result<UndoOutcome, SettingsError> {
+    let EpollParameters { fd, new, old, .. } = **change;
+    let ended = program.get(fd, &[]).and_then(|now| match claims.end(&change.claim(*made), &now) {
+        End::Nothing => Ok(UndoOutcome::AlreadyGone),
+        End::Covered => Ok(UndoOutcome::Kept(newest_owner.clone().unwrap_or_default())),
+        End::Set(to) => match program.change(fd, now, to)? {
+            current if current == now => Ok(UndoOutcome::Undone),
+            current => Ok(left_alone(program, fd, current, new, old)),
+        },
+        End::Foreign { before } => Ok(left_alone(program, fd, now, new, before.unwrap_or_default())),
+    });
+    match ended {
+        Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
+        ended => ended,
+    }
+}
+
+fn left_alone(program: &Program, fd: i32, now: EpollParams, new: EpollParams, old: EpollParams) -> UndoOutcome {
+    let pid = program.process.pid;
+    UndoOutcome::LeftAlone(format!(
+        "epoll {fd} of process {pid} has parameters that Quell did not set ({now} instead of {new}): another program \
+         has changed them, or the number belongs to another epoll now; it was left alone (the parameters before Quell \
+         were {old})"
+    ))
+}
+
+/// Applies one error to every epoll of the process. If the process has exited, its epolls are closed and their queues
+/// are free.
+fn of_all(
+    proc: &ProcRoot,
+    process: ProcessIdentity,
+    error: SettingsError,
+    count: usize,
+) -> Vec<Result<UndoOutcome, SettingsError>> {
+    if error.is_absent() || process.is_running(proc).is_ok_and(|runs| !runs) {
+        return (0..count).map(|_| Ok(UndoOutcome::AlreadyGone)).collect();
+    }
+    let error = Arc::new(error);
+    (0..count).map(|_| Err(SettingsError::OfAll(Arc::clone(&error)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_test_support::{Lacks, skip};
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+    use std::process::Command;
+
+    use quell_linux::event::{Epoll, Trigger};
+    use quell_linux::tcp::Blocking;
+    use quell_linux::udp::UdpSocket;
+
+    use super::*;
+
+    const PREFERS: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
+
+    fn identity(proc: &ProcRoot, pid: Pid) -> ProcessIdentity {
+        ProcessIdentity::of(proc, pid).unwrap()
+    }
+
+    fn set_here(epoll: &Epoll) -> Option<EpollParameters> {
+        if let Err(error) = epoll_params::set(epoll, PREFERS) {
+            skip(Lacks::KernelFeature, &error);
+            return None;
+        }
+        let ProcessIdentity { pid, starttime, .. } = identity(&ProcRoot::default(), Pid::of_this_process());
+        let fd = epoll.as_fd().as_raw_fd();
+        let place = EpollPlace { pid: pid.get().unsigned_abs(), start_time_ticks: starttime.0, fd };
+        Some(EpollParameters::new(place, Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS])))
+    }
+
+    fn to_end(change: &EpollParameters) -> EpollToEnd<'_> {
+        EpollToEnd::new(change, true, &[])
+    }
+
+    #[test]
+    fn epolls_are_restored_in_order_and_a_closed_one_is_gone() {
+        let (proc, one) = (ProcRoot::default(), Epoll::new(1).unwrap());
+        let Some(one_changed) = set_here(&one) else { return };
+        // Other tests would open the number of an epoll that is closed here.
+        let two_changed = EpollParameters { fd: i32::MAX, ..one_changed.clone() };
+        let process = identity(&proc, Pid::of_this_process());
+        let undoings = restore(&proc, process, &[&one_changed, &two_changed, &one_changed].map(to_end));
+        let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
+        assert_eq!(undoings, [UndoOutcome::Undone, UndoOutcome::AlreadyGone, UndoOutcome::AlreadyGone]);
+        assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
+    }
+
+    #[test]
+    fn an_exited_process_leaves_nothing_to_undo() {
+        let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
+        let Some(change) = set_here(&own) else { return };
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = identity(&proc, Pid::from_kernel(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(restore(&proc, process, &[to_end(&change)]).pop().unwrap().unwrap(), UndoOutcome::AlreadyGone);
+        let failed = of_all(&proc, process, SettingsError::HeldElsewhere { group: String::new() }, 1);
+        assert!(matches!(failed[..], [Ok(UndoOutcome::AlreadyGone)]), "whatever failed first");
+    }
+
+    #[test]
+    fn an_epoll_without_any_of_the_known_sockets_is_another_one() {
+        let (proc, seen, other) = (ProcRoot::default(), Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
+        let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), false, Blocking::No).unwrap();
+        seen.add(&socket, 0, Trigger::Level).unwrap();
+        let own = PidFd::open(Pid::of_this_process()).unwrap();
+        let fd = socket.as_fd().as_raw_fd();
+        let inode = Some(own.duplicate(fd).unwrap().inode().unwrap());
+        if let Err(error) = epoll_watches(&seen, fd, &socket) {
+            return skip(Lacks::KernelFeature, &error);
+        }
+        let program = Program::open(&proc, identity(&proc, Pid::of_this_process()), false).unwrap();
+        let get = |epoll: &Epoll, watched: &[SocketId]| program.get(epoll.as_fd().as_raw_fd(), watched);
+        let watched = [SocketId { fd, inode }];
+        assert!(get(&seen, &watched).is_ok());
+        assert!(get(&other, &watched).unwrap_err().is_absent());
+        assert!(
+            get(&other, &[SocketId { fd, inode: inode.map(|inode| inode + 1) }]).is_ok(),
+            "a closed socket proves nothing"
+        );
+        assert!(get(&other, &[]).is_ok());
+    }
+}

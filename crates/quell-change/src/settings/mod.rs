@@ -1,0 +1,238 @@
+//! Changes settings of queues, epolls and other objects without stalling a program, and restores them without
+//! overwriting changes by other programs. Other modules decide the values; [`crate::transaction`] records each change
+//! first.
+
+pub mod affinity;
+pub mod epoll;
+pub mod host;
+pub mod napi;
+#[cfg(test)]
+mod owners_model;
+pub(crate) mod reuseport;
+pub(crate) mod ring;
+pub mod socket;
+pub mod values;
+
+use std::fmt;
+use std::sync::Arc;
+
+use quell_linux::CpuList;
+use quell_linux::epoll_params::EpollParamsError;
+use quell_linux::ethtool::FeatureError;
+use quell_linux::io_uring_polling::RingPollingError;
+use quell_linux::netdev::DeviceThreadingError;
+use quell_linux::netlink::{Failure, NetlinkError};
+use quell_linux::netns::NamespaceError;
+use quell_linux::pidfd::{PidFd, PidFdError};
+use quell_linux::proc::{InvalidSysctlName, ProcError, ProcRoot, ProcWriteError, ProcessIdentity};
+use quell_linux::reuseport::ReuseportError;
+use quell_linux::sched::SchedError;
+use quell_linux::socket_options::SocketOptionError;
+use quell_linux::sysfs::SysfsError;
+use quell_mode::{EpollParams, PartialNapiSettings};
+use tracing::debug;
+
+use crate::namespaces::SearchError;
+use crate::resume::ResumeError;
+use values::SocketValues;
+
+/// Reason why a setting could not be read, changed or restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The search for the namespace failed.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// A queue could not be read or set.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A process could not be inspected.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// A process's epoll could not be duplicated.
+    #[error(transparent)]
+    PidFd(#[from] PidFdError),
+    /// An epoll could not be read or set.
+    #[error(transparent)]
+    Epoll(#[from] EpollParamsError),
+    /// A queue could not be freed.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// An interface feature could not be changed.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
+    /// Threaded NAPI could not be changed for a device.
+    #[error(transparent)]
+    DeviceThreading(#[from] DeviceThreadingError),
+    /// A sysfs file of a device could not be read or written.
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
+    /// A sysctl or an IRQ affinity could not be set.
+    #[error(transparent)]
+    ProcWrite(#[from] ProcWriteError),
+    /// The name is not a valid sysctl name.
+    #[error(transparent)]
+    SysctlName(#[from] InvalidSysctlName),
+    /// The affinity or priority of a thread could not be set.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// The filter of a reuseport group could not be attached or detached.
+    #[error(transparent)]
+    Reuseport(#[from] ReuseportError),
+    /// A duplicated descriptor could not be inspected.
+    #[error("could not inspect a duplicate of a socket: {0}")]
+    Duplicate(#[source] std::io::Error),
+    /// The sockets of a group belong to processes that may not be inspected.
+    #[error("{group}: no permission to inspect a process that holds one of its sockets; needs CAP_SYS_PTRACE")]
+    HeldElsewhere {
+        /// Address of the group.
+        group: String,
+    },
+    /// The sockets of the group have changed since the snapshot.
+    #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]
+    GroupChanged {
+        /// Address of the group.
+        group: String,
+    },
+    /// The server's own filter could not be kept for undo.
+    #[error("{group}: could not keep the server's own filter: {source}; nothing was changed")]
+    FilterNotKept {
+        /// Address of the group.
+        group: String,
+        /// Error returned by the system call.
+        source: std::io::Error,
+    },
+    /// The server's own filter, kept for undo, is gone.
+    #[error("{group}: could not attach the server's own filter again: {path}: {source}")]
+    FilterGone {
+        /// Address of the group.
+        group: String,
+        /// File that kept it.
+        path: String,
+        /// Error returned by the system call.
+        source: std::io::Error,
+    },
+    /// The busy polling of an io_uring could not be set.
+    #[error(transparent)]
+    Ring(#[from] RingPollingError),
+    /// A socket could not be read or set.
+    #[error(transparent)]
+    Socket(#[from] SocketOptionError),
+    /// The kernel reports other values for a socket than requested.
+    #[error("a socket was set to {asked}, but the kernel reports {read}")]
+    SocketReadBack {
+        /// Requested values.
+        asked: SocketValues,
+        /// Values that the kernel reports.
+        read: SocketValues,
+    },
+    /// The kernel reports another affinity of a thread than requested.
+    #[error(
+        "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
+    )]
+    AffinityReadBack {
+        /// Thread ID.
+        tid: i32,
+        /// Requested affinity.
+        asked: CpuList,
+        /// Affinity that the kernel reports.
+        read: CpuList,
+    },
+    /// The object does not exist.
+    #[error("{what} does not exist")]
+    Gone {
+        /// Description of the object.
+        what: String,
+    },
+    /// The process has exited, or its PID was reused.
+    #[error("process {pid} has exited; its PID may have been reused")]
+    ProcessGone {
+        /// Process ID.
+        pid: i32,
+    },
+    /// The kernel reports other values for a queue than requested.
+    #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
+    NapiReadBack {
+        /// NAPI ID.
+        napi: u32,
+        /// Requested values.
+        asked: PartialNapiSettings,
+        /// Values that the kernel reports.
+        read: PartialNapiSettings,
+    },
+    /// The kernel reports other parameters for an epoll than requested.
+    #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
+    EpollReadBack {
+        /// Process that owns the epoll.
+        pid: i32,
+        /// File descriptor in that process.
+        fd: i32,
+        /// Requested parameters.
+        asked: EpollParams,
+        /// Parameters that the kernel reports.
+        read: EpollParams,
+    },
+    /// All changes of one process failed for the same reason.
+    #[error(transparent)]
+    OfAll(Arc<SettingsError>),
+}
+
+/// Logs the kernel's answer to a change.
+pub(crate) fn answered<T, E: fmt::Display>(answer: Result<T, E>) -> Result<T, E> {
+    match &answer {
+        Ok(_) => debug!("the kernel accepted the change"),
+        Err(error) => debug!(%error, "the kernel refused the change"),
+    }
+    answer
+}
+
+/// Logs the reason why a change cannot be prepared.
+pub(crate) fn not_possible(error: &SettingsError) {
+    debug!(%error, "the change cannot be prepared");
+}
+
+/// Opens a pidfd, through which descriptors of the process are duplicated. It keeps no file open.
+///
+/// # Errors
+/// When the process has exited or may not be inspected.
+fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
+    let handle = PidFd::open(process.pid)?;
+    // Check while the pidfd is open, so that both refer to the same process.
+    if !process.is_running(proc)? {
+        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+    }
+    match proc.process(process.pid).thread_with_files(process.pid)? {
+        pid if pid == process.pid => Ok(handle),
+        tid => Ok(PidFd::open_thread(tid)?),
+    }
+}
+
+impl SettingsError {
+    /// Whether the object was not found, but may be in an inaccessible network namespace.
+    pub fn is_out_of_sight(&self) -> bool {
+        match self {
+            Self::Search(SearchError::Namespace(error)) | Self::Namespace(error) => error.is_denied(),
+            Self::Sysfs(error) => error.is_denied(),
+            _ => false,
+        }
+    }
+
+    /// Whether the object is absent: the device, queue, process, thread or file is gone, or its number was reused.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Netlink(error) | Self::Feature(FeatureError::Netlink(error)) => error.failure() == Failure::Absent,
+            Self::Sysfs(error) => error.is_absent(),
+            Self::Proc(error) => error.is_absent(),
+            Self::ProcWrite(error) => error.is_absent(),
+            Self::PidFd(PidFdError::NoSuchFd { .. }) | Self::Epoll(EpollParamsError::NotAnEpoll) => true,
+            Self::PidFd(error) => error.is_gone(),
+            Self::OfAll(error) => error.is_absent(),
+            Self::Sched(SchedError::Gone { .. }) | Self::Gone { .. } | Self::ProcessGone { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
+
+use std::collections::BTreeMap;
+
+use quell_linux::io_uring::poll_napi_once;
+use quell_linux::link::{Link, Links};
+use quell_linux::netdev::{Napi, Netdev, Queue, QueueKind};
+use quell_linux::netlink::{Failure, NetlinkError};
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
+use quell_mode::{NapiAttribute, PartialNapiSettings};
+use tracing::debug;
+
+use super::{SettingsError, answered};
+use crate::change::{Diff, PlannedQueue};
+use crate::devices::{self, FoundDevice};
+use crate::driver_inference::napis_follow_queues;
+use crate::journal::claims::QueueOwners;
+use crate::journal::{NapiSettingsChange, QueueInPlan, UndoOutcome};
+use crate::ownership::{Claim, End};
+use crate::resume::Resumer;
+use crate::settings::host::Kernel;
+
+/// Reads the current state of an instance as a journal record, without values to set.
+///
+/// # Errors
+/// When the instance or its device cannot be read.
+pub fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
+    let mut netdev = Netdev::open_in(namespace)?;
+    let napi = netdev.napi(id)?;
+    let link = Links::open_in(namespace)?.by_index(napi.ifindex)?;
+    let place = netdev.napis(napi.ifindex)?.iter().position(|other| other.id == id);
+    let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
+    let rx_queue = rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue);
+    let found = record(namespace, link)?;
+    let place = place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0);
+    Ok(NapiSettingsChange { napi_id: id.get(), place, rx_queue, old: napi.settings, ..found })
+}
+
+/// A record for a queue of a device, without the queue and without values.
+fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, SettingsError> {
+    Ok(NapiSettingsChange {
+        namespace_cookie: namespace.cookie()?,
+        ifindex: link.index,
+        sysfs_inode: devices::sysfs_inode(namespace, &link),
+        napi_id: 0,
+        place: 0,
+        rx_queue: None,
+        device: link.name,
+        old: PartialNapiSettings::NONE,
+        new: PartialNapiSettings::NONE,
+        alternatives: Vec::new(),
+        set_at_boot_ns: 0,
+        since_boot_ns: BTreeMap::new(),
+        in_plan: None,
+    })
+}
+
+/// Values to set on a queue.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Values; none for a queue that an earlier change of the plan removes.
+    pub(crate) values: PartialNapiSettings,
+    /// Further values of the same fields, which an experiment sets later.
+    pub(crate) alternatives: Vec<PartialNapiSettings>,
+    /// What the plan of a profile does to the queue, and the values before the plan.
+    pub(crate) in_plan: Option<(QueueInPlan, PartialNapiSettings)>,
+}
+
+impl Wanted {
+    /// One of these values after another, as an experiment sets them.
+    pub(crate) fn one_of(values: &[PartialNapiSettings]) -> Self {
+        let (first, alternatives) = values.split_first().map_or((PartialNapiSettings::NONE, &[][..]), |(f, a)| (*f, a));
+        Self { values: first, alternatives: alternatives.to_vec(), in_plan: None }
+    }
+}
+
+impl From<PartialNapiSettings> for Wanted {
+    fn from(values: PartialNapiSettings) -> Self {
+        Self { values, alternatives: Vec::new(), in_plan: None }
+    }
+}
+
+impl From<&PlannedQueue> for Wanted {
+    fn from(planned: &PlannedQueue) -> Self {
+        let PlannedQueue { values: Diff { old, new }, fate, .. } = planned;
+        let values = new.unwrap_or_default();
+        Self { values, alternatives: Vec::new(), in_plan: Some((*fate, old.unwrap_or_default())) }
+    }
+}
+
+/// Like [`look`], for a queue of a plan, which is absent if the plan has removed it.
+///
+/// # Errors
+/// As [`look`].
+pub fn look_at_planned(kernel: &Kernel<'_>, planned: &PlannedQueue) -> Result<NapiSettingsChange, SettingsError> {
+    let PlannedQueue { device, queue, napi, values, fate } = planned;
+    if *fate != QueueInPlan::IsRemoved {
+        let found = look(kernel.namespace, kernel.napi(device, *queue)?.id)?;
+        return Ok(NapiSettingsChange { rx_queue: Some(*queue), ..found });
+    }
+    let (napi_id, old) = (napi.map_or(0, NapiId::get), values.old.unwrap_or_default());
+    let found = record(kernel.namespace, kernel.link(device)?)?;
+    Ok(NapiSettingsChange { napi_id, place: *queue, rx_queue: Some(*queue), old, ..found })
+}
+
+/// Plans a change of the queue `found`. Leaves out attributes that have their value and no owner. Returns `None` if
+/// nothing is left. Also sets values that the kernel does not report, without an old value. Pure.
+pub fn plan(
+    found: NapiSettingsChange,
+    wanted: &Wanted,
+    owners: &QueueOwners,
+    now_boot_ns: u64,
+) -> Option<NapiSettingsChange> {
+    let at = owners.next_boot_ns(now_boot_ns);
+    let old = match wanted.in_plan {
+        Some((QueueInPlan::IsCreated, _)) => {
+            PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE }
+        }
+        Some((QueueInPlan::IsRecreated | QueueInPlan::IsRemoved, old)) => old,
+        Some((QueueInPlan::Stays, _)) | None => found.old,
+    };
+    let is_reset = wanted.in_plan.is_some_and(|(fate, _)| fate != QueueInPlan::Stays);
+    let mut change = NapiSettingsChange {
+        old: PartialNapiSettings::NONE,
+        set_at_boot_ns: at,
+        in_plan: wanted.in_plan.map(|(fate, _)| fate),
+        ..found
+    };
+    for attribute in NapiAttribute::ALL {
+        let (value, now, claims) = (wanted.values.get(attribute), old.get(attribute), owners.of(attribute));
+        let is_switched = wanted.alternatives.iter().any(|values| values.get(attribute) != now);
+        let concerns = value.is_some() && (value != now || is_switched || !claims.is_empty());
+        if !concerns && !(is_reset && (value.is_some() || now.is_some())) {
+            continue;
+        }
+        let claim = claims.take(at, now.as_ref(), value.into_iter().collect());
+        change.since_boot_ns.insert(attribute, claim.since);
+        change.old.extend(claim.before.map(|before| (attribute, before)));
+        change.new.extend(value.map(|value| (attribute, value)));
+    }
+    change.alternatives = wanted.alternatives.iter().map(|values| values.where_present_in(&change.new)).collect();
+    (!change.since_boot_ns.is_empty()).then_some(change)
+}
+
+/// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
+/// down has no queues.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Napi)>, NetlinkError> {
+    let napis = netdev.napis(link.index)?;
+    let mut queues = netdev.queues(link.index)?;
+    queues.retain(|queue| queue.kind == QueueKind::Rx);
+    let reported = queues.iter().filter(|queue| queue.napi_id.is_some()).count();
+    let follow = napis_follow_queues(link.kind.as_deref(), napis.len(), queues.len());
+    debug!(
+        device = ?link.name,
+        kind = link.kind,
+        rx_queues = queues.len(),
+        napis = napis.len(),
+        reported,
+        inferred_from_order = follow && reported < queues.len(),
+        "receive queues and their NAPI instances"
+    );
+    let napi_of = |(place, queue): (usize, &Queue)| match queue.napi_id {
+        Some(id) => napis.iter().find(|napi| napi.id == id).copied(),
+        None if follow => napis.get(place).copied(),
+        None => None,
+    };
+    let numbered = queues.iter().enumerate();
+    Ok(numbered.filter_map(|(place, queue)| Some((queue.id, napi_of((place, queue))?))).collect())
+}
+
+/// Sets `values` on an instance and verifies them. Frees the queue if the change could leave it stalled.
+///
+/// # Errors
+/// When the kernel refuses or reports other values afterwards, or the queue cannot be freed.
+pub fn set(
+    namespace: &Namespace,
+    proc: &ProcRoot,
+    id: NapiId,
+    values: &PartialNapiSettings,
+) -> Result<(), SettingsError> {
+    let mut netdev = Netdev::open_in(namespace)?;
+    let before = netdev.napi(id)?;
+    let values_before = before.settings;
+    if values.unlike(&values_before).is_empty() {
+        return Ok(());
+    }
+    debug!(napi = id.get(), from = %values_before.where_present_in(values), to = %values, "napi-set");
+    let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
+    let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
+    if let Some(resumer) = &resumer {
+        // Do not wait for the end of the suspension here: it could start again.
+        let _ = resumer.poll();
+    }
+    answered(netdev.set_napi(id, values))?;
+    if let Some(resumer) = &resumer {
+        resumer.poll_or_wait_out()?;
+    }
+    let read = netdev.napi(id)?.settings.where_present_in(values);
+    debug!(napi = id.get(), %read, "values after the change");
+    if read != *values {
+        return Err(SettingsError::NapiReadBack { napi: id.get(), asked: *values, read });
+    }
+    Ok(())
+}
+
+/// Prepares to free the queue. io_uring needs only the NAPI ID. Without io_uring, this searches all processes of the
+/// namespace for sockets on the queue.
+fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resumer, SettingsError> {
+    let programs: Vec<Pid> = match poll_napi_once(napi.id) {
+        Ok(()) => Vec::new(),
+        Err(_) => namespace.processes(proc.path())?.pids,
+    };
+    Ok(Resumer::of_queue(proc, napi, &programs))
+}
+
+/// Current instance of the queue of a change: the original one or its successor.
+///
+/// # Errors
+/// When the instances cannot be listed.
+pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) -> Result<Option<Napi>, NetlinkError> {
+    let mut netdev = Netdev::open_in(&device.namespace)?;
+    let napis = netdev.napis(device.link.index)?;
+    if let Some(same) = napis.iter().find(|napi| napi.id.get() == change.napi_id) {
+        return Ok(Some(*same));
+    }
+    match change.rx_queue {
+        Some(queue) => {
+            let polled = rx_queues(&mut netdev, &device.link)?;
+            Ok(polled.into_iter().find(|(of, _)| *of == queue).map(|(_, napi)| napi))
+        }
+        None => Ok(napis.get(change.place as usize).copied()),
+    }
+}
+
+/// Ends the ownership of a queue: sets the values that are in force without it, except where another program has
+/// changed the value.
+///
+/// # Errors
+/// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
+pub(crate) fn restore(
+    proc: &ProcRoot,
+    change: &NapiSettingsChange,
+    made: bool,
+    owners: &QueueOwners,
+) -> Result<UndoOutcome, SettingsError> {
+    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
+    let Some(napi) = instance_now(&device, change)? else {
+        return Ok(match change.new.unlike(&change.old).is_empty() {
+            true => UndoOutcome::AlreadyGone,
+            false => UndoOutcome::Waits(describe_waiting(change, &device.link.name)),
+        });
+    };
+    let now = napi.settings;
+    let Ending { set, foreign, before, is_covered } = Ending::of(change, made, owners, &now);
+    debug!(device = ?device.link.name, napi = napi.id.get(), from = %now, to = %set, %foreign, "ending the ownership of a queue");
+    if !set.is_empty() {
+        self::set(&device.namespace, proc, napi.id, &set)?;
+    }
+    Ok(match (foreign.is_empty(), set.is_empty()) {
+        (true, true) => match owners.newest().filter(|_| is_covered) {
+            Some(owner) => UndoOutcome::Kept(owner.to_owned()),
+            None => UndoOutcome::AlreadyGone,
+        },
+        (true, false) => UndoOutcome::Undone,
+        (false, nothing_set) => {
+            let why = format!(
+                "another program has changed NAPI {} of {} to {foreign}; this was left in place (the value before \
+                 Quell was {before})",
+                napi.id, device.link.name
+            );
+            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::InPart(why) }
+        }
+    })
+}
+
+/// What remains to be done when an owner of a queue ends.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// Values to set.
+    pub(super) set: PartialNapiSettings,
+    /// Values that another program has set.
+    foreign: PartialNapiSettings,
+    /// Values before Quell of the same attributes.
+    before: PartialNapiSettings,
+    /// Whether a newer owner has set some of the values.
+    is_covered: bool,
+}
+
+impl Ending {
+    pub(super) fn of(change: &NapiSettingsChange, made: bool, owners: &QueueOwners, now: &PartialNapiSettings) -> Self {
+        let mut ending = Self::default();
+        for attribute in NapiAttribute::ALL {
+            let (Some(own), Some(now)) = (change.claim(attribute, made), now.get(attribute)) else { continue };
+            let claims = owners.of(attribute);
+            let end = match change.in_plan {
+                // The undo of the plan has recreated the queue, which thereby lost the values of its other owners.
+                Some(QueueInPlan::IsRecreated | QueueInPlan::IsRemoved) if own.is_reset_to(now) => {
+                    let target = claims.newest().copied().or(own.before);
+                    target.filter(|target| *target != now).map_or(End::Nothing, End::Set)
+                }
+                _ => claims.end(&own, &now),
+            };
+            match end {
+                End::Nothing => {}
+                End::Covered => ending.is_covered = true,
+                End::Set(value) => ending.set.extend([(attribute, value)]),
+                End::Foreign { before } => {
+                    ending.foreign.extend([(attribute, now)]);
+                    ending.before.extend(before.map(|before| (attribute, before)));
+                }
+            }
+        }
+        ending
+    }
+}
+
+/// Current values of a queue that its owner has set differently, except those of newer owners. Pure.
+pub fn drift(change: &NapiSettingsChange, owners: &QueueOwners, now: &PartialNapiSettings) -> PartialNapiSettings {
+    let has_drifted = |attribute: &NapiAttribute| {
+        let (own, now) = (change.claim(*attribute, true)?, now.get(*attribute)?);
+        let is_in_force = own.values.is_empty() || own.values.contains(&now);
+        (!is_in_force && !owners.of(*attribute).cover(&own, &now)).then_some((*attribute, now))
+    };
+    NapiAttribute::ALL.iter().filter_map(has_drifted).collect()
+}
+
+impl Claim<u64> {
+    /// Whether a queue with this value, which was recreated, can have it from its driver. A value that the plan did not
+    /// change is the driver's in any case.
+    fn is_reset_to(&self, now: u64) -> bool {
+        now == 0 || self.values.iter().all(|value| Some(value) == self.before.as_ref())
+    }
+}
+
+/// Text for a change of a queue that cannot be undone yet, with the present name of its device. Some drivers keep the
+/// memory of an instance after its removal, and `netif_napi_add_weight` does not reset all values in it:
+/// irq-suspend-timeout persists on veth. Drivers with persistent NAPI config restore all values.
+pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> String {
+    let queue = change.rx_queue.map_or_else(|| format!("NAPI {}", change.napi_id), |queue| format!("queue {queue}"));
+    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {}", change.new)
+}
+
+/// Instances of the namespace that support suspension.
+///
+/// # Errors
+/// When interfaces or instances cannot be listed.
+pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkError> {
+    let mut netdev = Netdev::open_in(namespace)?;
+    let mut found = Vec::new();
+    for link in Links::open_in(namespace)?.list()? {
+        match netdev.napis(link.index) {
+            Ok(napis) => found.extend(napis),
+            // The interface vanished between the two requests.
+            Err(error) if error.failure() == Failure::Absent => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.retain(|napi| napi.settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
+    Ok(found)
+}

@@ -1,0 +1,128 @@
+//! Asks the other owners of queues and epolls, without changing anything.
+
+use quell_linux::NapiId;
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_mode::{EpollParams, PartialNapiSettings};
+
+use super::{ChangeError, Transaction};
+use crate::change::PlannedQueue;
+use crate::journal::claims::Others;
+use crate::journal::record::EpollPlace;
+use crate::journal::{History, Journal, JournalError, NapiSettingsChange, RecordedChange};
+use crate::namespaces;
+use crate::settings::host::Kernel;
+use crate::settings::{SettingsError, epoll, napi};
+
+/// Checks that no owner of a queue refuses these values at present. A transaction checks it again.
+///
+/// # Errors
+/// [`ChangeError::Refused`], and when a queue or the journals cannot be read.
+pub fn permit_queues(
+    journal: &Journal,
+    queues: impl IntoIterator<Item = (u64, NapiId, PartialNapiSettings)>,
+) -> Result<(), ChangeError> {
+    let proc = ProcRoot::default();
+    let others = every_owner(journal, &proc)?;
+    for (namespace_cookie, napi, new) in queues {
+        let namespace = namespaces::by_cookie(&proc, namespace_cookie).map_err(SettingsError::from)?;
+        let Some(namespace) = namespace else { continue };
+        if let Some(found) = unless_absent(napi::look(&namespace, napi))? {
+            permitted(&others, &found, &new)?;
+        }
+    }
+    Ok(())
+}
+
+/// As [`permit_queues`], for the queues of a plan that exist already. An earlier change of the plan creates the others.
+///
+/// # Errors
+/// As there.
+pub fn permit_planned<'a>(
+    journal: &Journal,
+    namespace: &Namespace,
+    queues: impl IntoIterator<Item = &'a PlannedQueue>,
+) -> Result<(), ChangeError> {
+    let proc = ProcRoot::default();
+    let (others, kernel) = (every_owner(journal, &proc)?, Kernel::new(namespace, &proc));
+    for queue in queues {
+        let Some(new) = &queue.values.new else { continue };
+        if let Some(found) = unless_absent(napi::look_at_planned(&kernel, queue))? {
+            permitted(&others, &found, new)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether one of these queues has an owner.
+///
+/// # Errors
+/// When a queue or the journals cannot be read.
+pub fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ChangeError> {
+    let proc = ProcRoot::default();
+    let (others, kernel) = (every_owner(journal, &proc)?, Kernel::new(namespace, &proc));
+    for queue in queues {
+        if let Some(found) = unless_absent(napi::look_at_planned(&kernel, queue))?
+            && !others.of_queue(&found, None)?.is_empty()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn every_owner(journal: &Journal, proc: &ProcRoot) -> Result<Others, ChangeError> {
+    Ok(Others::all(journal, proc.boot_id()?.to_string()))
+}
+
+fn unless_absent(
+    found: Result<NapiSettingsChange, SettingsError>,
+) -> Result<Option<NapiSettingsChange>, SettingsError> {
+    match found {
+        Err(error) if error.is_absent() => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn permitted(others: &Others, found: &NapiSettingsChange, new: &PartialNapiSettings) -> Result<(), ChangeError> {
+    let refused = |why| ChangeError::Refused { napi: found.napi_id, device: found.device.clone(), why };
+    others.of_queue(found, None)?.permit(&found.old, new).map_err(refused)
+}
+
+impl Transaction {
+    /// Whether a queue, which this transaction has set, has the value `now` of a newer owner.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub fn newer_owner_has_set_queue(&self, napi: NapiId, now: &PartialNapiSettings) -> Result<bool, JournalError> {
+        for change in self.pending() {
+            if let RecordedChange::NapiSettings(own) = change
+                && own.napi_id == napi.get()
+            {
+                let owners = self.others().of_queue(own, self.history())?.besides(own);
+                return Ok(napi::drift(own, &owners, now).is_empty());
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether an epoll, which this transaction has set, has the parameters `now` of a newer owner.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub fn newer_owner_has_set_epoll(&self, place: EpollPlace, now: EpollParams) -> Result<bool, JournalError> {
+        for change in self.pending() {
+            if let RecordedChange::EpollParameters(own) = change
+                && own.place() == place
+            {
+                let owners = epoll::owners(place, &self.others().of_epolls(self.history())?);
+                return Ok(owners.cover(&own.claim(true), &now));
+            }
+        }
+        Ok(false)
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &RecordedChange> {
+        self.history().into_iter().flat_map(History::pending).map(|(_, entry)| &entry.change)
+    }
+}

@@ -1,0 +1,109 @@
+//! Sets queues.
+
+use std::ops::ControlFlow;
+
+use quell_linux::NapiId;
+use quell_linux::clock::boottime_ns;
+use quell_linux::netns::Namespace;
+use quell_mode::PartialNapiSettings;
+use tracing::{debug, error_span};
+
+use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
+use crate::change::PlannedQueue;
+use crate::journal::claims::Turn;
+use crate::journal::{ChangeOutcome, NapiSettingsChange, RecordedChange};
+use crate::settings::host::Kernel;
+use crate::settings::napi::{self, Wanted};
+use crate::settings::{SettingsError, not_possible};
+
+impl Transaction {
+    /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.
+    /// Returns false if the instance already has them. They are recorded nevertheless if other owners set the queue:
+    /// when one of several owners ends, the values of the newest remaining one are in force.
+    ///
+    /// # Errors
+    /// When it could not be recorded or set, and when an owner refuses; the journal then undoes the completed part.
+    pub fn set_napi(
+        &mut self,
+        namespace: &Namespace,
+        id: NapiId,
+        wanted: &PartialNapiSettings,
+    ) -> Result<bool, ChangeError> {
+        self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Like [`Self::set_napi`], with an observer.
+    ///
+    /// # Errors
+    /// As there, and when the observer stops.
+    pub fn set_napi_watched(
+        &mut self,
+        namespace: &Namespace,
+        id: NapiId,
+        wanted: &PartialNapiSettings,
+        looks_on: &mut ChangeObserver<'_>,
+    ) -> Result<bool, ChangeError> {
+        let _span = error_span!("set_napi", napi = id.get()).entered();
+        self.own_queue(namespace, || napi::look(namespace, id), &Wanted::from(*wanted), looks_on)
+    }
+
+    /// Sets the queue of a plan. See [`Self::set_napi`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_planned_queue(
+        &mut self,
+        namespace: &Namespace,
+        planned: &PlannedQueue,
+        looks_on: &mut ChangeObserver<'_>,
+    ) -> Result<bool, ChangeError> {
+        let _span = error_span!("set_queue", device = planned.device.name, queue = planned.queue).entered();
+        let proc = self.proc.clone();
+        let kernel = Kernel::new(namespace, &proc);
+        let find = || napi::look_at_planned(&kernel, planned);
+        self.own_queue(namespace, find, &Wanted::from(planned), looks_on)
+    }
+
+    fn own_queue(
+        &mut self,
+        namespace: &Namespace,
+        find: impl FnOnce() -> Result<NapiSettingsChange, SettingsError>,
+        wanted: &Wanted,
+        looks_on: &mut ChangeObserver<'_>,
+    ) -> Result<bool, ChangeError> {
+        hears(looks_on, ChangeStage::Before)?;
+        // Hold the lock until the queue is set: another process may set or undo the same queue before or after, but not
+        // in between.
+        let _turn = self.turn(looks_on)?;
+        let found = find().inspect_err(not_possible)?;
+        debug!(device = ?found.device, rx_queue = found.rx_queue, from = %found.old, to = %wanted.values, "requested change");
+        let owners = self.others().of_queue(&found, self.history())?;
+        let (now, napi, device) = (found.old, found.napi_id, found.device.clone());
+        let Some(change) = napi::plan(found, wanted, &owners, boottime_ns()) else {
+            debug!("unchanged: the queue already has these values, and no other owner");
+            return Ok(false);
+        };
+        owners.permit(&now, &change.new).map_err(|why| ChangeError::Refused { napi, device, why })?;
+        let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
+        let seq = self.intend(RecordedChange::NapiSettings(change))?;
+        hears(looks_on, ChangeStage::Journalled)?;
+        if let Some(id) = id.filter(|_| !new.is_empty()) {
+            napi::set(namespace, &self.proc, id, &new)?;
+        }
+        hears(looks_on, ChangeStage::Made)?;
+        self.done(seq, ChangeOutcome::Made)?;
+        Ok(!new.unlike(&now).is_empty())
+    }
+
+    /// Waits for the lock under which owners are read, recorded, and their values set.
+    pub(super) fn turn(&self, looks_on: &mut ChangeObserver<'_>) -> Result<Turn, ChangeError> {
+        match self.others().turn(&mut || looks_on(ChangeStage::Before).is_break()) {
+            Ok(turn) => Ok(turn),
+            // The observer may have stopped the wait.
+            Err(error) => {
+                hears(looks_on, ChangeStage::Before)?;
+                Err(error.into())
+            }
+        }
+    }
+}
