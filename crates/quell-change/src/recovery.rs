@@ -11,37 +11,38 @@ use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::visible;
 use tracing::{debug, error_span, info, warn};
 
-use crate::change;
-use crate::journal::claims::{Others, QueueOwners};
+use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
+use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, NapiSettingsChange,
-    OwnedJournal, QueueInPlan, RecordedChange, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
+    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay,
+    UnusableJournal, Watchdog, Witness,
 };
+use crate::settings::epoll::undo_epolls;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
-use crate::undo::{UndoError, describe_waiting, undo, undo_epolls};
+use crate::undo::UndoError;
 
 /// Outcome of reverting a journal.
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
-    pub undone: Vec<RecordedChange>,
+    pub undone: Vec<Change>,
     /// Changes whose object is gone or already had its previous value.
-    pub already_gone: Vec<RecordedChange>,
+    pub already_gone: Vec<Change>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(RecordedChange, String)>,
+    pub in_part: Vec<(Change, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
-    pub left_alone: Vec<(RecordedChange, String)>,
+    pub left_alone: Vec<(Change, String)>,
     /// Changes whose values a newer owner has set since, with its name. They stay for that owner.
-    pub kept: Vec<(RecordedChange, String)>,
+    pub kept: Vec<(Change, String)>,
     /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
     /// queue is in use.
-    pub waiting: Vec<(RecordedChange, String)>,
+    pub waiting: Vec<(Change, String)>,
     /// Changes that another process undid or found gone, without recording it because the disk was full.
-    pub unrecorded: Vec<RecordedChange>,
+    pub unrecorded: Vec<Change>,
     /// Changes that could not be undone; they stay in the journal.
-    pub failed: Vec<(RecordedChange, UndoError)>,
+    pub failed: Vec<(Change, UndoError)>,
 }
 
 impl Reverted {
@@ -88,7 +89,7 @@ impl Reverted {
         self.undone.len() + self.in_part.len()
     }
 
-    fn add(&mut self, change: RecordedChange, undoing: UndoOutcome) {
+    fn add(&mut self, change: Change, undoing: UndoOutcome) {
         match undoing {
             UndoOutcome::Undone => self.undone.push(change),
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
@@ -243,7 +244,7 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
     let proc = ProcRoot::default();
     let waiting = |(_, entry): (u32, &Entry)| match &entry.undone {
         Some(UndoOutcome::Waits(recorded)) => {
-            Some(describe_waiting(&proc, &entry.change).unwrap_or_else(|| recorded.clone()))
+            Some(entry.change.kind().waiting(&proc).unwrap_or_else(|| recorded.clone()))
         }
         _ => None,
     };
@@ -316,7 +317,7 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         let (_, first) = &together[0];
         // Hold the lock until the undo is recorded. If two processes undo the same queue, the second must see the
         // outcome of the first.
-        let _turn = match has_owners(first).then(|| others.turn(&mut || false)) {
+        let _turn = match first.change.kind().has_owners().then(|| others.turn(&mut || false)) {
             // The holder of the lock has not recorded its settings of the queue yet.
             Some(Err(error)) if error.is_locked() => {
                 reverted.failed.push((first.change.clone(), error.into()));
@@ -326,19 +327,16 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         };
         let _span = error_span!("undo", seq = together[0].0).entered();
         let history = journal.history();
-        // An unreadable list of journals must not prevent the restoration.
-        let undoings = if is_epoll(first) {
-            let owned = others.of_epolls(Some(history)).unwrap_or_default();
-            let epolls: Vec<&Entry> = together.iter().map(|(_, entry)| entry).collect();
-            undo_epolls(&epolls, &owned, boot_id, proc)
-        } else {
-            let owners = match &first.change {
-                RecordedChange::NapiSettings(change) => {
-                    others.of_queue(change, Some(history)).unwrap_or_default().at_end_of(change)
-                }
-                _ => QueueOwners::default(),
-            };
-            vec![undo(first, boot_id, proc, &mut contexts, &owners, &history.targets)]
+        let undoings = match &first.change {
+            // An unreadable list of journals must not prevent the restoration.
+            Change::EpollParameters(_) => {
+                let owned = others.of_epolls(Some(history)).unwrap_or_default();
+                undo_epolls(&epolls(together), &owned, boot_id, proc)
+            }
+            change => {
+                let (others, outcome, contexts) = (&others, first.outcome, &mut contexts);
+                vec![change.kind().undo(&mut Undo { proc, boot_id, others, history, outcome, contexts })]
+            }
         };
         let mut undone = Vec::new();
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
@@ -373,26 +371,20 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
 }
 
 fn is_epoll(entry: &Entry) -> bool {
-    matches!(entry.change, RecordedChange::EpollParameters(_))
+    matches!(entry.change, Change::EpollParameters(_))
 }
 
-/// Whether several journals can concern the object.
-fn has_owners(entry: &Entry) -> bool {
-    is_epoll(entry) || matches!(entry.change, RecordedChange::NapiSettings(_))
+fn epolls(entries: &[(u32, Entry)]) -> Vec<(&EpollParameters, bool)> {
+    let epolls = entries.iter().filter_map(|(_, entry)| match &entry.change {
+        Change::EpollParameters(change) => Some((change, entry.outcome.is_some())),
+        _ => None,
+    });
+    epolls.collect()
 }
 
-/// Order of undoing: the last change first, with one exception. Changes of a plan come before everything else, in plan
-/// order: changes that recreate queues precede settings on these queues, both when applied and when undone. Among them,
-/// settings that create queues are undone first. Their queues vanish, but some settings outlive a queue and could not
-/// be undone afterwards.
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
-    pending.sort_by_key(|(_, entry)| match &entry.change {
-        RecordedChange::NapiSettings(NapiSettingsChange { in_plan: Some(QueueInPlan::IsCreated), .. }) => (0, 0),
-        RecordedChange::NapiSettings(NapiSettingsChange { in_plan: Some(_), .. }) => (1, change::RANK_OF_QUEUES),
-        RecordedChange::HostSetting(change) => (1, change.setting.inverse().rank()),
-        _ => (2, 0),
-    });
+    pending.sort_by_key(|(_, entry)| entry.change.kind().undo_order());
     pending
 }
 
@@ -405,6 +397,7 @@ fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::NetworkNamespace;
     use crate::journal::Purpose;
 
     #[test]
@@ -412,7 +405,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
-        let change = RecordedChange::NetworkNamespace { name: "quell-x".into() };
+        let change = Change::NetworkNamespace(NetworkNamespace { name: "quell-x".into() });
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();
         assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it remains to be undone");

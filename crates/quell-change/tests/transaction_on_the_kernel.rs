@@ -11,8 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use quell_change::change::{Change, ChangeOutcome, StartedProcess};
 use quell_change::journal::record::Record;
-use quell_change::journal::{Attempt, ChangeOutcome, Journal, Purpose, RecordedChange};
+use quell_change::journal::{Attempt, Journal, Purpose};
 use quell_change::recovery::{Found, recover};
 use quell_change::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
@@ -59,17 +60,17 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
         .undone
         .iter()
         .map(|change| match change {
-            RecordedChange::NetworkNamespace { .. } => "namespace",
-            RecordedChange::VethPair { .. } => "veth",
-            RecordedChange::Process { .. } => "process",
-            RecordedChange::NapiSettings(_)
-            | RecordedChange::EpollParameters(_)
-            | RecordedChange::LaunchedEpolls(_)
-            | RecordedChange::ReuseportFilter(_)
-            | RecordedChange::SocketsPolling(_)
-            | RecordedChange::RingPolling(_)
-            | RecordedChange::ThreadAffinity(_)
-            | RecordedChange::HostSetting(_) => "setting",
+            Change::NetworkNamespace(_) => "namespace",
+            Change::VethPair(_) => "veth",
+            Change::Process(_) => "process",
+            Change::NapiSettings(_)
+            | Change::EpollParameters(_)
+            | Change::LaunchedEpolls(_)
+            | Change::ReuseportFilter(_)
+            | Change::SocketsPolling(_)
+            | Change::RingPolling(_)
+            | Change::ThreadAffinity(_)
+            | Change::HostSetting(_) => "setting",
         })
         .collect();
     assert_eq!(kinds, ["process", "veth", "namespace"]);
@@ -315,7 +316,7 @@ fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("forged", Purpose::Lab, &proc.boot_id().unwrap().to_string()).unwrap();
         owned
-            .write(Record::Intend { seq: 0, change: RecordedChange::Process { command: vec!["sleep".into()] } })
+            .write(Record::Intend { seq: 0, change: Change::Process(StartedProcess { command: vec!["sleep".into()] }) })
             .unwrap();
         let outcome = ChangeOutcome::Process { pid, start_time_ticks, executable };
         owned.write(Record::Done { seq: 0, outcome }).unwrap();

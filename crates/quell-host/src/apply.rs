@@ -16,12 +16,10 @@ use tracing::{info, warn};
 
 use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
-use quell_change::devices;
-use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, RecordedChange, Watchdog};
+use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, Watchdog};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
 use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
-use quell_change::settings::host::Place;
 use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
@@ -276,11 +274,7 @@ fn id(namespace_cookie: u64) -> String {
 }
 
 fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
-    let is_here = |entry: &Entry| match &entry.change {
-        RecordedChange::HostSetting(change) => change.namespace_cookie == namespace_cookie,
-        RecordedChange::NapiSettings(change) => change.namespace_cookie == namespace_cookie,
-        _ => false,
-    };
+    let is_here = |entry: &Entry| entry.change.namespace_cookie() == Some(namespace_cookie);
     let is_applied_here = |kept: &Persistent| {
         kept.standing != PersistState::BeforeThisBoot
             && kept.history.begin.purpose.profile().is_some()
@@ -304,14 +298,10 @@ fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), Apply
 
 fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
     for (_, entry) in history.pending() {
-        let is_there = match &entry.change {
-            RecordedChange::HostSetting(change) => Place::find(proc, change).map(|place| place.is_some()),
-            RecordedChange::NapiSettings(change) => {
-                devices::find(proc, &change.device_key()).map(|found| found.is_some())
-            }
-            _ => return Ok(false),
-        };
-        match is_there {
+        if entry.change.namespace_cookie().is_none() {
+            return Ok(false);
+        }
+        match entry.change.exists(proc) {
             Ok(false) => {}
             Ok(true) => return Ok(false),
             Err(error) if error.is_out_of_sight() => return Ok(false),

@@ -26,10 +26,10 @@ use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
-use quell_change::journal::record::EpollPlace;
 use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::namespaces;
 use quell_change::recovery::Reverted;
+use quell_change::settings::epoll::EpollPlace;
 use quell_change::settings::{SettingsError, epoll, napi};
 use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use quell_change::journal::RecordedChange;
+use quell_change::change::Change;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::plan::{AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use quell_host::snapshot::Snapshot;
@@ -20,7 +20,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
     let plan = plan(snapshot, None, &pids, &AttachRequest { mode, epolls: EpollsSetBy::Attachment });
     let recorded: BTreeSet<u32> = (attached.history.pending())
         .filter_map(|(_, entry)| match &entry.change {
-            RecordedChange::NapiSettings(change) => Some(change.napi_id),
+            Change::NapiSettings(change) => Some(change.napi_id),
             _ => None,
         })
         .collect();

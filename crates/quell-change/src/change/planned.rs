@@ -9,7 +9,7 @@ use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::QueueInPlan;
+use crate::change::QueueInPlan;
 
 /// Identity of a device in plans and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

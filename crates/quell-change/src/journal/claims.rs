@@ -11,8 +11,8 @@ use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
 use super::history::{Entry, History};
-use super::record::{EpollParameters, NapiSettingsChange, RecordedChange};
 use super::store::Journal;
+use crate::change::{Change, EpollParameters, NapiSettingsChange};
 use crate::ownership::{Claim, Claims};
 
 /// Time limit for another process to set or undo a queue, including the wait for a queue that nothing can poll.
@@ -64,7 +64,7 @@ impl Others {
     fn owned<T>(
         &self,
         own: Option<&History>,
-        change_of: impl Fn(&RecordedChange) -> Option<(u64, T)>,
+        change_of: impl Fn(&Change) -> Option<(u64, T)>,
     ) -> Result<Vec<Owned<T>>, JournalError> {
         let of_journal = |history: &History, owner: Owner| -> Vec<Owned<T>> {
             let owned = |(_, entry): (u32, &Entry)| {
@@ -94,7 +94,7 @@ impl Others {
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub(crate) fn owner_of(&self, concerns: impl Fn(&RecordedChange) -> bool) -> Result<Option<String>, JournalError> {
+    pub(crate) fn owner_of(&self, concerns: impl Fn(&Change) -> bool) -> Result<Option<String>, JournalError> {
         let owned = self.owned(None, |change| concerns(change).then_some((0, ())))?;
         Ok(newest_owner(&owned).map(ToOwned::to_owned))
     }
@@ -104,8 +104,8 @@ impl Others {
     /// # Errors
     /// When the journals cannot be listed.
     pub fn of_queue(&self, queue: &NapiSettingsChange, own: Option<&History>) -> Result<QueueOwners, JournalError> {
-        let of_queue = |change: &RecordedChange| match change {
-            RecordedChange::NapiSettings(change) if change.is_of_the_queue_of(queue) => {
+        let of_queue = |change: &Change| match change {
+            Change::NapiSettings(change) if change.is_of_the_queue_of(queue) => {
                 Some((change.set_at_boot_ns, change.clone()))
             }
             _ => None,
@@ -118,8 +118,8 @@ impl Others {
     /// # Errors
     /// When the journals cannot be listed.
     pub fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
-        let of_epoll = |change: &RecordedChange| match change {
-            RecordedChange::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
+        let of_epoll = |change: &Change| match change {
+            Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
             _ => None,
         };
         self.owned(own, of_epoll)

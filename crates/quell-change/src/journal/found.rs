@@ -361,15 +361,17 @@ fn whole_bytes(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::purpose::Purpose;
-    use super::super::record::{Record, RecordedChange};
+    use super::super::record::Record;
     use super::super::store::create_locked;
     use super::*;
+    use crate::change::Change;
+    use crate::change::NetworkNamespace;
     use quell_test_support::{Lacks, skip};
     use std::sync::mpsc;
     use std::time::Duration;
 
     fn namespace(seq: u32) -> Record {
-        Record::Intend { seq, change: RecordedChange::NetworkNamespace { name: "quell-x".into() } }
+        Record::Intend { seq, change: Change::NetworkNamespace(NetworkNamespace { name: "quell-x".into() }) }
     }
 
     /// Contents of every file in a directory, by name.

@@ -1,11 +1,8 @@
 //! Interprets a journal: which changes were begun, made and undone, and which remain to be undone, in which order.
 //! Pure: it parses text and never opens a file.
 
-use super::record::{
-    Begin, ChangeOutcome, FORMAT, HostSetting, Keeper, LineError, Record, RecordedChange, TargetProgram, UndoOutcome,
-    Watchdog,
-};
-use crate::change::PlannedChange;
+use super::record::{Begin, FORMAT, Keeper, LineError, Record, TargetProgram, Watchdog};
+use crate::change::{Change, ChangeOutcome, HostSetting, PlannedChange, UndoOutcome};
 
 /// Contents of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +40,7 @@ pub struct Entry {
     /// Sequence number in the journal.
     pub seq: u32,
     /// Outcome; absent if the writer died in between. The change may or may not have been made then.
-    pub change: RecordedChange,
+    pub change: Change,
     /// Outcome. Absent when the writer died in between; the change may or may not have been made.
     pub outcome: Option<ChangeOutcome>,
     /// Outcome of undoing it; absent if that was not attempted.
@@ -148,7 +145,7 @@ impl History {
         match record {
             Record::Begin(_) => Err("the journal has a second begin record"),
             Record::Intend { seq, change } => {
-                if matches!(change, RecordedChange::HostSetting(HostSetting { setting: PlannedChange::Napi(_), .. })) {
+                if matches!(change, Change::HostSetting(HostSetting { setting: PlannedChange::Napi(_), .. })) {
                     return Err("the settings of a queue are recorded as another kind of change");
                 }
                 let next = self.next_seq();
@@ -207,7 +204,7 @@ impl History {
     /// Whether connections of its programs are steered.
     #[must_use]
     pub fn steers(&self) -> bool {
-        self.pending().any(|(_, entry)| matches!(entry.change, RecordedChange::ReuseportFilter(_)))
+        self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
     }
 
     fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
@@ -245,6 +242,7 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 mod tests {
     use super::super::purpose::Purpose;
     use super::*;
+    use crate::change::NetworkNamespace;
     use proptest::prelude::*;
 
     fn begin() -> Begin {
@@ -259,7 +257,7 @@ mod tests {
     }
 
     fn intend(seq: u32) -> Record {
-        Record::Intend { seq, change: RecordedChange::NetworkNamespace { name: format!("ns{seq}") } }
+        Record::Intend { seq, change: Change::NetworkNamespace(NetworkNamespace { name: format!("ns{seq}") }) }
     }
 
     fn made(seq: u32) -> Record {

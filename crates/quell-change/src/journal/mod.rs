@@ -23,11 +23,7 @@ pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use purpose::Purpose;
-pub use record::{
-    ChangeOutcome, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, QueueInPlan,
-    RecordedChange, ReplacedFilter, ReuseportFilter, RingPollingChange, SocketsAlike, SocketsPolling, TargetProgram,
-    ThreadAffinity, UndoOutcome, Watchdog,
-};
+pub use record::{Keeper, TargetProgram, Watchdog};
 pub use stalls::StallRecord;
 pub use store::{Journal, OwnedJournal};
 pub use trust::Untrusted;

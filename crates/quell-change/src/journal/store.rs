@@ -274,13 +274,14 @@ pub(super) fn create_locked(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::RecordedChange;
     use super::*;
+    use crate::change::Change;
+    use crate::change::StartedProcess;
     use quell_test_support::{Lacks, skip};
     use std::process::Command;
 
     fn process(seq: u32, command: &str) -> Record {
-        Record::Intend { seq, change: RecordedChange::Process { command: vec![command.to_owned()] } }
+        Record::Intend { seq, change: Change::Process(StartedProcess { command: vec![command.to_owned()] }) }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! CPU affinity of a thread of another process: set, verified, and restored unless another program has changed it
 //! since. CPUs that went offline or left the thread's cpuset in the meantime are left out.
 
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io;
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
@@ -8,7 +10,50 @@ use quell_linux::sched::{self, SchedError};
 use quell_linux::{CPU_LIMIT, CpuList, NapiId, Pid, kernel};
 
 use super::SettingsError;
-use crate::journal::{ThreadAffinity, UndoOutcome};
+use crate::change::{CompareError, Comparison, Drift, Kind, Present, Undo, UndoOutcome, identity};
+use crate::undo::UndoError;
+
+/// A change of a thread's CPU affinity. Threads that it starts inherit the affinity and are not restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ThreadAffinity {
+    /// Process ID.
+    pub pid: u32,
+    /// Thread ID.
+    pub tid: u32,
+    /// Start time of the thread, in clock ticks since boot.
+    pub thread_start_time_ticks: u64,
+    /// Previous affinity.
+    pub old: CpuList,
+    /// New affinity.
+    pub new: CpuList,
+}
+
+impl fmt::Display for ThreadAffinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "thread {} of process {}: CPUs {}", self.tid, self.pid, self.new)
+    }
+}
+
+impl Kind for ThreadAffinity {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        let pid = identity(self.pid, self.thread_start_time_ticks, undo.boot_id)?.pid;
+        let tid = identity(self.tid, self.thread_start_time_ticks, undo.boot_id)?.pid;
+        Ok(restore(undo.proc, pid, tid, self)?)
+    }
+
+    fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
+        let drift = |now: CpuList| Drift {
+            device: None,
+            queue: None,
+            setting: format!("CPUs of thread {} of process {}", self.tid, self.pid),
+            made: self.new.to_string(),
+            now: Some(now.to_string()),
+        };
+        let now = now(present.proc, self)?.filter(|now| *now != self.new);
+        Ok(now.map_or(Comparison::Same, |now| Comparison::Differs(drift(now))))
+    }
+}
 
 /// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,10 @@
 //! and restored. A duplicate of an epoll is open only for a few system calls, never during a wait or a write to disk.
 //! While it is open, the program's own `close` does not free the epoll.
 
+use quell_linux::proc::BootId;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use quell_linux::Pid;
@@ -17,12 +20,144 @@ use tracing::debug;
 
 use super::napi::suspending;
 use super::{SettingsError, answered, handle_of};
+use crate::change::{CompareError, Comparison, Drift, Kind, Present, Undo, UndoOutcome, identity};
 use crate::journal::claims::{Owned, newest_owner};
-use crate::journal::record::EpollPlace;
-use crate::journal::{EpollParameters, UndoOutcome};
-use crate::ownership::{Claims, End};
+use crate::ownership::{Claim, Claims, End};
 use crate::resume::Resumer;
 use crate::settings::socket::SocketId;
+use crate::undo::UndoError;
+
+/// A change of the busy-poll parameters of one epoll.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct EpollParameters {
+    /// Process that owns the epoll.
+    pub pid: u32,
+    /// Start time of that process, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
+    /// these exact values by chance.
+    pub fd: i32,
+    /// Parameters before the change of the time `since_boot_ns`.
+    pub old: EpollParams,
+    /// Parameters to set.
+    pub new: EpollParams,
+    /// Further parameters, which an experiment sets later without another record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<EpollParams>,
+    /// Time of setting in nanoseconds since boot, unique among the changes of one epoll.
+    pub set_at_boot_ns: u64,
+    /// Time of the first change since another program has written the parameters.
+    pub since_boot_ns: u64,
+}
+
+/// A descriptor of a process that is or was an epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpollPlace {
+    pub pid: u32,
+    pub start_time_ticks: u64,
+    pub fd: i32,
+}
+
+impl EpollParameters {
+    /// Records a claim on the epoll at `place`.
+    pub fn new(place: EpollPlace, claim: Claim<EpollParams>) -> Self {
+        let EpollPlace { pid, start_time_ticks, fd } = place;
+        let Claim { at, since, before, values, .. } = claim;
+        let old = before.unwrap_or_default();
+        let new = values.first().copied().unwrap_or(old);
+        let alternatives = values.get(1..).unwrap_or_default().to_vec();
+        Self { pid, start_time_ticks, fd, old, new, alternatives, set_at_boot_ns: at, since_boot_ns: since }
+    }
+
+    pub fn place(&self) -> EpollPlace {
+        EpollPlace { pid: self.pid, start_time_ticks: self.start_time_ticks, fd: self.fd }
+    }
+
+    pub fn claim(&self, made: bool) -> Claim<EpollParams> {
+        let values = std::iter::once(self.new).chain(self.alternatives.iter().copied()).collect();
+        Claim { at: self.set_at_boot_ns, since: self.since_boot_ns, before: Some(self.old), values, made }
+    }
+}
+
+impl fmt::Display for EpollParameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoll {} of process {}: {}", self.fd, self.pid, self.new)
+    }
+}
+
+impl Kind for EpollParameters {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        let owned = undo.others.of_epolls(Some(undo.history)).unwrap_or_default();
+        let mut outcomes = undo_epolls(&[(self, undo.outcome.is_some())], &owned, undo.boot_id, undo.proc);
+        outcomes.pop().unwrap_or(Ok(UndoOutcome::AlreadyGone))
+    }
+
+    fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
+        let Some(now) = now(present.proc, self)? else { return Ok(Comparison::Same) };
+        let own = self.claim(true);
+        if own.values.contains(&now) || owners(self.place(), present.epolls).cover(&own, &now) {
+            return Ok(Comparison::Same);
+        }
+        Ok(Comparison::Differs(Drift {
+            device: None,
+            queue: None,
+            setting: format!("epoll {} of process {}", self.fd, self.pid),
+            made: self.new.to_string(),
+            now: Some(now.to_string()),
+        }))
+    }
+
+    fn has_owners(&self) -> bool {
+        true
+    }
+}
+
+/// Undoes changes of epolls, made or only intended, in this order. Inspects a process once for consecutive epolls. `owned` are those of all
+/// owners.
+pub(crate) fn undo_epolls(
+    changes: &[(&EpollParameters, bool)],
+    owned: &[Owned<EpollParameters>],
+    boot_id: BootId,
+    proc: &ProcRoot,
+) -> Vec<Result<UndoOutcome, UndoError>> {
+    let found = |&(change, made): &(&EpollParameters, bool)| (place_now(change, owned, boot_id, proc), made);
+    let changes: Vec<(EpollParameters, bool)> = changes.iter().map(found).collect();
+    let of_one_process = |(one, _): &(EpollParameters, bool), (other, _): &(EpollParameters, bool)| {
+        (one.pid, one.start_time_ticks) == (other.pid, other.start_time_ticks)
+    };
+    let process_of = |change: &EpollParameters| identity(change.pid, change.start_time_ticks, boot_id);
+    let undo = |changes: &[(EpollParameters, bool)]| match process_of(&changes[0].0) {
+        Ok(process) => {
+            let to_end = changes.iter().map(|(change, made)| EpollToEnd::new(change, *made, owned));
+            let undoings = restore(proc, process, &to_end.collect::<Vec<_>>());
+            undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect()
+        }
+        Err(_) => changes.iter().filter_map(|(change, _)| process_of(change).err()).map(Err).collect::<Vec<_>>(),
+    };
+    changes.chunk_by(of_one_process).flat_map(undo).collect()
+}
+
+/// The change, with the process and descriptor of another owner if its own process has exited and that one has the
+/// same epoll.
+fn place_now(
+    change: &EpollParameters,
+    owned: &[Owned<EpollParameters>],
+    boot_id: BootId,
+    proc: &ProcRoot,
+) -> EpollParameters {
+    let runs = |change: &EpollParameters| {
+        let process = identity(change.pid, change.start_time_ticks, boot_id);
+        process.is_ok_and(|process| process.is_running(proc).unwrap_or(true))
+    };
+    if runs(change) {
+        return change.clone();
+    }
+    let has_it = |other: &&EpollParameters| other.since_boot_ns == change.since_boot_ns && runs(other);
+    let holder = owned.iter().map(|owned| &owned.change).find(has_it).unwrap_or(change);
+    let EpollParameters { pid, start_time_ticks, fd, .. } = *holder;
+    EpollParameters { pid, start_time_ticks, fd, ..change.clone() }
+}
 
 /// Number of epolls that are changed before their queues are freed again. A change takes microseconds, so a queue that
 /// is suspended in between is freed long before the shortest useful suspension ends.

@@ -5,11 +5,13 @@
 pub mod affinity;
 pub mod epoll;
 pub mod host;
+pub mod launched;
 pub mod napi;
+pub mod objects;
 #[cfg(test)]
 mod owners_model;
-pub(crate) mod reuseport;
-pub(crate) mod ring;
+pub mod reuseport;
+pub mod ring;
 pub mod socket;
 pub mod values;
 

@@ -1,6 +1,10 @@
 //! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
 
+use crate::devices::DeviceKey;
+use quell_linux::Ifindex;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 use quell_linux::io_uring::poll_napi_once;
 use quell_linux::link::{Link, Links};
@@ -13,14 +17,180 @@ use quell_mode::{NapiAttribute, PartialNapiSettings};
 use tracing::debug;
 
 use super::{SettingsError, answered};
+use crate::change::{
+    CompareError, Comparison, Drift, Kind, Present, RANK_OF_QUEUES, Undo, UndoOrder, UndoOutcome, unless_out_of_sight,
+};
 use crate::change::{Diff, PlannedQueue};
 use crate::devices::{self, FoundDevice};
 use crate::driver_inference::napis_follow_queues;
 use crate::journal::claims::QueueOwners;
-use crate::journal::{NapiSettingsChange, QueueInPlan, UndoOutcome};
 use crate::ownership::{Claim, End};
 use crate::resume::Resumer;
 use crate::settings::host::Kernel;
+use crate::undo::UndoError;
+
+/// A change of the settings of one NAPI instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NapiSettingsChange {
+    /// `SO_NETNS_COOKIE` of the device's namespace.
+    pub namespace_cookie: u64,
+    /// Device name.
+    pub device: String,
+    /// Interface index in that namespace.
+    pub ifindex: Ifindex,
+    /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
+    /// namespace. Absent if it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sysfs_inode: Option<u64>,
+    /// NAPI ID. The kernel reuses an ID only after it has used all 2³² IDs.
+    pub napi_id: u32,
+    /// Index, from 0, among the device's instances ordered by ID. Identifies the successor of the instance if
+    /// `rx_queue` is absent.
+    pub place: u32,
+    /// Receive queue of the instance. The instance that polls this queue later is its successor. Absent if the kernel
+    /// does not report it and it cannot be inferred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_queue: Option<u32>,
+    /// Values before the change of the time `since_boot_ns`; absent if the kernel reported none.
+    pub old: PartialNapiSettings,
+    /// Values to set.
+    pub new: PartialNapiSettings,
+    /// Further values of the same fields, which an experiment sets later without another record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<PartialNapiSettings>,
+    /// Time of setting in nanoseconds since boot, unique among the changes of one queue. The value of the latest change
+    /// is in effect.
+    pub set_at_boot_ns: u64,
+    /// For each attribute, the time of the first change since another program has written it.
+    pub since_boot_ns: BTreeMap<NapiAttribute, u64>,
+    /// What the plan of a profile does to the queue; absent for changes without such a plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_plan: Option<QueueInPlan>,
+}
+
+/// What a plan does to a queue, apart from its settings. Undoing the plan reverses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueInPlan {
+    /// The queue stays.
+    Stays,
+    /// An earlier change recreates it, so that the driver resets its settings.
+    IsRecreated,
+    /// An earlier change creates it.
+    IsCreated,
+    /// An earlier change removes it.
+    IsRemoved,
+}
+
+impl NapiSettingsChange {
+    /// Whether both concern the same queue: same NAPI instance, or same device and queue with a newer instance.
+    pub(crate) fn is_of_the_queue_of(&self, other: &Self) -> bool {
+        let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
+        let same_device = self.sysfs_inode.is_some() && self.sysfs_inode == other.sysfs_inode;
+        self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
+    }
+
+    /// Claim on one attribute; `None` if the change does not concern it.
+    pub(crate) fn claim(&self, attribute: NapiAttribute, made: bool) -> Option<Claim<u64>> {
+        let since = *self.since_boot_ns.get(&attribute)?;
+        let values = std::iter::once(&self.new).chain(&self.alternatives).filter_map(|values| values.get(attribute));
+        let (at, before) = (self.set_at_boot_ns, self.old.get(attribute));
+        Some(Claim { at, since, before, values: values.collect(), made })
+    }
+
+    pub fn device_key(&self) -> DeviceKey {
+        let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
+        DeviceKey { namespace_cookie, ifindex, sysfs_inode }
+    }
+
+    fn drift(&self, device: &str, made: PartialNapiSettings, now: Option<PartialNapiSettings>) -> Drift {
+        Drift {
+            device: Some(device.to_owned()),
+            queue: self.rx_queue,
+            setting: "napi".to_owned(),
+            made: made.to_string(),
+            now: now.map(|now| now.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for NapiSettingsChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NAPI {} of {}: {}", self.napi_id, self.device, self.new)
+    }
+}
+
+impl Kind for NapiSettingsChange {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        // An unreadable list of journals must not prevent the restoration.
+        let owners = undo.others.of_queue(self, Some(undo.history)).unwrap_or_default().at_end_of(self);
+        unless_out_of_sight(restore(undo.proc, self, undo.outcome.is_some(), &owners), &self.device)
+    }
+
+    fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
+        // The program of an attachment cannot use a queue that vanished with its device.
+        let is_lost = |comparison| if self.in_plan.is_some() { comparison } else { Comparison::Same };
+        let device = match devices::find(present.proc, &self.device_key()) {
+            Ok(Some(device)) => device,
+            Ok(None) => return Ok(is_lost(Comparison::Gone)),
+            Err(error) if error.is_out_of_sight() => {
+                let drift = self.drift(&self.device, self.new, None);
+                return Ok(is_lost(Comparison::OutOfSight(Some(drift))));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // The plan has removed the queue.
+        if self.new.is_empty() {
+            return Ok(Comparison::Same);
+        }
+        let name = &device.link.name;
+        let Some(napi) = instance_now(&device, self)? else {
+            return Ok(Comparison::Differs(self.drift(name, self.new, None)));
+        };
+        let owners = present.others.of_queue(self, Some(present.history))?.besides(self);
+        let drifted = drift(self, &owners, &napi.settings);
+        if drifted.is_empty() {
+            return Ok(Comparison::Same);
+        }
+        Ok(Comparison::Differs(self.drift(name, self.new.where_present_in(&drifted), Some(drifted))))
+    }
+
+    fn make_again(&self, present: &Present<'_>) -> Result<(), CompareError> {
+        // As for any writer of a queue with several owners.
+        let _turn = present.others.turn(&mut || false)?;
+        let Some(device) = devices::find(present.proc, &self.device_key())? else { return Ok(()) };
+        let Some(napi) = instance_now(&device, self)? else { return Ok(()) };
+        let owners = present.others.of_queue(self, Some(present.history))?.besides(self);
+        let drifted = drift(self, &owners, &napi.settings);
+        Ok(set(&device.namespace, present.proc, napi.id, &self.new.where_present_in(&drifted))?)
+    }
+
+    fn namespace_cookie(&self) -> Option<u64> {
+        Some(self.namespace_cookie)
+    }
+
+    fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
+        Ok(devices::find(proc, &self.device_key())?.is_some())
+    }
+
+    fn undo_order(&self) -> UndoOrder {
+        match self.in_plan {
+            Some(QueueInPlan::IsCreated) => UndoOrder::CreatedQueues,
+            Some(_) => UndoOrder::Plan(RANK_OF_QUEUES),
+            None => UndoOrder::Others,
+        }
+    }
+
+    fn waiting(&self, proc: &ProcRoot) -> Option<String> {
+        let device = devices::find(proc, &self.device_key()).ok()??;
+        Some(describe_waiting(self, &device.link.name))
+    }
+
+    fn has_owners(&self) -> bool {
+        true
+    }
+}
 
 /// Reads the current state of an instance as a journal record, without values to set.
 ///

@@ -6,8 +6,8 @@ use quell_linux::Ifindex;
 use quell_mode::{NapiAttribute, PartialNapiSettings};
 
 use super::napi::{Ending, Wanted, drift, plan};
+use crate::change::{NapiSettingsChange, QueueInPlan};
 use crate::journal::claims::QueueOwners;
-use crate::journal::{NapiSettingsChange, QueueInPlan};
 
 /// A profile, two attachments, and an experiment.
 const OWNERS: usize = 4;

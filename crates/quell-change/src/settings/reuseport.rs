@@ -2,8 +2,13 @@
 //! duplicate is open only for a few system calls, never during a write to disk. While it is open, the program's own
 //! `close` does not close the socket.
 
+use quell_linux::reuseport::ClassicInstruction;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use quell_linux::kernel;
 use quell_linux::netns::Namespace;
@@ -15,9 +20,55 @@ use quell_sampler::{GroupProgram, group_programs};
 use tracing::{info, warn};
 
 use super::SettingsError;
-use crate::journal::{ReplacedFilter, ReuseportFilter, UndoOutcome};
+use crate::change::{Kind, Undo, UndoOutcome};
 use crate::namespaces;
+use crate::reuseport_group::Protocol;
 use crate::reuseport_group::{GroupFilter, GroupKey, ServersFilter, reason, waiting_sockets};
+use crate::undo::UndoError;
+
+/// A filter that selects the socket of a reuseport group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReuseportFilter {
+    /// `SO_NETNS_COOKIE` of the sockets' namespace.
+    pub namespace_cookie: u64,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Local address and port.
+    pub local: SocketAddr,
+    /// Socket inodes. Sockets that joined the group later have the filter too.
+    pub sockets: Vec<u64>,
+    /// Filter of the server to attach again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<ReplacedFilter>,
+}
+
+/// A filter of the server that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ReplacedFilter {
+    /// Classic BPF.
+    Classic(Vec<ClassicInstruction>),
+    /// An eBPF program.
+    Pinned {
+        /// ID of the program.
+        id: u32,
+        /// File of the BPF file system that keeps it loaded.
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for ReuseportFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "steering of connections to {}", self.local)
+    }
+}
+
+impl Kind for ReuseportFilter {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        Ok(take_off(undo.proc, self)?)
+    }
+}
 
 /// A group and the filter to attach.
 #[derive(Debug)]

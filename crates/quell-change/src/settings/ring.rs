@@ -6,9 +6,39 @@ use quell_linux::Pid;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_configure, set};
 use quell_linux::pidfd::DuplicatedFd;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 use super::{SettingsError, handle_of};
-use crate::journal::{RingPollingChange, UndoOutcome};
+use crate::change::{Kind, Undo, UndoOutcome, identity};
+use crate::undo::UndoError;
+
+/// A change of busy polling of an io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RingPollingChange {
+    /// Process that owns the ring.
+    pub pid: u32,
+    /// Start time of that process, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// File descriptor in that process. Descriptors are reused, so undo checks the setting of the ring too.
+    pub fd: i32,
+    /// New setting.
+    pub new: RingPolling,
+}
+
+impl fmt::Display for RingPollingChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "io_uring {} of process {}: busy poll {} µs", self.fd, self.pid, self.new.busy_poll_us)
+    }
+}
+
+impl Kind for RingPollingChange {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        let process = identity(self.pid, self.start_time_ticks, undo.boot_id)?;
+        Ok(restore(undo.proc, process, self)?)
+    }
+}
 
 /// Result of inspecting a ring.
 #[derive(Debug)]

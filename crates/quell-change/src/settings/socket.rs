@@ -3,6 +3,7 @@
 //! connections are restored too.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{BriefDuplicate, DuplicatedFd, PidFd, PidFdError};
@@ -12,11 +13,49 @@ use quell_linux::socket_options::{
     set_prefer_busy_poll,
 };
 use quell_linux::visible::counted;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{SocketPolling, SocketValues};
 use super::{SettingsError, handle_of};
-use crate::journal::{SocketsAlike, SocketsPolling, UndoOutcome};
+use crate::change::{Kind, Undo, UndoOutcome};
+use crate::undo::UndoError;
+
+/// A change of busy polling of sockets of one process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SocketsPolling {
+    /// Process that owned the sockets, for display.
+    pub pid: u32,
+    /// New setting.
+    pub new: SocketPolling,
+    /// The sockets, grouped by previous setting.
+    pub sockets: Vec<SocketsAlike>,
+}
+
+/// Sockets with the same previous setting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SocketsAlike {
+    /// Whether these are listening sockets, whose connections inherit the setting.
+    pub listens: bool,
+    /// Previous setting.
+    pub old: SocketValues,
+    /// Socket inodes.
+    pub inodes: Vec<u64>,
+}
+
+impl fmt::Display for SocketsPolling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sockets: usize = self.sockets.iter().map(|alike| alike.inodes.len()).sum();
+        write!(f, "{} of process {}: {}", counted(sockets, "socket"), self.pid, self.new.values)
+    }
+}
+
+impl Kind for SocketsPolling {
+    fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
+        Ok(restore(undo.proc, self)?)
+    }
+}
 
 /// A socket of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -9,9 +9,10 @@ use quell_mode::EpollParams;
 use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeStage, Transaction, hears};
+use crate::change::{Change, ChangeOutcome, EpollParameters};
 use crate::journal::claims::{Owned, next_boot_ns};
-use crate::journal::record::{EpollPlace, Record};
-use crate::journal::{ChangeOutcome, EpollParameters, RecordedChange};
+use crate::journal::record::Record;
+use crate::settings::epoll::EpollPlace;
 use crate::settings::epoll::{self, EpollToSet};
 use crate::settings::{SettingsError, not_possible};
 
@@ -79,7 +80,7 @@ impl Transaction {
             }
         }
         let first = self.next_seq();
-        let changes = planned.iter().map(|planned| RecordedChange::EpollParameters(planned.change.clone()));
+        let changes = planned.iter().map(|planned| Change::EpollParameters(planned.change.clone()));
         let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
         let intents: Vec<Record> = intents.collect();
         self.journal_mut().write_all(intents)?;

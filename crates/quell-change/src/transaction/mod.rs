@@ -21,14 +21,14 @@ use quell_linux::visible;
 use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
-use crate::change;
+use crate::change::{
+    Change, ChangeOutcome, ChangeText, ContextRef, CreatedVethPair, HostSetting, LaunchedEpolls, NetworkNamespace,
+    PlannedChange, ReuseportFilter, SocketsPolling, StartedProcess, UndoOutcome,
+};
 use crate::devices;
 use crate::journal::claims::{Others, Turn};
 use crate::journal::record::Record;
-use crate::journal::{
-    ChangeOutcome, Entry, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, OwnedJournal, Purpose,
-    RecordedChange, ReuseportFilter, SocketsPolling, TargetProgram, UndoOutcome, Watchdog,
-};
+use crate::journal::{Entry, History, Journal, JournalError, Keeper, OwnedJournal, Purpose, TargetProgram, Watchdog};
 use crate::recovery::{Reverted, revert};
 use crate::reuseport_group::GroupFilter;
 use crate::settings::affinity::Pin;
@@ -130,7 +130,7 @@ impl Transaction {
     /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
-        let seq = self.intend(RecordedChange::NetworkNamespace { name: name.to_string() })?;
+        let seq = self.intend(Change::NetworkNamespace(NetworkNamespace { name: name.to_string() }))?;
         let created = answered(Namespace::create_named(name));
         if matches!(created, Err(NamespaceError::Exists { .. })) {
             self.not_made(seq)?;
@@ -151,8 +151,10 @@ impl Transaction {
         right: &VethEnd<'_>,
     ) -> Result<VethPair, ChangeError> {
         let _span = error_span!("create_veth", netns = %namespace, device = %left.name, peer = %right.name).entered();
-        let seq =
-            self.intend(RecordedChange::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
+        let seq = self.intend(Change::VethPair(CreatedVethPair {
+            namespace: namespace.to_string(),
+            link: left.name.to_string(),
+        }))?;
         let created = answered(Links::open_in(left.namespace)?.create_veth(left, right));
         if created.as_ref().is_err_and(|error| error.failure() == Failure::Exists) {
             self.not_made(seq)?;
@@ -170,7 +172,7 @@ impl Transaction {
     /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let _span = error_span!("spawn", ?command).entered();
-        let seq = self.intend(RecordedChange::Process { command: command.to_vec() })?;
+        let seq = self.intend(Change::Process(StartedProcess { command: command.to_vec() }))?;
         let child = answered(spawn.dies_with_this_thread().start())?;
         let identity = child.identity();
         debug!(pid = identity.pid.get(), "process started");
@@ -184,7 +186,7 @@ impl Transaction {
     ///
     /// # Errors
     /// When they could not be recorded.
-    pub fn record_made(&mut self, changes: Vec<RecordedChange>) -> Result<(), JournalError> {
+    pub fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
         let seqs = self.next_seq()..;
         let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made });
         let made: Vec<Record> = made.collect();
@@ -208,7 +210,7 @@ impl Transaction {
     /// When it could not be recorded.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
-        let seq = self.intend(RecordedChange::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
+        let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
         self.done(seq, ChangeOutcome::Made)
     }
 
@@ -226,12 +228,12 @@ impl Transaction {
         let own = group(put_on.change());
         let _turn = self.turn_without_others(
             "the filter of the group",
-            |change| matches!(change, RecordedChange::ReuseportFilter(other) if group(other) == own),
+            |change| matches!(change, Change::ReuseportFilter(other) if group(other) == own),
         )?;
         let over = self.filters_over_with(&put_on);
         let forgotten: Vec<ReuseportFilter> =
             over.iter().filter(|(_, earlier)| !put_on.inherit(earlier)).map(|(_, earlier)| earlier.clone()).collect();
-        let seq = self.intend(RecordedChange::ReuseportFilter(put_on.change().clone()))?;
+        let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
         answered(put_on.make(&self.proc, &filter))?;
         self.done(seq, ChangeOutcome::Made)?;
         forgotten.iter().for_each(reuseport::forget);
@@ -245,7 +247,7 @@ impl Transaction {
     fn turn_without_others(
         &self,
         what: impl ToString,
-        concerns: impl Fn(&RecordedChange) -> bool,
+        concerns: impl Fn(&Change) -> bool,
     ) -> Result<Turn, ChangeError> {
         let turn = self.turn(&mut |_| ControlFlow::Continue(()))?;
         match self.others().owner_of(concerns)? {
@@ -256,7 +258,7 @@ impl Transaction {
 
     fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
         let over = |(seq, entry): (u32, &Entry)| {
-            let RecordedChange::ReuseportFilter(earlier) = &entry.change else { return None };
+            let Change::ReuseportFilter(earlier) = &entry.change else { return None };
             put_on.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
         };
         self.history().into_iter().flat_map(History::pending).filter_map(over).collect()
@@ -273,7 +275,7 @@ impl Transaction {
         if change.old == change.new {
             return Ok(false);
         }
-        let seq = self.intend(RecordedChange::ThreadAffinity(change))?;
+        let seq = self.intend(Change::ThreadAffinity(change))?;
         affinity::set(pin.tid, &pin.new)?;
         self.done(seq, ChangeOutcome::Made)?;
         Ok(true)
@@ -303,9 +305,9 @@ impl Transaction {
         let own = inodes(change);
         let _turn = self.turn_without_others(
             format!("sockets of process {}", process.pid),
-            |change| matches!(change, RecordedChange::SocketsPolling(other) if !own.is_disjoint(&inodes(other))),
+            |change| matches!(change, Change::SocketsPolling(other) if !own.is_disjoint(&inodes(other))),
         )?;
-        let seq = self.intend(RecordedChange::SocketsPolling(change.clone()))?;
+        let seq = self.intend(Change::SocketsPolling(change.clone()))?;
         let changed = answered(prepared.make())?;
         self.done(seq, ChangeOutcome::Made)?;
         Ok(changed)
@@ -331,7 +333,7 @@ impl Transaction {
             }
         };
         debug!(from = "off", to = ?change.new, "requested change");
-        let seq = self.intend(RecordedChange::RingPolling(change))?;
+        let seq = self.intend(Change::RingPolling(change))?;
         answered(ring::make(&self.proc, process, &change))?;
         self.done(seq, ChangeOutcome::Made)?;
         Ok(None)
@@ -345,15 +347,15 @@ impl Transaction {
     pub fn set(
         &mut self,
         namespace: &Namespace,
-        setting: &change::PlannedChange,
+        setting: &PlannedChange,
         looks_on: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
-        if let change::PlannedChange::Napi(queue) = setting {
+        if let PlannedChange::Napi(queue) = setting {
             return self.set_planned_queue(namespace, queue, looks_on).map(drop);
         }
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
-        let change::ChangeText { what, old, new } = setting.text();
+        let ChangeText { what, old, new } = setting.text();
         debug!(setting = what, from = old, to = new, "requested change");
         hears(looks_on, ChangeStage::Before)?;
         let proc = self.proc.clone();
@@ -364,7 +366,7 @@ impl Transaction {
             sysfs_inode: link.and_then(|link| devices::sysfs_inode(namespace, &link)),
             setting: setting.clone(),
         };
-        let seq = self.intend(RecordedChange::HostSetting(change))?;
+        let seq = self.intend(Change::HostSetting(change))?;
         hears(looks_on, ChangeStage::Journalled)?;
         let contexts = self.contexts_made();
         let outcome = answered(make(&kernel, &contexts, setting))?;
@@ -376,10 +378,9 @@ impl Transaction {
     fn contexts_made(&mut self) -> KnownContexts {
         let mut known = KnownContexts::default();
         for entry in &self.journal_mut().history().entries {
-            if let (RecordedChange::HostSetting(change), Some(ChangeOutcome::RssContext { id })) =
+            if let (Change::HostSetting(change), Some(ChangeOutcome::RssContext { id })) =
                 (&entry.change, entry.outcome)
-                && let change::PlannedChange::RssContext { device, context: change::ContextRef::Planned(label), .. } =
-                    &change.setting
+                && let PlannedChange::RssContext { device, context: ContextRef::Planned(label), .. } = &change.setting
             {
                 known.planned.insert((device.clone(), label.clone()), id);
             }
@@ -469,7 +470,7 @@ impl Transaction {
         self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)
     }
 
-    fn intend(&mut self, change: RecordedChange) -> Result<u32, JournalError> {
+    fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
         let seq = self.next_seq();
         debug!(seq, "recorded the change in the journal");
         self.journal_mut().write(Record::Intend { seq, change })?;

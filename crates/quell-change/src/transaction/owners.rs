@@ -7,10 +7,11 @@ use quell_mode::{EpollParams, PartialNapiSettings};
 
 use super::{ChangeError, Transaction};
 use crate::change::PlannedQueue;
+use crate::change::{Change, NapiSettingsChange};
 use crate::journal::claims::Others;
-use crate::journal::record::EpollPlace;
-use crate::journal::{History, Journal, JournalError, NapiSettingsChange, RecordedChange};
+use crate::journal::{History, Journal, JournalError};
 use crate::namespaces;
+use crate::settings::epoll::EpollPlace;
 use crate::settings::host::Kernel;
 use crate::settings::{SettingsError, epoll, napi};
 
@@ -96,7 +97,7 @@ impl Transaction {
     /// When the journals cannot be listed.
     pub fn newer_owner_has_set_queue(&self, napi: NapiId, now: &PartialNapiSettings) -> Result<bool, JournalError> {
         for change in self.pending() {
-            if let RecordedChange::NapiSettings(own) = change
+            if let Change::NapiSettings(own) = change
                 && own.napi_id == napi.get()
             {
                 let owners = self.others().of_queue(own, self.history())?.besides(own);
@@ -112,7 +113,7 @@ impl Transaction {
     /// When the journals cannot be listed.
     pub fn newer_owner_has_set_epoll(&self, place: EpollPlace, now: EpollParams) -> Result<bool, JournalError> {
         for change in self.pending() {
-            if let RecordedChange::EpollParameters(own) = change
+            if let Change::EpollParameters(own) = change
                 && own.place() == place
             {
                 let owners = epoll::owners(place, &self.others().of_epolls(self.history())?);
@@ -122,7 +123,7 @@ impl Transaction {
         Ok(false)
     }
 
-    fn pending(&self) -> impl Iterator<Item = &RecordedChange> {
+    fn pending(&self) -> impl Iterator<Item = &Change> {
         self.history().into_iter().flat_map(History::pending).map(|(_, entry)| &entry.change)
     }
 }

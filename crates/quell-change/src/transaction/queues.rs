@@ -10,8 +10,8 @@ use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
 use crate::change::PlannedQueue;
+use crate::change::{Change, ChangeOutcome, NapiSettingsChange};
 use crate::journal::claims::Turn;
-use crate::journal::{ChangeOutcome, NapiSettingsChange, RecordedChange};
 use crate::settings::host::Kernel;
 use crate::settings::napi::{self, Wanted};
 use crate::settings::{SettingsError, not_possible};
@@ -85,7 +85,7 @@ impl Transaction {
         };
         owners.permit(&now, &change.new).map_err(|why| ChangeError::Refused { napi, device, why })?;
         let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
-        let seq = self.intend(RecordedChange::NapiSettings(change))?;
+        let seq = self.intend(Change::NapiSettings(change))?;
         hears(looks_on, ChangeStage::Journalled)?;
         if let Some(id) = id.filter(|_| !new.is_empty()) {
             napi::set(namespace, &self.proc, id, &new)?;

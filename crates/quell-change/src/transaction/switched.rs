@@ -6,9 +6,9 @@ use quell_linux::netns::Namespace;
 use quell_mode::{EpollParams, PartialNapiSettings};
 
 use super::{ChangeError, Transaction};
+use crate::change::{Change, EpollParameters};
 use crate::journal::claims::{OwnersRefuse, next_boot_ns};
-use crate::journal::record::EpollPlace;
-use crate::journal::{EpollParameters, RecordedChange};
+use crate::settings::epoll::EpollPlace;
 use crate::settings::{epoll, napi};
 
 /// A queue and all values that it gets, each with the same fields.
@@ -53,13 +53,13 @@ impl Transaction {
                 return Err(ChangeError::Refused { napi: found.napi_id, device: found.device, why });
             }
             let wanted = napi::Wanted::one_of(&queue.values);
-            changes.extend(napi::plan(found, &wanted, &owners, boottime_ns()).map(RecordedChange::NapiSettings));
+            changes.extend(napi::plan(found, &wanted, &owners, boottime_ns()).map(Change::NapiSettings));
         }
         let owned = others.of_epolls(self.history())?;
         let first = next_boot_ns(&owned, boottime_ns());
         changes.extend((first..).zip(epolls).map(|(at, epoll)| {
             let claim = epoll::owners(epoll.place, &owned).take(at, Some(&epoll.old), epoll.values.clone());
-            RecordedChange::EpollParameters(EpollParameters::new(epoll.place, claim))
+            Change::EpollParameters(EpollParameters::new(epoll.place, claim))
         }));
         Ok(self.record_made(changes)?)
     }

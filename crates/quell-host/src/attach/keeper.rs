@@ -18,7 +18,8 @@ use super::attachment::Attached;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
-use quell_change::journal::{Journal, JournalFile, Keeper, OwnedJournal, RecordedChange, Stay};
+use quell_change::change::Change;
+use quell_change::journal::{Journal, JournalFile, Keeper, OwnedJournal, Stay};
 use quell_change::persistent::{Guardian, PersistError, release, tell};
 use quell_change::recovery::{Reverted, revert};
 
@@ -42,21 +43,21 @@ pub enum KeepingEnded {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detached {
     /// Changes that were undone.
-    pub undone: Vec<RecordedChange>,
+    pub undone: Vec<Change>,
     /// Changes whose object is gone or already had its previous value.
-    pub already_gone: Vec<RecordedChange>,
+    pub already_gone: Vec<Change>,
     /// See [`Reverted::kept`].
-    pub kept: Vec<(RecordedChange, String)>,
+    pub kept: Vec<(Change, String)>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(RecordedChange, String)>,
+    pub in_part: Vec<(Change, String)>,
     /// Changes that were left in place, with the reasons.
-    pub left_alone: Vec<(RecordedChange, String)>,
+    pub left_alone: Vec<(Change, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
-    pub waiting: Vec<(RecordedChange, String)>,
+    pub waiting: Vec<(Change, String)>,
     /// Changes that are undone or gone, although the keeper could not record it.
-    pub unrecorded: Vec<RecordedChange>,
+    pub unrecorded: Vec<Change>,
     /// Changes that could not be undone; they stay in the journal.
-    pub failed: Vec<RecordedChange>,
+    pub failed: Vec<Change>,
 }
 
 /// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is

@@ -1,7 +1,7 @@
 //! Other owners of the queues and epolls of an attachment: profiles, other attachments, experiments.
 
-use quell_change::journal::record::EpollPlace;
 use quell_change::journal::{Journal, JournalError};
+use quell_change::settings::epoll::EpollPlace;
 use quell_change::transaction::{Transaction, permit_queues};
 
 use super::error::AttachError;

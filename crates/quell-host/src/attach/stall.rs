@@ -14,7 +14,8 @@ use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{debug, warn};
 
 use super::plan::QueueStep;
-use quell_change::journal::{History, RecordedChange};
+use quell_change::change::Change;
+use quell_change::journal::History;
 use quell_change::namespaces;
 use quell_change::resume::{Freed, poll_queue};
 
@@ -51,8 +52,8 @@ impl SuspendedQueue {
     /// The suspended queues of a journal.
     #[must_use]
     pub fn of_journal(history: &History) -> Vec<Self> {
-        let queue = |change: &RecordedChange| {
-            let RecordedChange::NapiSettings(change) = change else { return None };
+        let queue = |change: &Change| {
+            let Change::NapiSettings(change) = change else { return None };
             change.new.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0)?;
             Some(Self { napi: NapiId::from_kernel(change.napi_id)?, namespace_cookie: change.namespace_cookie })
         };

@@ -9,7 +9,7 @@ use quell_linux::proc::ProcRoot;
 
 use super::attachment::{Attached, attachments};
 use crate::snapshot::SnapshotScope;
-use quell_change::journal::{Entry, Journal, RecordedChange};
+use quell_change::journal::{Entry, Journal};
 
 /// Adds the network namespaces of attachments that touch a namespace of the scope: those of their queues and programs. A
 /// scope of one device, or of the whole host, stays as it is. Does nothing if the journals cannot be read.
@@ -39,10 +39,7 @@ fn viewed(scope: &SnapshotScope) -> BTreeSet<u64> {
 
 /// Cookies of the namespaces of an attachment's queues and programs.
 fn touched(attached: &Attached) -> BTreeSet<u64> {
-    let of_queue = |(_, entry): (u32, &Entry)| match &entry.change {
-        RecordedChange::NapiSettings(change) => Some(change.namespace_cookie),
-        _ => None,
-    };
+    let of_queue = |(_, entry): (u32, &Entry)| entry.change.namespace_cookie();
     let pids: Vec<Pid> = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
     attached.history.pending().filter_map(of_queue).chain(of_processes(&pids)).collect()
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use quell_change::change::Change;
 use quell_change::drift::{Condition, condition};
-use quell_change::journal::{Journal, ListedJournal, RecordedChange, TargetProgram};
+use quell_change::journal::{Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_change::recovery::{self, Found, Reverted, recover_except};
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
@@ -146,8 +147,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
         match found {
             Found::Recovered { path, reverted } => {
                 // Do not count changes twice that were set aside just now and tried again.
-                let is_new =
-                    |change: &RecordedChange| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
+                let is_new = |change: &Change| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
                 if reverted.restored() > 0
                     || !reverted.failed.is_empty()
                     || reverted.waiting.iter().any(|(change, _)| is_new(change))
@@ -180,7 +180,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
 fn waiting_changes<'a>(
     detached: &'a [(Attached, Detached)],
     all: &'a [(String, Reverted)],
-) -> impl Iterator<Item = &'a RecordedChange> {
+) -> impl Iterator<Item = &'a Change> {
     let of_attachments = detached.iter().flat_map(|(_, detached)| &detached.waiting);
     of_attachments.chain(all.iter().flat_map(|(_, reverted)| &reverted.waiting)).map(|(change, _)| change)
 }

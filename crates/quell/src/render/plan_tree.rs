@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use quell_change::drift::Drift;
+use quell_change::change::Drift;
 use quell_host::plan::{ChangeText, PlannedChange, ProfilePlan};
 use quell_linux::CpuList;
 use serde::Serialize;

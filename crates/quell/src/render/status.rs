@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_change::drift::{Condition, Drift};
+use quell_change::change::Drift;
+use quell_change::drift::Condition;
 use quell_change::journal::{History, JournalError, Purpose, StallRecord, TargetProgram};
 use quell_change::persistent::{self, Persistent, Salvaged};
 use quell_change::recovery::{Reverted, waiting_settings};

@@ -13,9 +13,9 @@ use quell_linux::sysfs::Sysfs;
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
 use crate::change::DeviceId;
+use crate::change::HostSetting;
 use crate::devices::{self, FoundDevice};
 use crate::driver_inference::virtio_rx_interrupt;
-use crate::journal::HostSetting;
 use crate::namespaces;
 use crate::settings::{SettingsError, napi};
 

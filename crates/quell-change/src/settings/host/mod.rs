@@ -3,6 +3,7 @@
 
 mod back;
 mod kernel;
+mod record;
 mod steering;
 
 use quell_linux::ethtool::{ChannelRequest, RingRequest};
@@ -11,11 +12,12 @@ use quell_linux::proc::SysctlName;
 use quell_linux::sched;
 
 use super::SettingsError;
+use crate::change::{ChangeOutcome, UndoOutcome};
 use crate::change::{ChannelCounts, Diff, PlannedChange, RingSizes};
-use crate::journal::{ChangeOutcome, UndoOutcome};
 
 pub(crate) use back::Value;
 pub use kernel::{Kernel, KnownContexts, Place};
+pub use record::HostSetting;
 
 /// Makes a change. Repeating it is harmless.
 ///

@@ -3,8 +3,8 @@
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
 use super::kernel::{Kernel, KnownContexts};
+use crate::change::{ChangeOutcome, UndoOutcome};
 use crate::change::{ContextRef, DeviceId, Diff, RuleAction};
-use crate::journal::{ChangeOutcome, UndoOutcome};
 use crate::settings::SettingsError;
 
 pub(super) fn table(

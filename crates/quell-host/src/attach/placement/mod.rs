@@ -22,7 +22,8 @@ use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
     connections, groups, look, mark_steered, pins, plan,
 };
-use quell_change::journal::{Journal, RecordedChange, ReuseportFilter};
+use quell_change::change::{Change, ReuseportFilter};
+use quell_change::journal::Journal;
 use quell_change::settings::SettingsError;
 use quell_change::transaction::{ChangeError, ChangeStage};
 
@@ -146,7 +147,7 @@ pub fn mark_attached_filters(snapshot: &mut Snapshot, journal: &Journal) {
     let mut steered = BTreeMap::new();
     let index = snapshot.index();
     for (_, entry) in attached.iter().flat_map(|attached| attached.history.pending()) {
-        let RecordedChange::ReuseportFilter(ReuseportFilter { sockets, .. }) = &entry.change else { continue };
+        let Change::ReuseportFilter(ReuseportFilter { sockets, .. }) = &entry.change else { continue };
         for socket in sockets.iter().filter_map(|inode| index.socket(*inode)) {
             let queues = queues_of(snapshot, &index, socket).len().div_ceil(sockets.len()).max(1);
             steered.extend(u32::try_from(queues).ok().map(|queues| (socket.inode, queues)));

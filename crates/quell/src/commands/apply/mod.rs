@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use quell_change::drift::{self, Condition, Drift};
+use quell_change::change::Drift;
+use quell_change::drift::{self, Condition};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};

@@ -5,7 +5,8 @@ mod up;
 use std::path::Path;
 
 use clap::Subcommand;
-use quell_change::journal::{History, ListedJournal, Purpose, RecordedChange, Stay};
+use quell_change::change::Change;
+use quell_change::journal::{History, ListedJournal, Purpose, Stay};
 use quell_change::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
@@ -44,7 +45,7 @@ struct Entry {
     state: &'static str,
     purpose: Option<Purpose>,
     pid: Option<u32>,
-    changes: Vec<RecordedChange>,
+    changes: Vec<Change>,
     failed: Vec<String>,
 }
 

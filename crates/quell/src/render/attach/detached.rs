@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use quell_change::journal::{RecordedChange, TargetProgram};
+use quell_change::change::Change;
+use quell_change::journal::TargetProgram;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::counted;
@@ -33,23 +34,23 @@ fn one(attached: &Attached, detached: &Detached) -> String {
 
 /// Lists the settings that were not restored, with the reasons.
 pub(crate) fn left(
-    in_part: &[(RecordedChange, String)],
-    left_alone: &[(RecordedChange, String)],
-    waiting: &[(RecordedChange, String)],
+    in_part: &[(Change, String)],
+    left_alone: &[(Change, String)],
+    waiting: &[(Change, String)],
 ) -> String {
     let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
 /// Note about settings that stay for a newer owner.
-pub(crate) fn kept(kept: &[(RecordedChange, String)]) -> String {
+pub(crate) fn kept(kept: &[(Change, String)]) -> String {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
     kept.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
     owners.iter().map(|(owner, count)| format!(", {count} kept for {owner}")).collect()
 }
 
 /// Note about changes whose undo could not be recorded because the disk was full.
-pub(crate) fn unrecorded(changes: &[RecordedChange]) -> String {
+pub(crate) fn unrecorded(changes: &[Change]) -> String {
     match changes.len() {
         0 => String::new(),
         count => format!(", {count} undone but not recorded in the journal (no space left)"),
