@@ -7,30 +7,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::assembler::Instruction;
-use crate::Ifindex;
-
 const PROG_LOAD: libc::c_int = 5;
 const OBJ_PIN: libc::c_int = 6;
 const OBJ_GET: libc::c_int = 7;
 const PROG_GET_FD_BY_ID: libc::c_int = 13;
-const LINK_CREATE: libc::c_int = 28;
 
 const PROG_TYPE_SOCKET_FILTER: u32 = 1;
-const PROG_TYPE_XDP: u32 = 6;
-const ATTACH_TYPE_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE`: runs the program in the driver and rejects the generic fallback.
-const XDP_IN_DRIVER: u32 = 1 << 2;
-const LOG_BYTES: usize = 64 * 1024;
 
-/// Error from loading a program, with the verifier's log if the verifier rejected the program.
-#[derive(Debug)]
-pub(super) struct LoadError {
-    pub(super) source: io::Error,
-    pub(super) log: String,
-}
-
-#[derive(Clone)]
 #[repr(C)]
 struct ProgLoadAttr {
     prog_type: u32,
@@ -43,42 +26,15 @@ struct ProgLoadAttr {
     kern_version: u32,
     prog_flags: u32,
     prog_name: [u8; 16],
-    prog_ifindex: u32,
-    expected_attach_type: u32,
-    prog_btf_fd: u32,
-    func_info_rec_size: u32,
-    func_info: u64,
-    func_info_cnt: u32,
-    line_info_rec_size: u32,
-    line_info: u64,
-    line_info_cnt: u32,
-    attach_btf_id: u32,
-    attach_prog_fd: u32,
-    core_relo_cnt: u32,
-}
-
-/// Loads an XDP program.
-pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
-    load_program((PROG_TYPE_XDP, ATTACH_TYPE_XDP), name, instructions)
 }
 
 /// Loads a socket filter; each number is an instruction (`struct bpf_insn`) in this machine's byte order.
 pub(crate) fn load_socket_filter(name: &str, instructions: &[u64]) -> io::Result<OwnedFd> {
-    load_program((PROG_TYPE_SOCKET_FILTER, 0), name, instructions).map_err(|error| error.source)
-}
-
-/// `T` is an instruction of 8 bytes.
-fn load_program<T>(
-    (prog_type, expected_attach_type): (u32, u32),
-    name: &str,
-    instructions: &[T],
-) -> Result<OwnedFd, LoadError> {
-    const { assert!(size_of::<T>() == 8) };
     let mut prog_name = [0; 16];
     let length = name.len().min(prog_name.len() - 1);
     prog_name[..length].copy_from_slice(&name.as_bytes()[..length]);
-    let mut attr = ProgLoadAttr {
-        prog_type,
+    let attr = ProgLoadAttr {
+        prog_type: PROG_TYPE_SOCKET_FILTER,
         insn_cnt: instructions.len() as u32,
         insns: instructions.as_ptr() as u64,
         license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -88,60 +44,10 @@ fn load_program<T>(
         kern_version: 0,
         prog_flags: 0,
         prog_name,
-        prog_ifindex: 0,
-        expected_attach_type,
-        prog_btf_fd: 0,
-        func_info_rec_size: 0,
-        func_info: 0,
-        func_info_cnt: 0,
-        line_info_rec_size: 0,
-        line_info: 0,
-        line_info_cnt: 0,
-        attach_btf_id: 0,
-        attach_prog_fd: 0,
-        core_relo_cnt: 0,
     };
     // SAFETY: the command reads `attr`, and the instructions and license behind its pointers, and returns a new
     // file descriptor.
-    let refused = match unsafe { bpf_fd(PROG_LOAD, &attr) } {
-        Ok(program) => return Ok(program),
-        Err(source) => source,
-    };
-    // Load again with a log buffer: the verifier writes its log only on request.
-    let mut log = vec![0u8; LOG_BYTES];
-    attr.log_level = 1;
-    attr.log_size = LOG_BYTES as u32;
-    attr.log_buf = log.as_mut_ptr() as u64;
-    // SAFETY: the command reads `attr`, the instructions and the license, and writes at most `log_size` bytes to `log`.
-    match unsafe { bpf_fd(PROG_LOAD, &attr) } {
-        Ok(program) => Ok(program),
-        Err(_) => Err(LoadError { source: refused, log: text(&log) }),
-    }
-}
-
-fn text(log: &[u8]) -> String {
-    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-    String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
-}
-
-/// Attaches a loaded XDP program to an interface in the calling thread's network namespace, until the result is
-/// dropped.
-pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attr {
-        prog_fd: u32,
-        target_ifindex: u32,
-        attach_type: u32,
-        flags: u32,
-    }
-    let attr = Attr {
-        prog_fd: program.as_raw_fd().cast_unsigned(),
-        target_ifindex: interface.get(),
-        attach_type: ATTACH_TYPE_XDP,
-        flags: XDP_IN_DRIVER,
-    };
-    // SAFETY: the command reads only `attr` and returns a new file descriptor.
-    unsafe { bpf_fd(LINK_CREATE, &attr) }
+    unsafe { bpf_fd(PROG_LOAD, &attr) }
 }
 
 #[repr(C)]

@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::bpf::{VethSide, XdpEcho};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netdev::{Napi, NapiThreading, Netdev, PartialNapiSettings, set_device_threading};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::sched::{Policy, Scheduling, set_affinity, set_scheduling};
 use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
+use quell_sampler::{VethSide, XdpEcho};
 
 pub(crate) const SERVER_CPU: u32 = 0;
 pub(crate) const CLIENT_CPU: u32 = 1;

@@ -2,40 +2,35 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use common::LabPair;
-use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::bpf::{VethSide, XdpEcho, XdpEchoError};
 use quell_linux::ethtool::Ethtool;
+use quell_linux::link::Links;
+use quell_sampler::{SamplerError, VethSide, XdpEcho};
+use quell_test_support::lab::{SERVER as SERVER_ADDRESS, TestLab};
 use quell_test_support::{Lacks, skip};
 
 const PORT: u16 = 7000;
-const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 8, 1)), PORT);
+const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Creates a veth pair with addresses and a responder. Returns `None` if it cannot be created.
-fn lab() -> Option<(LabPair, XdpEcho)> {
-    let pair = LabPair::create(1)?;
-    let sides = [(&pair.server, pair.server_index, 1), (&pair.client, pair.client_index, 2)];
-    for (side, index, host) in sides {
-        let address = InterfaceAddress::new([10, 99, 8, host].into(), 24).unwrap();
-        Addresses::open_in(&side.namespace).unwrap().add(index, address).unwrap();
-    }
+/// Creates a lab with a responder. Returns `None` if it cannot be created.
+fn lab(test: &str) -> Option<(TestLab, XdpEcho)> {
+    let lab = TestLab::raise(test, 1)?;
+    let links = Links::open_in(&lab.client).unwrap().list().unwrap();
+    let client = links.into_iter().find(|link| link.kind.as_deref() == Some("veth")).unwrap().index;
     let whole_checksums = [("tx-checksum-ip-generic", false)];
-    Ethtool::open_in(&pair.client.namespace).unwrap().set_features(pair.client_index, &whole_checksums).unwrap();
-    let server = VethSide { namespace: &pair.server.namespace, interface: pair.server_index };
-    let client = VethSide { namespace: &pair.client.namespace, interface: pair.client_index };
+    Ethtool::open_in(&lab.client).unwrap().set_features(client, &whole_checksums).unwrap();
+    let server = VethSide { namespace: &lab.server, interface: lab.server_index };
+    let client = VethSide { namespace: &lab.client, interface: client };
     match XdpEcho::attach(server, client, PORT) {
-        Err(error @ XdpEchoError::Denied { .. }) => {
+        Err(error @ SamplerError::Denied { .. }) => {
             skip(Lacks::Root, &error);
             None
         }
-        echo => Some((pair, echo.unwrap())),
+        echo => Some((lab, echo.unwrap())),
     }
 }
 
@@ -48,8 +43,8 @@ fn connect() -> TcpStream {
 
 #[test]
 fn an_ordinary_stream_receives_every_byte_it_sent() {
-    let Some((pair, _echo)) = lab() else { return };
-    let asked_again = pair.client.namespace.run(|| {
+    let Some((lab, _echo)) = lab("echo-bytes") else { return };
+    let asked_again = lab.client.run(|| {
         let mut stream = connect();
         // Odd lengths, lengths whose checksums have carries, and a full segment.
         for length in (1..=70).chain([255, 256, 999, 1448]) {
@@ -75,9 +70,8 @@ fn retransmitted() -> u64 {
 
 #[test]
 fn concurrent_connections_are_distinguished_and_end_when_closed() {
-    let Some((pair, _echo)) = lab() else { return };
-    pair.client
-        .namespace
+    let Some((lab, _echo)) = lab("echo-many") else { return };
+    lab.client
         .run(|| {
             let mut streams: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
             for (number, stream) in (0..).zip(&mut streams) {
@@ -97,10 +91,10 @@ fn concurrent_connections_are_distinguished_and_end_when_closed() {
 
 #[test]
 fn other_ports_belong_to_the_kernel_and_so_does_this_one_after_detaching() {
-    let Some((pair, echo)) = lab() else { return };
+    let Some((lab, echo)) = lab("echo-ports") else { return };
     let refusal = |port| {
         let address = SocketAddr::new(SERVER.ip(), port);
-        pair.client.namespace.run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap_err().kind()).unwrap()
+        lab.client.run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap_err().kind()).unwrap()
     };
     assert_eq!(refusal(PORT + 1), ErrorKind::ConnectionRefused);
     drop(echo);
