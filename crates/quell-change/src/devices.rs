@@ -14,7 +14,7 @@ use crate::settings::SettingsError;
 
 /// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
-pub struct DeviceKey {
+pub struct RecordedDevice {
     /// `SO_NETNS_COOKIE` of its namespace when the change was made.
     pub(crate) namespace_cookie: u64,
     /// Interface index in that namespace.
@@ -25,7 +25,7 @@ pub struct DeviceKey {
 
 /// A device and its current namespace.
 #[derive(Debug)]
-pub struct FoundDevice {
+pub(crate) struct FoundDevice {
     pub(crate) namespace: Namespace,
     pub(crate) link: Link,
 }
@@ -46,7 +46,7 @@ fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> 
 ///
 /// # Errors
 /// When a namespace or its devices cannot be read.
-pub fn find(proc: &ProcRoot, key: &DeviceKey) -> Result<Option<FoundDevice>, SettingsError> {
+pub(crate) fn find(proc: &ProcRoot, key: &RecordedDevice) -> Result<Option<FoundDevice>, SettingsError> {
     if let Some(namespace) = namespaces::by_cookie(proc, key.namespace_cookie)?
         && let Some(link) = link_of(&namespace, key)?
         && is_same(&namespace, &link, key)?
@@ -59,11 +59,11 @@ pub fn find(proc: &ProcRoot, key: &DeviceKey) -> Result<Option<FoundDevice>, Set
     }
 }
 
-fn link_of(namespace: &Namespace, key: &DeviceKey) -> Result<Option<Link>, NetlinkError> {
+fn link_of(namespace: &Namespace, key: &RecordedDevice) -> Result<Option<Link>, NetlinkError> {
     present(Links::open_in(namespace)?.by_index(key.ifindex))
 }
 
-fn is_same(namespace: &Namespace, link: &Link, key: &DeviceKey) -> Result<bool, SysfsError> {
+fn is_same(namespace: &Namespace, link: &Link, key: &RecordedDevice) -> Result<bool, SysfsError> {
     if key.sysfs_inode.is_none() {
         return Ok(true);
     }

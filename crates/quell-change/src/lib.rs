@@ -8,13 +8,13 @@
 #![allow(missing_docs, reason = "an interface for crates of this workspace; comments say what names and types do not")]
 
 pub mod change;
-pub mod devices;
+mod devices;
 pub mod drift;
 pub mod driver_inference;
 pub mod journal;
 pub mod namespaces;
 mod netns_processes;
-pub mod ownership;
+mod ownership;
 pub mod persistent;
 pub mod recovery;
 pub mod resume;

@@ -397,7 +397,7 @@ fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::NetworkNamespace;
+    use crate::change::CreatedNamespace;
     use crate::journal::Purpose;
 
     #[test]
@@ -405,7 +405,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", Purpose::Lab, "boot").unwrap();
-        let change = Change::NetworkNamespace(NetworkNamespace { name: "quell-x".into() });
+        let change = Change::NetworkNamespace(CreatedNamespace { name: "quell-x".into() });
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();
         assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it remains to be undone");

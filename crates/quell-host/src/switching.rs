@@ -30,7 +30,7 @@ use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::namespaces;
 use quell_change::recovery::Reverted;
 use quell_change::settings::epoll::EpollPlace;
-use quell_change::settings::{SettingsError, epoll, napi};
+use quell_change::settings::{SettingsError, epoll, set_queue};
 use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction};
 
 /// Values of every mode for the queues and epolls of some programs. Pure.
@@ -378,7 +378,7 @@ impl Switching {
                 return Err(SwitchError::ChangedByOthers { what, set: set.to_string(), now: now.to_string() });
             }
             if now != *wanted {
-                napi::set(namespace, &self.proc, queue.napi, wanted)?;
+                set_queue(namespace, &self.proc, queue.napi, wanted)?;
             }
         }
         let mut closed = Vec::new();

@@ -125,7 +125,7 @@ const WALL_CLOCK: &[&str] = &[
     "quell/src/logging.rs",
     "quell/src/render/status.rs",
     "quell-bench/src/experiment/mod.rs",
-    "quell-host/src/journal/store.rs",
+    "quell-change/src/journal/store.rs",
     "quell-host/src/snapshot/read/mod.rs",
     "quell-linux/src/clock.rs",
     "quell-observer/src/observer.rs",

@@ -18,7 +18,7 @@ pub use crate::settings::epoll::EpollParameters;
 pub use crate::settings::host::HostSetting;
 pub use crate::settings::launched::LaunchedEpolls;
 pub use crate::settings::napi::{NapiSettingsChange, QueueInPlan};
-pub use crate::settings::objects::{CreatedVethPair, NetworkNamespace, StartedProcess};
+pub use crate::settings::objects::{CreatedNamespace, CreatedVethPair, StartedProcess};
 pub use crate::settings::reuseport::{ReplacedFilter, ReuseportFilter};
 pub use crate::settings::ring::RingPollingChange;
 pub use crate::settings::socket::{SocketsAlike, SocketsPolling};
@@ -35,7 +35,7 @@ pub use text::ChangeText;
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
     /// A network namespace of a lab.
-    NetworkNamespace(NetworkNamespace),
+    NetworkNamespace(CreatedNamespace),
     /// A veth pair of a lab.
     VethPair(CreatedVethPair),
     /// A process of a lab.

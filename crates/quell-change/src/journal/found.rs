@@ -365,13 +365,13 @@ mod tests {
     use super::super::store::create_locked;
     use super::*;
     use crate::change::Change;
-    use crate::change::NetworkNamespace;
+    use crate::change::CreatedNamespace;
     use quell_test_support::{Lacks, skip};
     use std::sync::mpsc;
     use std::time::Duration;
 
     fn namespace(seq: u32) -> Record {
-        Record::Intend { seq, change: Change::NetworkNamespace(NetworkNamespace { name: "quell-x".into() }) }
+        Record::Intend { seq, change: Change::NetworkNamespace(CreatedNamespace { name: "quell-x".into() }) }
     }
 
     /// Contents of every file in a directory, by name.

@@ -242,7 +242,7 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 mod tests {
     use super::super::purpose::Purpose;
     use super::*;
-    use crate::change::NetworkNamespace;
+    use crate::change::CreatedNamespace;
     use proptest::prelude::*;
 
     fn begin() -> Begin {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn intend(seq: u32) -> Record {
-        Record::Intend { seq, change: Change::NetworkNamespace(NetworkNamespace { name: format!("ns{seq}") }) }
+        Record::Intend { seq, change: Change::NetworkNamespace(CreatedNamespace { name: format!("ns{seq}") }) }
     }
 
     fn made(seq: u32) -> Record {

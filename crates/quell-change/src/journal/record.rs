@@ -175,7 +175,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::{NetworkNamespace, StartedProcess};
+    use crate::change::{CreatedNamespace, StartedProcess};
     use proptest::prelude::*;
     use quell_linux::executable::FileId;
 
@@ -205,7 +205,7 @@ mod tests {
     fn a_written_record_is_read_back_unchanged() {
         let records = [
             process(),
-            Record::Intend { seq: 0, change: Change::NetworkNamespace(NetworkNamespace { name: "quell-1".into() }) },
+            Record::Intend { seq: 0, change: Change::NetworkNamespace(CreatedNamespace { name: "quell-1".into() }) },
             Record::Intend {
                 seq: 1,
                 change: Change::Process(StartedProcess { command: vec!["a b".into(), "\n\"".into()] }),

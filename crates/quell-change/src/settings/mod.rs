@@ -4,14 +4,14 @@
 
 pub mod affinity;
 pub mod epoll;
-pub mod host;
-pub mod launched;
-pub mod napi;
-pub mod objects;
+pub(crate) mod host;
+pub(crate) mod launched;
+pub(crate) mod napi;
+pub(crate) mod objects;
 #[cfg(test)]
 mod owners_model;
-pub mod reuseport;
-pub mod ring;
+pub(crate) mod reuseport;
+pub(crate) mod ring;
 pub mod socket;
 pub mod values;
 
@@ -36,6 +36,7 @@ use tracing::debug;
 
 use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
+pub use napi::set as set_queue;
 use values::SocketValues;
 
 /// Reason why a setting could not be read, changed or restored.

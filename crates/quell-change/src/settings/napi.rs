@@ -1,6 +1,6 @@
 //! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
 
-use crate::devices::DeviceKey;
+use crate::devices::RecordedDevice;
 use quell_linux::Ifindex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::driver_inference::napis_follow_queues;
 use crate::journal::claims::QueueOwners;
 use crate::ownership::{Claim, End};
 use crate::resume::Resumer;
-use crate::settings::host::Kernel;
+use crate::settings::host::HostAccess;
 use crate::undo::UndoError;
 
 /// A change of the settings of one NAPI instance.
@@ -99,9 +99,9 @@ impl NapiSettingsChange {
         Some(Claim { at, since, before, values: values.collect(), made })
     }
 
-    pub fn device_key(&self) -> DeviceKey {
+    pub fn device_key(&self) -> RecordedDevice {
         let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
-        DeviceKey { namespace_cookie, ifindex, sysfs_inode }
+        RecordedDevice { namespace_cookie, ifindex, sysfs_inode }
     }
 
     fn drift(&self, device: &str, made: PartialNapiSettings, now: Option<PartialNapiSettings>) -> Drift {
@@ -196,7 +196,7 @@ impl Kind for NapiSettingsChange {
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
-pub fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
+pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
     let link = Links::open_in(namespace)?.by_index(napi.ifindex)?;
@@ -229,7 +229,7 @@ fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, Setti
 
 /// Values to set on a queue.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub(crate) struct WantedQueue {
     /// Values; none for a queue that an earlier change of the plan removes.
     pub(crate) values: PartialNapiSettings,
     /// Further values of the same fields, which an experiment sets later.
@@ -238,7 +238,7 @@ pub struct Wanted {
     pub(crate) in_plan: Option<(QueueInPlan, PartialNapiSettings)>,
 }
 
-impl Wanted {
+impl WantedQueue {
     /// One of these values after another, as an experiment sets them.
     pub(crate) fn one_of(values: &[PartialNapiSettings]) -> Self {
         let (first, alternatives) = values.split_first().map_or((PartialNapiSettings::NONE, &[][..]), |(f, a)| (*f, a));
@@ -246,13 +246,13 @@ impl Wanted {
     }
 }
 
-impl From<PartialNapiSettings> for Wanted {
+impl From<PartialNapiSettings> for WantedQueue {
     fn from(values: PartialNapiSettings) -> Self {
         Self { values, alternatives: Vec::new(), in_plan: None }
     }
 }
 
-impl From<&PlannedQueue> for Wanted {
+impl From<&PlannedQueue> for WantedQueue {
     fn from(planned: &PlannedQueue) -> Self {
         let PlannedQueue { values: Diff { old, new }, fate, .. } = planned;
         let values = new.unwrap_or_default();
@@ -264,7 +264,10 @@ impl From<&PlannedQueue> for Wanted {
 ///
 /// # Errors
 /// As [`look`].
-pub fn look_at_planned(kernel: &Kernel<'_>, planned: &PlannedQueue) -> Result<NapiSettingsChange, SettingsError> {
+pub(crate) fn look_at_planned(
+    kernel: &HostAccess<'_>,
+    planned: &PlannedQueue,
+) -> Result<NapiSettingsChange, SettingsError> {
     let PlannedQueue { device, queue, napi, values, fate } = planned;
     if *fate != QueueInPlan::IsRemoved {
         let found = look(kernel.namespace, kernel.napi(device, *queue)?.id)?;
@@ -277,9 +280,9 @@ pub fn look_at_planned(kernel: &Kernel<'_>, planned: &PlannedQueue) -> Result<Na
 
 /// Plans a change of the queue `found`. Leaves out attributes that have their value and no owner. Returns `None` if
 /// nothing is left. Also sets values that the kernel does not report, without an old value. Pure.
-pub fn plan(
+pub(crate) fn plan(
     found: NapiSettingsChange,
-    wanted: &Wanted,
+    wanted: &WantedQueue,
     owners: &QueueOwners,
     now_boot_ns: u64,
 ) -> Option<NapiSettingsChange> {
@@ -490,7 +493,11 @@ impl Ending {
 }
 
 /// Current values of a queue that its owner has set differently, except those of newer owners. Pure.
-pub fn drift(change: &NapiSettingsChange, owners: &QueueOwners, now: &PartialNapiSettings) -> PartialNapiSettings {
+pub(crate) fn drift(
+    change: &NapiSettingsChange,
+    owners: &QueueOwners,
+    now: &PartialNapiSettings,
+) -> PartialNapiSettings {
     let has_drifted = |attribute: &NapiAttribute| {
         let (own, now) = (change.claim(*attribute, true)?, now.get(*attribute)?);
         let is_in_force = own.values.is_empty() || own.values.contains(&now);

@@ -23,7 +23,7 @@ const KILL_BOUND: Duration = Duration::from_secs(5);
 /// the kernel frees the namespace with its last user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct NetworkNamespace {
+pub struct CreatedNamespace {
     /// Name as shown by `ip netns`.
     pub name: String,
 }
@@ -46,7 +46,7 @@ pub struct StartedProcess {
     pub command: Vec<String>,
 }
 
-impl fmt::Display for NetworkNamespace {
+impl fmt::Display for CreatedNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "network namespace {}", self.name)
     }
@@ -64,7 +64,7 @@ impl fmt::Display for StartedProcess {
     }
 }
 
-impl Kind for NetworkNamespace {
+impl Kind for CreatedNamespace {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         delete_namespace(&self.name, undo.outcome, undo.proc)
     }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use quell_linux::Ifindex;
 use quell_mode::{NapiAttribute, PartialNapiSettings};
 
-use super::napi::{Ending, Wanted, drift, plan};
+use super::napi::{Ending, WantedQueue, drift, plan};
 use crate::change::{NapiSettingsChange, QueueInPlan};
 use crate::journal::claims::QueueOwners;
 
@@ -152,7 +152,7 @@ impl Host {
             alternatives.push(now);
         }
         let in_plan = (owner == PROFILE).then_some((QueueInPlan::Stays, now));
-        let wanted = Wanted { values: modes[0], alternatives, in_plan };
+        let wanted = WantedQueue { values: modes[0], alternatives, in_plan };
         let Some(change) = plan(found(queue, now), &wanted, &owners, self.clock) else { return true };
         if owners.permit(&now, &change.new).is_err() {
             return false;

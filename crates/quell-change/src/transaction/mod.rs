@@ -22,7 +22,7 @@ use quell_mode::EpollParams;
 use tracing::{debug, error_span, info, warn};
 
 use crate::change::{
-    Change, ChangeOutcome, ChangeText, ContextRef, CreatedVethPair, HostSetting, LaunchedEpolls, NetworkNamespace,
+    Change, ChangeOutcome, ChangeText, ContextRef, CreatedNamespace, CreatedVethPair, HostSetting, LaunchedEpolls,
     PlannedChange, ReuseportFilter, SocketsPolling, StartedProcess, UndoOutcome,
 };
 use crate::devices;
@@ -32,7 +32,7 @@ use crate::journal::{Entry, History, Journal, JournalError, Keeper, OwnedJournal
 use crate::recovery::{Reverted, revert};
 use crate::reuseport_group::GroupFilter;
 use crate::settings::affinity::Pin;
-use crate::settings::host::{Kernel, KnownContexts, make};
+use crate::settings::host::{HostAccess, KnownContexts, make};
 use crate::settings::ring::Ring;
 use crate::settings::socket::SocketId;
 use crate::settings::values::SocketPolling;
@@ -130,7 +130,7 @@ impl Transaction {
     /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
-        let seq = self.intend(Change::NetworkNamespace(NetworkNamespace { name: name.to_string() }))?;
+        let seq = self.intend(Change::NetworkNamespace(CreatedNamespace { name: name.to_string() }))?;
         let created = answered(Namespace::create_named(name));
         if matches!(created, Err(NamespaceError::Exists { .. })) {
             self.not_made(seq)?;
@@ -359,7 +359,7 @@ impl Transaction {
         debug!(setting = what, from = old, to = new, "requested change");
         hears(looks_on, ChangeStage::Before)?;
         let proc = self.proc.clone();
-        let kernel = Kernel::new(namespace, &proc);
+        let kernel = HostAccess::new(namespace, &proc);
         let link = setting.device().map(|device| kernel.link(device)).transpose()?;
         let change = HostSetting {
             namespace_cookie: namespace.cookie()?,

@@ -12,7 +12,7 @@ use crate::journal::claims::Others;
 use crate::journal::{History, Journal, JournalError};
 use crate::namespaces;
 use crate::settings::epoll::EpollPlace;
-use crate::settings::host::Kernel;
+use crate::settings::host::HostAccess;
 use crate::settings::{SettingsError, epoll, napi};
 
 /// Checks that no owner of a queue refuses these values at present. A transaction checks it again.
@@ -45,7 +45,7 @@ pub fn permit_planned<'a>(
     queues: impl IntoIterator<Item = &'a PlannedQueue>,
 ) -> Result<(), ChangeError> {
     let proc = ProcRoot::default();
-    let (others, kernel) = (every_owner(journal, &proc)?, Kernel::new(namespace, &proc));
+    let (others, kernel) = (every_owner(journal, &proc)?, HostAccess::new(namespace, &proc));
     for queue in queues {
         let Some(new) = &queue.values.new else { continue };
         if let Some(found) = unless_absent(napi::look_at_planned(&kernel, queue))? {
@@ -61,7 +61,7 @@ pub fn permit_planned<'a>(
 /// When a queue or the journals cannot be read.
 pub fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ChangeError> {
     let proc = ProcRoot::default();
-    let (others, kernel) = (every_owner(journal, &proc)?, Kernel::new(namespace, &proc));
+    let (others, kernel) = (every_owner(journal, &proc)?, HostAccess::new(namespace, &proc));
     for queue in queues {
         if let Some(found) = unless_absent(napi::look_at_planned(&kernel, queue))?
             && !others.of_queue(&found, None)?.is_empty()

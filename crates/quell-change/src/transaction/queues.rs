@@ -12,8 +12,8 @@ use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
 use crate::change::PlannedQueue;
 use crate::change::{Change, ChangeOutcome, NapiSettingsChange};
 use crate::journal::claims::Turn;
-use crate::settings::host::Kernel;
-use crate::settings::napi::{self, Wanted};
+use crate::settings::host::HostAccess;
+use crate::settings::napi::{self, WantedQueue};
 use crate::settings::{SettingsError, not_possible};
 
 impl Transaction {
@@ -44,7 +44,7 @@ impl Transaction {
         looks_on: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         let _span = error_span!("set_napi", napi = id.get()).entered();
-        self.own_queue(namespace, || napi::look(namespace, id), &Wanted::from(*wanted), looks_on)
+        self.own_queue(namespace, || napi::look(namespace, id), &WantedQueue::from(*wanted), looks_on)
     }
 
     /// Sets the queue of a plan. See [`Self::set_napi`].
@@ -59,16 +59,16 @@ impl Transaction {
     ) -> Result<bool, ChangeError> {
         let _span = error_span!("set_queue", device = planned.device.name, queue = planned.queue).entered();
         let proc = self.proc.clone();
-        let kernel = Kernel::new(namespace, &proc);
+        let kernel = HostAccess::new(namespace, &proc);
         let find = || napi::look_at_planned(&kernel, planned);
-        self.own_queue(namespace, find, &Wanted::from(planned), looks_on)
+        self.own_queue(namespace, find, &WantedQueue::from(planned), looks_on)
     }
 
     fn own_queue(
         &mut self,
         namespace: &Namespace,
         find: impl FnOnce() -> Result<NapiSettingsChange, SettingsError>,
-        wanted: &Wanted,
+        wanted: &WantedQueue,
         looks_on: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         hears(looks_on, ChangeStage::Before)?;

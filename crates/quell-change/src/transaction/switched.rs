@@ -52,7 +52,7 @@ impl Transaction {
                 let why = OwnersRefuse::ServesPrograms { owner: owner.to_owned() };
                 return Err(ChangeError::Refused { napi: found.napi_id, device: found.device, why });
             }
-            let wanted = napi::Wanted::one_of(&queue.values);
+            let wanted = napi::WantedQueue::one_of(&queue.values);
             changes.extend(napi::plan(found, &wanted, &owners, boottime_ns()).map(Change::NapiSettings));
         }
         let owned = others.of_epolls(self.history())?;

@@ -21,7 +21,7 @@ use crate::settings::{SettingsError, napi};
 
 /// One network namespace and its host.
 #[derive(Debug)]
-pub struct Kernel<'a> {
+pub(crate) struct HostAccess<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) proc: &'a ProcRoot,
     /// Current ifindex, if the device has moved to this namespace since the change was planned.
@@ -31,28 +31,28 @@ pub struct Kernel<'a> {
 
 /// Current location of a host setting.
 #[derive(Debug)]
-pub enum Place {
+pub(crate) enum SettingPlace {
     Namespace(Namespace),
     Device(FoundDevice),
 }
 
-impl Place {
+impl SettingPlace {
     /// Finds the setting. Returns `None` if its device or namespace is gone.
     ///
     /// # Errors
     /// When a namespace or its devices cannot be read.
-    pub fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
+    pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
         Ok(match change.device_key() {
             Some(key) => devices::find(proc, &key)?.map(Self::Device),
             None => namespaces::by_cookie(proc, change.namespace_cookie)?.map(Self::Namespace),
         })
     }
 
-    pub(crate) fn kernel<'a>(&'a self, proc: &'a ProcRoot) -> Kernel<'a> {
+    pub(crate) fn kernel<'a>(&'a self, proc: &'a ProcRoot) -> HostAccess<'a> {
         match self {
-            Self::Namespace(namespace) => Kernel::new(namespace, proc),
+            Self::Namespace(namespace) => HostAccess::new(namespace, proc),
             Self::Device(device) => {
-                Kernel { moved_to: Some(device.link.index), ..Kernel::new(&device.namespace, proc) }
+                HostAccess { moved_to: Some(device.link.index), ..HostAccess::new(&device.namespace, proc) }
             }
         }
     }
@@ -61,13 +61,13 @@ impl Place {
 /// RSS contexts whose IDs were assigned after planning. A context created by a plan is identified by its name in the
 /// plan. A context recreated by an undo is identified by its old ID.
 #[derive(Debug, Default)]
-pub struct KnownContexts {
+pub(crate) struct KnownContexts {
     pub(crate) planned: BTreeMap<(DeviceId, String), RssContextId>,
     pub(crate) made_again: BTreeMap<(DeviceId, RssContextId), RssContextId>,
 }
 
-impl<'a> Kernel<'a> {
-    pub fn new(namespace: &'a Namespace, proc: &'a ProcRoot) -> Self {
+impl<'a> HostAccess<'a> {
+    pub(crate) fn new(namespace: &'a Namespace, proc: &'a ProcRoot) -> Self {
         Self { namespace, proc, moved_to: None, sysfs: OnceCell::new() }
     }
 

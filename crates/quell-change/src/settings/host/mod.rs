@@ -16,7 +16,7 @@ use crate::change::{ChangeOutcome, UndoOutcome};
 use crate::change::{ChannelCounts, Diff, PlannedChange, RingSizes};
 
 pub(crate) use back::Value;
-pub use kernel::{Kernel, KnownContexts, Place};
+pub(crate) use kernel::{HostAccess, KnownContexts, SettingPlace};
 pub use record::HostSetting;
 
 /// Makes a change. Repeating it is harmless.
@@ -24,7 +24,7 @@ pub use record::HostSetting;
 /// # Errors
 /// When the kernel refuses, or the object does not exist.
 pub(crate) fn make(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     contexts: &KnownContexts,
     change: &PlannedChange,
 ) -> Result<ChangeOutcome, SettingsError> {
@@ -42,7 +42,7 @@ pub(crate) fn make(
 /// # Errors
 /// When the kernel refuses.
 pub(crate) fn restore(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     contexts: &mut KnownContexts,
     change: &PlannedChange,
     outcome: Option<ChangeOutcome>,
@@ -137,7 +137,7 @@ impl Act for PutBack {
 /// # Errors
 /// When the value cannot be read.
 pub(crate) fn differs(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     change: &PlannedChange,
 ) -> Result<Option<(String, Option<String>)>, SettingsError> {
     if matches!(change, PlannedChange::FlowRule { .. } | PlannedChange::RssContext { .. }) {
@@ -167,7 +167,7 @@ impl Act for Compare {
 }
 
 /// Applies `act` to the value of a change. Flow rules and RSS contexts have no value.
-fn on_value<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
+fn on_value<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         PlannedChange::FlowRule { .. } | PlannedChange::RssContext { .. } => {
             unreachable!("flow rules and RSS contexts have no value")
@@ -233,7 +233,7 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Resu
 }
 
 /// Like [`on_value`], for settings of one queue.
-fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
+fn on_queue<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         PlannedChange::RpsCpus { device, queue, cpus } => act.act(
             cpus,

@@ -5,11 +5,11 @@ use std::fmt;
 use quell_linux::proc::ProcRoot;
 use serde::{Deserialize, Serialize};
 
-use super::{KnownContexts, Place, differs, make, restore};
+use super::{KnownContexts, SettingPlace, differs, make, restore};
 use crate::change::{
     CompareError, Comparison, Drift, Kind, PlannedChange, Present, Undo, UndoOrder, UndoOutcome, unless_out_of_sight,
 };
-use crate::devices::DeviceKey;
+use crate::devices::RecordedDevice;
 use crate::settings::SettingsError;
 use crate::undo::UndoError;
 
@@ -29,10 +29,10 @@ pub struct HostSetting {
 
 impl HostSetting {
     /// `None` for settings without a device.
-    pub(crate) fn device_key(&self) -> Option<DeviceKey> {
+    pub(crate) fn device_key(&self) -> Option<RecordedDevice> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;
-        Some(DeviceKey { namespace_cookie, ifindex: device.ifindex, sysfs_inode })
+        Some(RecordedDevice { namespace_cookie, ifindex: device.ifindex, sysfs_inode })
     }
 
     fn drift(&self, made: String, now: Option<String>) -> Drift {
@@ -50,7 +50,7 @@ impl fmt::Display for HostSetting {
 impl Kind for HostSetting {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         let what = self.setting.device().map_or_else(|| self.setting.text().what, ToString::to_string);
-        let undoing = Place::find(undo.proc, self).and_then(|place| match place {
+        let undoing = SettingPlace::find(undo.proc, self).and_then(|place| match place {
             Some(place) => restore(&place.kernel(undo.proc), undo.contexts, &self.setting, undo.outcome),
             None => Ok(UndoOutcome::AlreadyGone),
         });
@@ -58,7 +58,7 @@ impl Kind for HostSetting {
     }
 
     fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
-        let place = match Place::find(present.proc, self) {
+        let place = match SettingPlace::find(present.proc, self) {
             Ok(Some(place)) => place,
             Ok(None) => return Ok(Comparison::Gone),
             Err(error) if error.is_out_of_sight() => {
@@ -72,7 +72,7 @@ impl Kind for HostSetting {
     }
 
     fn make_again(&self, present: &Present<'_>) -> Result<(), CompareError> {
-        if let Some(place) = Place::find(present.proc, self)? {
+        if let Some(place) = SettingPlace::find(present.proc, self)? {
             make(&place.kernel(present.proc), &KnownContexts::default(), &self.setting)?;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Kind for HostSetting {
     }
 
     fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
-        Ok(Place::find(proc, self)?.is_some())
+        Ok(SettingPlace::find(proc, self)?.is_some())
     }
 
     fn undo_order(&self) -> UndoOrder {

@@ -2,13 +2,13 @@
 
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
-use super::kernel::{Kernel, KnownContexts};
+use super::kernel::{HostAccess, KnownContexts};
 use crate::change::{ChangeOutcome, UndoOutcome};
 use crate::change::{ContextRef, DeviceId, Diff, RuleAction};
 use crate::settings::SettingsError;
 
 pub(super) fn table(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     device: &DeviceId,
     context: RssContextId,
 ) -> Result<Option<Vec<u32>>, SettingsError> {
@@ -16,7 +16,7 @@ pub(super) fn table(
 }
 
 pub(super) fn set_table(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     device: &DeviceId,
     context: RssContextId,
     table: &[u32],
@@ -29,7 +29,7 @@ fn request(table: &[u32]) -> RssRequest {
 }
 
 pub(super) fn make_context(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     device: &DeviceId,
     context: &ContextRef,
     table: &Diff<Vec<u32>>,
@@ -49,7 +49,7 @@ pub(super) fn make_context(
 }
 
 pub(super) fn undo_context(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     contexts: &mut KnownContexts,
     device: &DeviceId,
     context: &ContextRef,
@@ -92,7 +92,7 @@ pub(super) fn undo_context(
 }
 
 pub(super) fn make_rule(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     contexts: &KnownContexts,
     device: &DeviceId,
     matches: &FlowMatch,
@@ -115,7 +115,7 @@ pub(super) fn make_rule(
 }
 
 pub(super) fn undo_rule(
-    kernel: &Kernel<'_>,
+    kernel: &HostAccess<'_>,
     contexts: &KnownContexts,
     device: &DeviceId,
     matches: &FlowMatch,
