@@ -263,9 +263,7 @@ fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &
         _ => None,
     });
     for (found, planned) in existing(&open(netns)?, planned)? {
-        if let Some(new) = &planned.values.new {
-            permitted(&others, &found, new).map_err(ApplyError::Begin)?;
-        }
+        permitted(&others, &found, planned.values.new.as_ref()).map_err(ApplyError::Begin)?;
     }
     Ok(())
 }

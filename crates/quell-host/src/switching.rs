@@ -124,16 +124,25 @@ pub enum SwitchError {
     /// The network namespace of a queue is gone.
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
-    /// Another journal has set the queue.
-    #[error(
-        "another Quell command has set NAPI {napi} of {device} and will restore it when it ends: end that command \
-         first (`quell status` lists it)"
-    )]
+    /// The mode of another program has set the queue.
+    #[error("{owner} has set NAPI {napi} of {device}, and would lose its mode: end it first (`quell status` lists it)")]
     ClaimedByAnother {
+        /// Name of the owner.
+        owner: String,
         /// NAPI instance.
         napi: NapiId,
         /// Device name.
         device: String,
+    },
+    /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
+    #[error("{what} has changed from {planned} to {now} since the modes were planned: run the command again")]
+    PlanOutdated {
+        /// Object with the changed value: a queue or an epoll.
+        what: String,
+        /// Value when the modes were planned.
+        planned: String,
+        /// Current value.
+        now: String,
     },
     /// Another program has changed a value during the experiment.
     #[error("another program has changed {what} from {set} to {now}, so modes cannot be compared")]
@@ -323,6 +332,7 @@ impl Switching {
             changes.extend(record_of_queue(&others, &transaction, &namespace, queue)?);
             queues.push((Netdev::open_in(&namespace)?, namespace, queue.clone()));
         }
+        check_epolls(&proc, &targets, &plan.epolls)?;
         let owned = others.of_epolls(transaction.history())?;
         let first = next_boot_ns(&owned, boottime_ns());
         changes.extend((first..).zip(&plan.epolls).map(|(at, epoll)| record_of_epoll(epoll, &owned, at)));
@@ -448,14 +458,46 @@ fn record_of_queue(
 ) -> Result<Option<RecordedChange>, SwitchError> {
     let found = napi::look(namespace, queue.napi)?;
     let owners = others.of_queue(&found, transaction.history())?;
-    if owners.serve_programs() {
-        return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
+    if let Some(owner) = owners.of_programs() {
+        let (owner, device) = (owner.to_owned(), queue.device.clone());
+        return Err(SwitchError::ClaimedByAnother { owner, napi: queue.napi, device });
+    }
+    let now = found.old.where_present_in(&queue.old);
+    if now != queue.old {
+        let (what, planned) = (format!("NAPI {} of {}", queue.napi, queue.device), queue.old.to_string());
+        return Err(SwitchError::PlanOutdated { what, planned, now: now.to_string() });
     }
     let (first, alternatives) =
         queue.values.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
     let alternatives = alternatives.iter().chain([&queue.old]).copied().collect();
     let wanted = Wanted { values: *first, alternatives, in_plan: None };
     Ok(napi::plan(found, &wanted, &owners, boottime_ns()).map(RecordedChange::NapiSettings))
+}
+
+/// Checks that the epolls have the values of the plan, which would be restored at the end. Closed ones are not errors.
+fn check_epolls(proc: &ProcRoot, targets: &Targets, epolls: &[SwitchedEpoll]) -> Result<(), SwitchError> {
+    for of_process in epolls.chunk_by(|one, other| one.pid == other.pid) {
+        let process = targets.identity(of_process[0].pid, of_process[0].start_time_ticks);
+        let program = match epoll::Program::open(proc, process, false) {
+            Err(error) if error.is_absent() => continue,
+            program => program?,
+        };
+        for epoll in of_process {
+            match program.get(epoll.fd, &epoll.watched) {
+                Ok(now) if now != epoll.old => {
+                    let what = format!("epoll {} of process {}", epoll.fd, epoll.pid);
+                    return Err(SwitchError::PlanOutdated {
+                        what,
+                        planned: epoll.old.to_string(),
+                        now: now.to_string(),
+                    });
+                }
+                Err(error) if !error.is_absent() => return Err(error.into()),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 fn record_of_epoll(epoll: &SwitchedEpoll, owned: &[Owned<EpollParameters>], at: u64) -> RecordedChange {

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quell_host::attach::plan::plan;
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
 use quell_host::journal::{Journal, Purpose};
 use quell_host::snapshot::{SnapshotScope, take};
@@ -16,7 +17,7 @@ use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::{Child, Spawn};
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
-use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, no_keeper};
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
 const MODES: [&str; 4] = ["base", "suspend200", "defer200", "fullbusy"];
@@ -207,6 +208,33 @@ fn a_program_is_either_attached_or_switched() {
         Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None).unwrap_err();
     assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "{refused}");
     attachment.end().unwrap();
+}
+
+#[test]
+fn a_plan_with_values_of_an_owner_that_has_ended_since_is_refused() {
+    let Some(mut lab) = TestLab::raise("switch-old", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let begin = |plan: &SwitchPlan| Switching::begin(&journal, Purpose::Experiment, server.targets(), plan, None);
+    let before = state(&lab, server.child.pid());
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let mut attachment = Attachment::begin(&journal, server.targets(), request, &mut no_keeper).unwrap();
+    let attached = plan(&observe().unwrap(), None, &server.targets().pids(), &request);
+    attachment.make(&attached, &mut go_on).unwrap();
+    let planned_under_the_attachment = server.plan(&MODES);
+    attachment.end().unwrap();
+    let mut with_epolls_alone = planned_under_the_attachment.clone();
+    for queue in &mut with_epolls_alone.queues {
+        queue.old = server.plan(&MODES).queues[0].old;
+    }
+    for (plan, what) in [(&planned_under_the_attachment, "NAPI"), (&with_epolls_alone, "epoll")] {
+        let refused = begin(plan).unwrap_err();
+        assert!(matches!(refused, SwitchError::PlanOutdated { .. }) && refused.to_string().contains(what), "{refused}");
+        assert_eq!(state(&lab, server.child.pid()), before);
+    }
+    begin(&server.plan(&MODES)).unwrap().end().unwrap();
+    assert_eq!(state(&lab, server.child.pid()), before);
 }
 
 #[test]

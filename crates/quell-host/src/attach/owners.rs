@@ -24,7 +24,7 @@ pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), A
         let Some(namespace) = namespace else { continue };
         match napi::look(&namespace, step.napi) {
             Err(error) if error.is_absent() => {}
-            found => permitted(&others, &found.map_err(settings)?, &step.new).map_err(AttachError::Begin)?,
+            found => permitted(&others, &found.map_err(settings)?, Some(&step.new)).map_err(AttachError::Begin)?,
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Finds what the owners of a queue or an epoll have set, in all journals. [`crate::ownership`] decides from it.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -213,6 +214,14 @@ pub enum OwnersRefuse {
         /// The new values.
         new: PartialNapiSettings,
     },
+    /// The queue would be removed.
+    #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
+    Removal {
+        /// Name of the owner.
+        owner: String,
+        /// What the owner needs.
+        needs: &'static str,
+    },
 }
 
 impl QueueOwners {
@@ -253,9 +262,12 @@ impl QueueOwners {
         newest_owner(&self.0)
     }
 
-    /// Whether one of them changes the host for certain programs.
-    pub(crate) fn serve_programs(&self) -> bool {
-        self.0.iter().any(|owned| matches!(owned.owner, Owner::OfPrograms(_)))
+    /// Name of one that changes the host for certain programs.
+    pub(crate) fn of_programs(&self) -> Option<&str> {
+        self.0.iter().find_map(|owned| match &owned.owner {
+            Owner::OfPrograms(name) => Some(name.as_str()),
+            Owner::ThisJournal | Owner::Other(_) => None,
+        })
     }
 
     /// Time stamp for a change of the queue that is made now.
@@ -263,19 +275,33 @@ impl QueueOwners {
         next_boot_ns(&self.0, now_boot_ns)
     }
 
-    /// Whether the owners of programs permit a queue with the values `now` to change to `new`.
+    /// Whether the owners of programs permit a queue with the values `now` to change to `new`, or to be removed.
     ///
     /// # Errors
     /// When an owner refuses.
-    pub(crate) fn permit(&self, now: &PartialNapiSettings, new: &PartialNapiSettings) -> Result<(), OwnersRefuse> {
-        let after = now.changed_by(new);
-        for Owned { change, owner, .. } in &self.0 {
+    pub(crate) fn permit(
+        &self,
+        now: &PartialNapiSettings,
+        new: Option<&PartialNapiSettings>,
+    ) -> Result<(), OwnersRefuse> {
+        let after = new.map_or(PartialNapiSettings::NONE, |new| now.changed_by(new));
+        let mut newest_first: Vec<&Owned<NapiSettingsChange>> = self.0.iter().collect();
+        newest_first.sort_by_key(|owned| Reverse(owned.at));
+        // Values without the owners that came later: what only these need is theirs.
+        let mut below = *now;
+        for Owned { change, owner, .. } in newest_first {
+            let wanted = below.changed_by(&change.new);
+            below = below.changed_by(&change.old);
             let Owner::OfPrograms(name) = owner else { continue };
             if !change.alternatives.is_empty() {
                 return Err(OwnersRefuse::Experiment { owner: name.clone() });
             }
-            if let Some(needs) = is_lost(&now.changed_by(&change.new), &after) {
-                return Err(OwnersRefuse::TakesEffect { owner: name.clone(), needs, new: *new });
+            if let Some(needs) = is_lost(&wanted, &after) {
+                let owner = name.clone();
+                return Err(match new {
+                    Some(new) => OwnersRefuse::TakesEffect { owner, needs, new: *new },
+                    None => OwnersRefuse::Removal { owner, needs },
+                });
             }
         }
         Ok(())
@@ -364,7 +390,7 @@ mod tests {
             (settings(0, 0, 0, 0), settings(100, 50_000, 0, 0), settings(100, 20_000, 20_000_000, 0));
         let thread = settings(0, 0, 0, 1);
         let permitted = |lower: PartialNapiSettings, new: PartialNapiSettings| {
-            owners([change(1, lower)]).permit(&lower, &new).map_err(|refused| refused.to_string())
+            owners([change(1, lower)]).permit(&lower, Some(&new)).map_err(|refused| refused.to_string())
         };
         for (lower, new) in [(base, suspend), (defer, suspend), (suspend, settings(10, 1_000, 1_000_000, 0))] {
             assert_eq!(permitted(lower, new), Ok(()));
@@ -380,16 +406,35 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_names_the_owner_that_needs_what_the_new_values_would_end() {
+        let (defer, suspend) = (settings(100, 50_000, 0, 0), settings(100, 50_000, 20_000_000, 0));
+        let deferring = NapiSettingsChange {
+            new: PartialNapiSettings { irq_suspend_timeout_ns: None, threaded: None, ..defer },
+            old: PartialNapiSettings { irq_suspend_timeout_ns: None, threaded: None, ..settings(0, 0, 0, 0) },
+            ..change(1, defer)
+        };
+        let suspending = NapiSettingsChange { old: defer, ..change(2, suspend) };
+        let mut owners = owners([deferring, suspending]);
+        owners.0[0].owner = Owner::OfPrograms("attach defer50".to_owned());
+        let refused = |new| owners.permit(&suspend, Some(&new)).map_err(|refused| refused.to_string()).unwrap_err();
+        assert!(refused(defer).starts_with("attach suspend20 needs interrupt suspension"), "{}", refused(defer));
+        owners.0.truncate(1);
+        let refused =
+            owners.permit(&defer, Some(&settings(0, 0, 0, 0))).map_err(|refused| refused.to_string()).unwrap_err();
+        assert!(refused.starts_with("attach defer50 needs deferred interrupts"), "{refused}");
+    }
+
+    #[test]
     fn a_profile_below_permits_everything() {
         let mut owners = owners([change(1, settings(100, 50_000, 0, 0))]);
         owners.0[0].owner = Owner::Other("profile a".to_owned());
-        assert_eq!(owners.permit(&settings(100, 50_000, 0, 0), &settings(0, 0, 0, 0)), Ok(()));
+        assert_eq!(owners.permit(&settings(100, 50_000, 0, 0), Some(&settings(0, 0, 0, 0))), Ok(()));
     }
 
     #[test]
     fn a_queue_under_an_experiment_is_not_set() {
         let experiment = NapiSettingsChange { alternatives: vec![suspend(30)], ..change(1, suspend(20)) };
-        let refused = owners([experiment]).permit(&suspend(0), &suspend(20));
+        let refused = owners([experiment]).permit(&suspend(0), Some(&suspend(20)));
         assert!(matches!(refused, Err(OwnersRefuse::Experiment { .. })));
     }
 }

@@ -10,20 +10,21 @@ use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
 use crate::journal::claims::{Others, Turn};
-use crate::journal::{ChangeOutcome, NapiSettingsChange, RecordedChange};
+use crate::journal::{ChangeOutcome, NapiSettingsChange, QueueInPlan, RecordedChange};
 use crate::plan::PlannedQueue;
 use crate::settings::host::Kernel;
 use crate::settings::napi::{self, Wanted};
 use crate::settings::{SettingsError, not_possible};
 
-/// Checks that no other owner of a queue refuses these values at present. [`Transaction::set_napi`] checks it again.
+/// Checks that no other owner of a queue refuses these values at present, or without values its removal.
+/// [`Transaction::set_napi`] checks it again.
 ///
 /// # Errors
 /// [`ChangeError::Refused`], and when the queue or the journals cannot be read.
 pub(crate) fn permitted(
     others: &Others,
     found: &NapiSettingsChange,
-    new: &PartialNapiSettings,
+    new: Option<&PartialNapiSettings>,
 ) -> Result<(), ChangeError> {
     let refused = |why| ChangeError::Refused { napi: found.napi_id, device: found.device.clone(), why };
     others.of_queue(found, None)?.permit(&found.old, new).map_err(refused)
@@ -96,7 +97,12 @@ impl Transaction {
             debug!("unchanged: the queue already has these values, and no other owner");
             return Ok(false);
         };
-        owners.permit(&now, &change.new).map_err(|why| ChangeError::Refused { napi, device, why })?;
+        let is_removed = change.in_plan == Some(QueueInPlan::IsRemoved);
+        owners.permit(&now, (!is_removed).then_some(&change.new)).map_err(|why| ChangeError::Refused {
+            napi,
+            device,
+            why,
+        })?;
         let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
         let seq = self.intend(RecordedChange::NapiSettings(change))?;
         hears(looks_on, ChangeStage::Journalled)?;

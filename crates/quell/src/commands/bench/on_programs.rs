@@ -12,7 +12,7 @@ use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
 use quell_host::attach::consequences::{consequences, consequences_observed};
-use quell_host::attach::{AttachPlan, TargetError, Targets};
+use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
 use quell_host::journal::Journal;
@@ -252,7 +252,17 @@ pub(super) fn failure(error: &ComparisonError) -> Failure {
         ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
         ComparisonError::FirstSlice { .. } => Exit::RolledBack,
+        ComparisonError::Switch(error) => exit_of_switching(error),
         _ => Exit::KernelRefused,
     };
     Failure::new(exit, error)
+}
+
+/// Exit code if programs cannot be switched between modes.
+pub(in crate::commands) fn exit_of_switching(error: &SwitchError) -> Exit {
+    match error {
+        SwitchError::ClaimedByAnother { .. } => Exit::NotSupported,
+        SwitchError::Attach(AttachError::AlreadyAttached { .. }) => Exit::Usage,
+        _ => Exit::KernelRefused,
+    }
 }
