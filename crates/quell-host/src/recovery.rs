@@ -11,7 +11,7 @@ use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::visible;
 use tracing::{debug, error_span, info, warn};
 
-use crate::journal::claims::{Others, QueueOwners};
+use crate::journal::claims::{Others, QueueOwners, name_of_owner};
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, NapiSettingsChange,
@@ -82,6 +82,14 @@ impl Reverted {
         }
     }
 
+    /// Whether nothing remains to be done for the change.
+    #[must_use]
+    pub fn settles(&self, change: &RecordedChange) -> bool {
+        let with_reasons =
+            [&self.in_part, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
+        self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
+    }
+
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
@@ -121,6 +129,8 @@ pub enum Found {
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
+        /// What the owner did, and for which program.
+        owner: String,
         /// Outcome of the revert.
         reverted: Reverted,
     },
@@ -187,10 +197,10 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
-            let path = owned.path().to_owned();
+            let (path, owner) = (owned.path().to_owned(), name_of_owner(owned.history()));
             info!(journal = visible::path(&path), stay = ?owned.history().stay, "reverting a journal: its owner is dead");
             let reverted = revert(owned, boot_id, proc);
-            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
+            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, owner, reverted })
         }
     }
 }

@@ -125,7 +125,10 @@ pub enum SwitchError {
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
     /// The mode of another program has set the queue.
-    #[error("{owner} has set NAPI {napi} of {device}, and would lose its mode: end it first (`quell status` lists it)")]
+    #[error(
+        "{owner} has set NAPI {napi} of {device}, and would lose its mode: end it first (`quell status` lists it); \
+         nothing was changed"
+    )]
     ClaimedByAnother {
         /// Name of the owner.
         owner: String,
@@ -135,7 +138,10 @@ pub enum SwitchError {
         device: String,
     },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
-    #[error("{what} has changed from {planned} to {now} since the modes were planned: run the command again")]
+    #[error(
+        "{what} has changed from {planned} to {now} since the modes were planned: run the command again; nothing was \
+         changed"
+    )]
     PlanOutdated {
         /// Object with the changed value: a queue or an epoll.
         what: String,

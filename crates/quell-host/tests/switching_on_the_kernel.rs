@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 use quell_host::attach::plan::plan;
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
 use quell_host::journal::{Journal, Purpose};
+use quell_host::recovery::recover;
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::link::Links;
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::{Child, Spawn};
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
+use quell_test_support::kernel_values::KernelValues;
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
@@ -189,6 +192,25 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
     let napi = lab.napi();
     assert_eq!((napi.settings.gro_flush_timeout_ns, napi.settings.irq_suspend_timeout_ns), (Some(77_000), Some(0)));
     set_gro_flush_timeout(&lab, lab.napis[0], 0);
+}
+
+#[test]
+fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_later() {
+    let Some(mut lab) = TestLab::raise("switch-down", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let Some(kernel) = KernelValues::of_namespace(&lab.server_name) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut switching = server.switching(&dir);
+    switching.switch_to(1).unwrap();
+    let links = || Links::open_in(&lab.server).unwrap();
+    links().set_down(lab.server_index).unwrap();
+    let reverted = switching.end().unwrap();
+    assert_eq!(reverted.waiting.len(), 1, "{reverted:?}");
+    links().set_up(lab.server_index).unwrap();
+    recover(&Journal::in_dir(dir.path())).unwrap();
+    let [napi] = &kernel.napis("server0")[..] else { panic!("one queue") };
+    assert_eq!((napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns), (Some(0), Some(0)));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
 }
 
 #[test]

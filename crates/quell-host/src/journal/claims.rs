@@ -177,7 +177,7 @@ pub(crate) fn newest_owner<'a, T: 'a>(owned: impl IntoIterator<Item = &'a Owned<
 }
 
 /// What the owner does, and for which program.
-fn name_of_owner(history: &History) -> String {
+pub(crate) fn name_of_owner(history: &History) -> String {
     let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
     format!("{}{}", history.begin.purpose, program.unwrap_or_default())
 }

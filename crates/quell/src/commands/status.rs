@@ -126,7 +126,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
     let applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
-    let Ended { detached, mut errors } = detach::end(&journal, applied_last);
+    let Ended { mut detached, mut errors } = detach::end(&journal, applied_last);
     let mut all = Vec::new();
     // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
@@ -144,7 +144,11 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let tried = errors.iter().map(|(path, _)| path.clone()).collect();
     for found in recover_except(&journal, &tried).map_err(Failure::refused)? {
         match found {
-            Found::Recovered { path, reverted } => {
+            Found::Recovered { owner, reverted, .. } => {
+                // A queue that the end of another owner has brought back.
+                let waits = |(change, _): &(RecordedChange, String)| !reverted.settles(change);
+                detached.iter_mut().for_each(|(_, detached)| detached.waiting.retain(waits));
+                all.iter_mut().for_each(|(_, reverted)| reverted.waiting.retain(waits));
                 // Do not count changes twice that were set aside just now and tried again.
                 let is_new =
                     |change: &RecordedChange| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
@@ -152,7 +156,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
                     || !reverted.failed.is_empty()
                     || reverted.waiting.iter().any(|(change, _)| is_new(change))
                 {
-                    all.push((visible::path(&path), reverted));
+                    all.push((owner, reverted));
                 }
             }
             Found::Unusable(unusable) => match salvage(&journal, &unusable.path, args.remove_damaged) {

@@ -1,8 +1,10 @@
 //! Several owners of one queue or epoll: profiles, attachments and launched programs that begin and end in any order.
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
+use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::process::Spawn;
 use quell_test_support::lab::TestLab;
 
@@ -111,6 +113,70 @@ fn a_profile_that_would_end_the_suspension_of_an_attachment_is_refused() {
 }
 
 /// The program under `quell run`, in the lab's namespace.
+#[test]
+fn a_profile_that_would_remove_a_queue_of_an_attachment_is_refused() {
+    let Some(stage) = Stage::enter("own-removed") else { return };
+    stage.attach(MODE);
+    for removing in ["channels]\nrx = 1", "features]\nrx-gro = false"] {
+        let path = stage.dir.path().join("removing.toml");
+        std::fs::write(&path, format!("[device.lab]\nname = \"server0\"\n[device.lab.{removing}\n")).unwrap();
+        for options in [&["--dry-run"][..], &[]] {
+            let apply = ["apply", "--netns", &stage.lab.server_name, path.to_str().unwrap()];
+            let refused = stage.says(5, &[&apply, options].concat());
+            assert!(refused.contains("needs interrupt suspension on this queue, which would be removed"), "{refused}");
+            assert!(refused.contains("nothing was changed"), "{refused}");
+        }
+    }
+    assert_eq!(values(&stage.lab), SUSPEND200);
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
+#[test]
+fn a_setting_whose_queue_returns_when_a_profile_is_reverted_does_not_wait() {
+    let Some(stage) = Stage::enter("own-returns") else { return };
+    let foreign = PartialNapiSettings { gro_flush_timeout_ns: Some(70_000), ..PartialNapiSettings::NONE };
+    stage.lab.set_napi(&foreign);
+    stage.attach("base");
+    let path = stage.dir.path().join("gro.toml");
+    std::fs::write(&path, "[device.lab]\nname = \"server0\"\n[device.lab.features]\nrx-gro = false\n").unwrap();
+    stage.says(0, &["apply", "--netns", &stage.lab.server_name, path.to_str().unwrap()]);
+    let said = stage.says(0, &["revert"]);
+    assert!(!said.contains("wait") && !said.contains(".journal"), "{said}");
+    assert!(said.contains(&format!("attach base (memcached {}): 1 setting restored", stage.pid())), "{said}");
+    assert_eq!(values(&stage.lab), (0, 70_000, 0));
+    stage.assert_back();
+}
+
+#[test]
+fn an_experiment_on_a_queue_of_another_program_is_refused_and_names_that_program() {
+    let Some(mut stage) = Stage::enter("own-bench") else { return };
+    let words = ["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1", "-p", "11301"];
+    let other = stage.lab.start(Spawn::new("memcached").args(words));
+    let mut connection = None;
+    let connect = || std::net::TcpStream::connect("192.0.2.1:11301");
+    wait_until(
+        || {
+            connection = stage.lab.client.run(connect).unwrap().ok();
+            connection.is_some()
+        },
+        "the server does not listen",
+    );
+    let mut connection = connection.unwrap();
+    connection.write_all(b"version\r\n").unwrap();
+    connection.read_exact(&mut [0; 7]).unwrap();
+    stage.attach(MODE);
+    let pid = other.pid().to_string();
+    let named = format!("attach {MODE} (memcached {}) has set NAPI ", stage.pid());
+    for command in [&["bench", "--modes", "base,defer200"][..], &["tune", "--goal", "least cpu"]] {
+        let refused = stage.says(5, &[command, &["--pid", &pid, "--yes"]].concat());
+        assert!(refused.contains(&named) && refused.contains("nothing was changed"), "{refused}");
+    }
+    assert_eq!(values(&stage.lab), SUSPEND200);
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
 fn launch(stage: &Stage) -> Child {
     let mut command =
         stage.quell(&["run", MODE, "--", "memcached", "-u", "root", "-U", "0", "-l", "192.0.2.1", "-p", "11212"]);
