@@ -23,6 +23,7 @@ mod ownership;
 pub mod persistent;
 pub mod plan;
 pub mod recovery;
+mod recreated;
 pub mod resume;
 pub mod settings;
 pub mod snapshot;

@@ -18,6 +18,7 @@ use crate::journal::{
     OwnedJournal, QueueInPlan, RecordedChange, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
 };
 use crate::plan;
+use crate::recreated::ValuesInForce;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::{UndoError, describe_waiting, undo, undo_epolls};
@@ -336,6 +337,10 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         };
         let _span = error_span!("undo", seq = together[0].0).entered();
         let history = journal.history();
+        let in_force = match &first.change {
+            RecordedChange::HostSetting(setting) => ValuesInForce::before_undo_of(setting, proc, &others, history),
+            _ => ValuesInForce::default(),
+        };
         // An unreadable list of journals must not prevent the restoration.
         let undoings = if is_epoll(first) {
             let owned = others.of_epolls(Some(history)).unwrap_or_default();
@@ -350,6 +355,7 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
             };
             vec![undo(first, boot_id, proc, &mut contexts, &owners, &history.targets)]
         };
+        in_force.set_again(proc);
         let mut undone = Vec::new();
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
             match undoing {
@@ -388,7 +394,11 @@ fn is_epoll(entry: &Entry) -> bool {
 
 /// Whether several journals can concern the object.
 fn has_owners(entry: &Entry) -> bool {
-    is_epoll(entry) || matches!(entry.change, RecordedChange::NapiSettings(_))
+    match &entry.change {
+        RecordedChange::EpollParameters(_) | RecordedChange::NapiSettings(_) => true,
+        RecordedChange::HostSetting(change) => change.setting.recreates_queues(),
+        _ => false,
+    }
 }
 
 /// Order of undoing: the last change first, with one exception. Changes of a plan come before everything else, in plan

@@ -343,6 +343,30 @@ fn owns_and_is_killed() {
     die();
 }
 
+#[test]
+fn an_undo_that_brings_queues_back_sets_the_values_of_their_owners_again() {
+    let Some(mut stage) = Stage::raise("recreate") else { return };
+    stage.model = stage.read().into_iter().map(|(name, bottom)| (name, Stack { bottom, owners: Vec::new() })).collect();
+    stage.take(1);
+    for removing in ["channels]\nrx = 1", "features]\nrx-gro = false"] {
+        let profile = format!("[device.lab]\nname = \"server0\"\n[device.lab.{removing}\n");
+        let profile = Profile::parse(&[Source::new("test.toml", &profile)]).unwrap();
+        let request = ApplyRequest { netns: Some(&stage.netns), profile: &profile, called: "test.toml", partly: false };
+        let mut removed = Vec::new();
+        let stopped = apply(&stage.journal(), &request, None, &mut |step, at| {
+            if (step, at) != (0, ChangeStage::Made) {
+                return ControlFlow::Continue(());
+            }
+            removed.push(QUEUES - napis(&stage.lab.server).len());
+            ControlFlow::Break(())
+        });
+        assert!(stopped.is_err() && removed[0] > 0, "{removed:?}");
+        stage.check(removing);
+    }
+    stage.end(1);
+    stage.check("the end of the owner");
+}
+
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }

@@ -118,6 +118,20 @@ impl Others {
         Ok(QueueOwners(self.owned(own, of_queue)?))
     }
 
+    /// Changes of queues of the device with this inode in sysfs.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub(crate) fn of_device(&self, sysfs_inode: u64) -> Result<Vec<NapiSettingsChange>, JournalError> {
+        let of_device = |change: &RecordedChange| match change {
+            RecordedChange::NapiSettings(change) if change.sysfs_inode == Some(sysfs_inode) => {
+                Some((change.set_at_boot_ns, change.clone()))
+            }
+            _ => None,
+        };
+        Ok(self.owned(None, of_device)?.into_iter().map(|owned| owned.change).collect())
+    }
+
     /// Changes of epolls of all owners.
     ///
     /// # Errors
@@ -255,6 +269,19 @@ impl QueueOwners {
     /// Whether the queue has no owner.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Value of an attribute that the newest owner has in force, if it has another journal. `now` is the state of the
+    /// queue; without an instance, the owner's value is in force as soon as there is one.
+    pub(crate) fn in_force(&self, attribute: NapiAttribute, now: Option<&PartialNapiSettings>) -> Option<u64> {
+        let claim = |owned: &Owned<NapiSettingsChange>| owned.change.claim(attribute, owned.made);
+        let made = self.0.iter().filter(|owned| owned.made && claim(owned).is_some());
+        let newest = made.max_by_key(|owned| owned.at).filter(|newest| newest.is_of_another_journal())?;
+        let values = claim(newest)?.values;
+        match now {
+            Some(now) => now.get(attribute).filter(|now| values.contains(now)),
+            None => values.first().copied().filter(|_| values.len() == 1),
+        }
     }
 
     /// Name of the newest one, if it has another journal.
