@@ -26,7 +26,7 @@ use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep,
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
-use crate::journal::claims::{Others, Owned, next_boot_ns};
+use crate::journal::claims::{Others, Owned, QueueOwners, next_boot_ns};
 use crate::journal::record::EpollPlace;
 use crate::journal::{EpollParameters, Journal, JournalError, Purpose, RecordedChange};
 use crate::namespaces;
@@ -454,6 +454,31 @@ impl Switching {
     }
 }
 
+/// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
+///
+/// # Errors
+/// [`SwitchError::ClaimedByAnother`], and when a queue or the journals cannot be read.
+pub fn refuse_queues_of_others(journal: &Journal, plan: &SwitchPlan) -> Result<(), SwitchError> {
+    let proc = ProcRoot::default();
+    let others = Others::all(journal, proc.boot_id().map_err(ChangeError::from)?.to_string());
+    for queue in &plan.queues {
+        let namespace = namespaces::by_cookie(&proc, queue.namespace_cookie).map_err(SettingsError::from)?;
+        let Some(namespace) = namespace else { continue };
+        match napi::look(&namespace, queue.napi) {
+            Err(error) if error.is_absent() => {}
+            found => refuse_owned(&others.of_queue(&found?, None)?, queue)?,
+        }
+    }
+    Ok(())
+}
+
+fn refuse_owned(owners: &QueueOwners, queue: &SwitchedQueue) -> Result<(), SwitchError> {
+    let (napi, device) = (queue.napi, queue.device.clone());
+    owners
+        .of_programs()
+        .map_or(Ok(()), |owner| Err(SwitchError::ClaimedByAnother { owner: owner.to_owned(), napi, device }))
+}
+
 /// Records all values of an experiment for a queue, also those from before it. Returns `None` if all modes have the
 /// same values as now.
 fn record_of_queue(
@@ -464,10 +489,7 @@ fn record_of_queue(
 ) -> Result<Option<RecordedChange>, SwitchError> {
     let found = napi::look(namespace, queue.napi)?;
     let owners = others.of_queue(&found, transaction.history())?;
-    if let Some(owner) = owners.of_programs() {
-        let (owner, device) = (owner.to_owned(), queue.device.clone());
-        return Err(SwitchError::ClaimedByAnother { owner, napi: queue.napi, device });
-    }
+    refuse_owned(&owners, queue)?;
     let now = found.old.where_present_in(&queue.old);
     if now != queue.old {
         let (what, planned) = (format!("NAPI {} of {}", queue.napi, queue.device), queue.old.to_string());

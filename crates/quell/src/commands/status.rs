@@ -10,9 +10,9 @@ use quell_host::journal::{Journal, ListedJournal, RecordedChange, TargetProgram}
 use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover_except};
 use quell_host::snapshot::SnapshotScope;
+use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_linux::{Pid, visible};
 use quell_observer::{IntervalReport, Observer};
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};

@@ -16,7 +16,7 @@ use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
 use quell_host::journal::Journal;
-use quell_host::switching::SwitchError;
+use quell_host::switching::{SwitchError, refuse_queues_of_others};
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
@@ -170,6 +170,7 @@ fn measure(
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, Failure> {
     let mut preview = preview(&targets, &request.modes, has_load, stopped)?;
+    refuse_queues_of_others(journal, &preview.plan).map_err(|error| failure(&error.into()))?;
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
         stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;

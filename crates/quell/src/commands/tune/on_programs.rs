@@ -10,7 +10,7 @@ use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::findings::Finding;
 use quell_host::journal::{Journal, Purpose};
-use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_host::switching::{SwitchError, SwitchPlan, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
@@ -160,6 +160,7 @@ fn with_present(
     targets: &Targets,
     accept_stalls: bool,
 ) -> Result<(Preview, Vec<DeliveryMode>), Failure> {
+    refuse_queues_of_others(&journal(), &found.plan).map_err(|error| cannot_switch(&error))?;
     let mut modes = TuneSpace::default().all();
     let (mut preview, present) = match found.plan.present() {
         Some(present) => (found, Some(present)),
