@@ -316,11 +316,11 @@ impl Switching {
         refuse_what_is_attached(journal, &targets)?;
         let name = crate::attach::journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose)?;
-        if let Some(start_keeper) = start_keeper {
-            start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
-        }
         for target in targets.living() {
             transaction.add_target(target.clone())?;
+        }
+        if let Some(start_keeper) = start_keeper {
+            start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         }
         if plan.accepts_stalls {
             transaction.accept_stalls()?;

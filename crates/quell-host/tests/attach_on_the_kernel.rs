@@ -108,6 +108,21 @@ fn targets(pid: Pid) -> Targets {
     Targets::find(Selection::Processes(vec![pid])).unwrap()
 }
 
+#[test]
+fn an_attachment_that_begins_is_listed_with_its_programs_before_its_keeper_runs() {
+    let (dir, pid) = (tempfile::tempdir().unwrap(), Pid::of_this_process());
+    let journal = Journal::in_dir(dir.path());
+    let mut listed = Vec::new();
+    let begun = Attachment::begin(&journal, targets(pid), request("suspend200"), &mut |path| {
+        listed = attachments(&journal).unwrap();
+        no_keeper(path)
+    });
+    let [attached] = &listed[..] else { panic!("{listed:?}") };
+    assert!(attached.is_in_progress());
+    assert!(attached.history.targets.iter().any(|target| target.pid == pid.get().unsigned_abs()), "{attached:?}");
+    begun.unwrap().end().unwrap();
+}
+
 fn plan_for(pid: Pid, mode: &str) -> AttachPlan {
     plan(&observe().unwrap(), None, &targets(pid).pids(), &request(mode))
 }
