@@ -36,7 +36,7 @@ fn values(kernel: &KernelValues) -> Values {
 }
 
 impl Stage {
-    fn profile(&self, mode: &str) -> PathBuf {
+    pub(crate) fn profile(&self, mode: &str) -> PathBuf {
         let path = self.dir.path().join(format!("{mode}.toml"));
         let text = format!("[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"{mode}\"\n");
         std::fs::write(&path, text).unwrap();
