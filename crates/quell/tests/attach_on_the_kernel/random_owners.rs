@@ -17,7 +17,7 @@ use quell_test_support::kernel_values::{KernelNapi, KernelValues};
 use crate::stage::{Stage, wait_until};
 
 /// Sequences in a normal run; `make nightly` plays more.
-const SEQUENCES: u64 = 2;
+const SEQUENCES: u64 = 3;
 const EVENTS: u64 = 7;
 const MODES: [&str; 6] = ["suspend200", "suspend20", "defer50", "napibusy", "threaded", "base"];
 
