@@ -100,6 +100,7 @@ nightly: ## tests that are too slow for CI or need a network: guests, 200 kills,
 	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
 	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-change --lib owners_in_any_order
 	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
+	QUELL_COMMAND_SEQUENCES=60 $(CARGO) test --locked -p quell --test attach_on_the_kernel random_owners
 	$(MAKE) fuzz SECONDS=600
 
 clean-lab: ## remove leftovers of killed runs

@@ -17,6 +17,7 @@ mod netns_processes;
 mod ownership;
 pub mod persistent;
 pub mod recovery;
+mod recreated;
 pub mod resume;
 pub mod reuseport_group;
 pub mod settings;

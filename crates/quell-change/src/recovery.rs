@@ -12,12 +12,13 @@ use quell_linux::visible;
 use tracing::{debug, error_span, info, warn};
 
 use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
-use crate::journal::claims::Others;
+use crate::journal::claims::{Others, name_of_owner};
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay,
     UnusableJournal, Watchdog, Witness,
 };
+use crate::recreated::ValuesInForce;
 use crate::settings::epoll::undo_epolls;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
@@ -83,6 +84,14 @@ impl Reverted {
         }
     }
 
+    /// Whether nothing remains to be done for the change.
+    #[must_use]
+    pub fn settles(&self, change: &Change) -> bool {
+        let with_reasons =
+            [&self.in_part, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
+        self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
+    }
+
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
@@ -122,6 +131,8 @@ pub enum Found {
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
+        /// What the owner did, and for which program.
+        owner: String,
         /// Outcome of the revert.
         reverted: Reverted,
     },
@@ -188,10 +199,10 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
-            let path = owned.path().to_owned();
+            let (path, owner) = (owned.path().to_owned(), name_of_owner(owned.history()));
             info!(journal = visible::path(&path), stay = ?owned.history().stay, "reverting a journal: its owner is dead");
             let reverted = revert(owned, boot_id, proc);
-            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
+            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, owner, reverted })
         }
     }
 }
@@ -327,6 +338,10 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         };
         let _span = error_span!("undo", seq = together[0].0).entered();
         let history = journal.history();
+        let in_force = match &first.change {
+            Change::HostSetting(setting) => ValuesInForce::before_undo_of(setting, proc, &others, history),
+            _ => ValuesInForce::default(),
+        };
         let undoings = match &first.change {
             // An unreadable list of journals must not prevent the restoration.
             Change::EpollParameters(_) => {
@@ -338,6 +353,7 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                 vec![change.kind().undo(&mut Undo { proc, boot_id, others, history, outcome, contexts })]
             }
         };
+        in_force.set_again(proc);
         let mut undone = Vec::new();
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
             match undoing {

@@ -29,9 +29,8 @@ use crate::snapshot::Snapshot;
 use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::namespaces;
 use quell_change::recovery::Reverted;
-use quell_change::settings::epoll::EpollPlace;
 use quell_change::settings::{SettingsError, epoll, set_queue};
-use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction};
+use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction, refuse_queues_of_programs};
 
 /// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -271,10 +270,11 @@ fn epolls(plans: &[AttachPlan]) -> Vec<SwitchedEpoll> {
 }
 
 impl SwitchedEpoll {
-    fn values(&self) -> EpollValues {
-        let (pid, start_time_ticks) = (self.pid.get().unsigned_abs(), self.start_time_ticks);
+    fn values(&self, targets: &Targets) -> EpollValues {
         EpollValues {
-            place: EpollPlace { pid, start_time_ticks, fd: self.fd },
+            process: targets.identity(self.pid, self.start_time_ticks),
+            fd: self.fd,
+            watched: self.watched.clone(),
             old: self.old,
             values: self.params.iter().chain([&self.old]).copied().collect(),
         }
@@ -298,11 +298,11 @@ impl Switching {
         refuse_what_is_attached(journal, &targets)?;
         let name = crate::attach::journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose)?;
-        if let Some(start_keeper) = start_keeper {
-            start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
-        }
         for target in targets.living() {
             transaction.add_target(target.clone())?;
+        }
+        if let Some(start_keeper) = start_keeper {
+            start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         }
         if plan.accepts_stalls {
             transaction.accept_stalls()?;
@@ -320,10 +320,12 @@ impl Switching {
             .map(|(namespace, _, queue)| QueueValues {
                 namespace,
                 napi: queue.napi,
+                old: queue.old,
                 values: queue.values.iter().chain([&queue.old]).copied().collect(),
             })
             .collect();
-        transaction.record_switched(&recorded, &plan.epolls.iter().map(SwitchedEpoll::values).collect::<Vec<_>>())?;
+        let epolls: Vec<EpollValues> = plan.epolls.iter().map(|epoll| epoll.values(&targets)).collect();
+        transaction.record_switched(&recorded, &epolls)?;
         Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
     }
 
@@ -431,4 +433,12 @@ impl Switching {
     pub fn end(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
+}
+
+/// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
+///
+/// # Errors
+/// [`SwitchError::Change`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
+pub fn refuse_queues_of_others(journal: &Journal, plan: &SwitchPlan) -> Result<(), SwitchError> {
+    Ok(refuse_queues_of_programs(journal, plan.queues.iter().map(|queue| (queue.namespace_cookie, queue.napi)))?)
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use quell_change::journal::{Journal, Keeper};
 use quell_change::recovery::{Found, recover};
 use quell_change::transaction::ChangeStage;
-use quell_host::attach::attachment::attachments;
+use quell_host::attach::attachment::{Attached, attachments};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
 use quell_host::attach::watch::AttachmentWatch;
@@ -106,6 +106,20 @@ fn request(mode: &str) -> AttachRequest {
 
 fn targets(pid: Pid) -> Targets {
     Targets::find(Selection::Processes(vec![pid])).unwrap()
+}
+
+#[test]
+fn an_attachment_that_begins_is_listed_with_its_programs_before_its_keeper_runs() {
+    let (dir, pid) = (tempfile::tempdir().unwrap(), Pid::of_this_process());
+    let journal = Journal::in_dir(dir.path());
+    let mut listed = Vec::new();
+    let mut keeper = |path: &Path| {
+        listed = attachments(&journal).unwrap();
+        no_keeper(path)
+    };
+    Attachment::begin(&journal, targets(pid), request("suspend200"), &mut keeper).unwrap().end().unwrap();
+    let names = |attached: &Attached| attached.history.targets.iter().any(|one| one.pid == pid.get().unsigned_abs());
+    assert!(matches!(&listed[..], [attached] if attached.is_in_progress() && names(attached)), "{listed:?}");
 }
 
 fn plan_for(pid: Pid, mode: &str) -> AttachPlan {

@@ -448,5 +448,13 @@ fn connections_that_bypass_napi_are_found() {
     ethtool.set_features(client_index, &[("tx-tcp-segmentation", true)]).unwrap();
     let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
     set_epolls(&child, PREFER);
-    assert_found(&examine(&look(&lab), None), "connections-without-napi", Severity::Serious);
+    let advice = || {
+        let report = examine(&look(&lab), None);
+        assert_found(&report, "connections-without-napi", Severity::Serious);
+        let finding = report.findings.iter().find(|finding| finding.id == "connections-without-napi").unwrap();
+        finding.fix.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    assert!(advice().contains("PEER tso off") && !advice().contains("gro on"), "{}", advice());
+    Ethtool::open_in(&lab.server).unwrap().set_features(lab.server_index, &[("rx-gro", false)]).unwrap();
+    assert!(advice().contains("gro on") && !advice().contains("PEER"), "{}", advice());
 }

@@ -26,6 +26,7 @@ use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::{InterfaceName, NapiId, Pid, epoll_params};
 use quell_mode::profile::{Profile, Source};
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
+use quell_test_support::kernel_values::KernelValues;
 use quell_test_support::lab::{TestLab, UdpProgram, go_on};
 use quell_test_support::{Lacks, skip, wait_until};
 
@@ -61,6 +62,11 @@ const OWNERS: usize = 4;
 
 fn settings(values: [u64; 3]) -> PartialNapiSettings {
     ATTRIBUTES.into_iter().zip(values).collect()
+}
+
+/// As [`KernelValues::epoll`].
+fn shown(params: EpollParams) -> String {
+    format!("{}/{}/{}", params.busy_poll_usecs, params.busy_poll_budget, u8::from(params.prefer_busy_poll))
 }
 
 /// The rules as an operator would state them, for one value: a stack of owners upon what other programs have set.
@@ -103,6 +109,7 @@ struct Stage {
     program: UdpProgram,
     /// A second descriptor of the program's epoll.
     duplicate: OwnedFd,
+    kernel: KernelValues,
     held: BTreeMap<usize, Held>,
     model: BTreeMap<String, Stack>,
 }
@@ -128,7 +135,8 @@ impl Stage {
         }
         let duplicate = program.epoll.as_fd().try_clone_to_owned().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        Some(Self { lab, netns, dir, program, duplicate, held: BTreeMap::new(), model: BTreeMap::new() })
+        let kernel = KernelValues::of_namespace(&lab.server_name)?;
+        Some(Self { lab, netns, dir, program, duplicate, kernel, held: BTreeMap::new(), model: BTreeMap::new() })
     }
 
     fn journal(&self) -> Journal {
@@ -136,15 +144,13 @@ impl Stage {
     }
 
     fn read(&self) -> BTreeMap<String, String> {
-        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
         let mut state = BTreeMap::new();
-        for (queue, id) in napis(&self.lab.server).into_iter().enumerate() {
-            let now = netdev.napi(id).unwrap().settings;
-            for attribute in ATTRIBUTES {
-                state.insert(name(queue, attribute), now.get(attribute).unwrap().to_string());
-            }
+        for (queue, now) in self.kernel.napis("server0").into_iter().enumerate() {
+            let values = [now.defer_hard_irqs, now.gro_flush_timeout_ns, now.irq_suspend_timeout_ns];
+            let named = ATTRIBUTES.map(|attribute| name(queue, attribute)).into_iter().zip(values);
+            state.extend(named.map(|(name, value)| (name, value.unwrap().to_string())));
         }
-        state.insert("epoll".to_owned(), epoll_params::get(&self.program.epoll).unwrap().to_string());
+        state.insert("epoll".to_owned(), self.kernel.epoll(std::process::id(), self.program.epoll_fd()));
         state
     }
 
@@ -180,7 +186,7 @@ impl Stage {
             self.model.get_mut(&name).unwrap().owners.push((owner, value.to_string()));
         }
         if let Some(params) = epoll {
-            self.model.get_mut("epoll").unwrap().owners.push((owner, params.to_string()));
+            self.model.get_mut("epoll").unwrap().owners.push((owner, shown(params)));
         }
     }
 
@@ -219,7 +225,7 @@ impl Stage {
                 prefer_busy_poll: false,
             };
             epoll_params::set(&self.program.epoll, params).unwrap();
-            ("epoll".to_owned(), params.to_string())
+            ("epoll".to_owned(), shown(params))
         } else {
             let (queue, attribute) = (numbers.usize_below(QUEUES), ATTRIBUTES[numbers.usize_below(ATTRIBUTES.len())]);
             let change = [(attribute, value)].into_iter().collect();
@@ -335,6 +341,30 @@ fn owns_and_is_killed() {
         ControlFlow::Continue(())
     });
     die();
+}
+
+#[test]
+fn an_undo_that_brings_queues_back_sets_the_values_of_their_owners_again() {
+    let Some(mut stage) = Stage::raise("recreate") else { return };
+    stage.model = stage.read().into_iter().map(|(name, bottom)| (name, Stack { bottom, owners: Vec::new() })).collect();
+    stage.take(1);
+    for removing in ["channels]\nrx = 1", "features]\nrx-gro = false"] {
+        let profile = format!("[device.lab]\nname = \"server0\"\n[device.lab.{removing}\n");
+        let profile = Profile::parse(&[Source::new("test.toml", &profile)]).unwrap();
+        let request = ApplyRequest { netns: Some(&stage.netns), profile: &profile, called: "test.toml", partly: false };
+        let mut removed = Vec::new();
+        let stopped = apply(&stage.journal(), &request, None, &mut |step, at| {
+            if (step, at) != (0, ChangeStage::Made) {
+                return ControlFlow::Continue(());
+            }
+            removed.push(QUEUES - napis(&stage.lab.server).len());
+            ControlFlow::Break(())
+        });
+        assert!(stopped.is_err() && removed[0] > 0, "{removed:?}");
+        stage.check(removing);
+    }
+    stage.end(1);
+    stage.check("the end of the owner");
 }
 
 fn number(name: &str, default: u64) -> u64 {

@@ -9,14 +9,19 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::{Journal, Purpose};
+use quell_change::recovery::recover;
+use quell_change::transaction::ChangeError;
+use quell_host::attach::plan::plan;
 use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::link::Links;
 use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::process::{Child, Spawn};
 use quell_linux::{NapiId, Pid};
 use quell_mode::DeliveryMode;
-use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, no_keeper};
+use quell_test_support::kernel_values::KernelValues;
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, go_on, no_keeper};
 use quell_test_support::{Lacks, skip};
 
 const MODES: [&str; 4] = ["base", "suspend200", "defer200", "fullbusy"];
@@ -191,6 +196,25 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
 }
 
 #[test]
+fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_later() {
+    let Some(mut lab) = TestLab::raise("switch-down", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let Some(kernel) = KernelValues::of_namespace(&lab.server_name) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut switching = server.switching(&dir);
+    switching.switch_to(1).unwrap();
+    let links = || Links::open_in(&lab.server).unwrap();
+    links().set_down(lab.server_index).unwrap();
+    let reverted = switching.end().unwrap();
+    assert_eq!(reverted.waiting.len(), 1, "{reverted:?}");
+    links().set_up(lab.server_index).unwrap();
+    recover(&Journal::in_dir(dir.path())).unwrap();
+    let [napi] = &kernel.napis("server0")[..] else { panic!("one queue") };
+    assert_eq!((napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns), (Some(0), Some(0)));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
+}
+
+#[test]
 fn a_program_is_either_attached_or_switched() {
     let Some(mut lab) = TestLab::raise("switch-or", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
@@ -207,6 +231,37 @@ fn a_program_is_either_attached_or_switched() {
         Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None).unwrap_err();
     assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "{refused}");
     attachment.end().unwrap();
+}
+
+#[test]
+fn a_plan_with_values_of_an_owner_that_has_ended_since_is_refused() {
+    let Some(mut lab) = TestLab::raise("switch-old", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let begin = |plan: &SwitchPlan| Switching::begin(&journal, Purpose::Experiment, server.targets(), plan, None);
+    let before = state(&lab, server.child.pid());
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let mut attachment = Attachment::begin(&journal, server.targets(), request, &mut no_keeper).unwrap();
+    let attached = plan(&observe().unwrap(), None, &server.targets().pids(), &request);
+    attachment.make(&attached, &mut go_on).unwrap();
+    let planned_under_the_attachment = server.plan(&MODES);
+    attachment.end().unwrap();
+    let mut with_epolls_alone = planned_under_the_attachment.clone();
+    for queue in &mut with_epolls_alone.queues {
+        queue.old = server.plan(&MODES).queues[0].old;
+    }
+    for (plan, what) in [(&planned_under_the_attachment, "NAPI"), (&with_epolls_alone, "epoll")] {
+        let refused = begin(plan).unwrap_err();
+        assert!(
+            matches!(refused, SwitchError::Change(ChangeError::PlanOutdated { .. }))
+                && refused.to_string().contains(what),
+            "{refused}"
+        );
+        assert_eq!(state(&lab, server.child.pid()), before);
+    }
+    begin(&server.plan(&MODES)).unwrap().end().unwrap();
+    assert_eq!(state(&lab, server.child.pid()), before);
 }
 
 #[test]

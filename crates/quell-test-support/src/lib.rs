@@ -6,6 +6,7 @@
     reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
+pub mod kernel_values;
 #[cfg(feature = "lab")]
 pub mod lab;
 #[cfg(feature = "lab")]

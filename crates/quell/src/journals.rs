@@ -56,14 +56,14 @@ pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
             .say(&format!("another lab is running ({}): both disturb each other's measurements", visible::path(path))),
         // These are host settings, not a lab.
         Found::Kept { .. } => {}
-        Found::Recovered { path, reverted } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
+        Found::Recovered { path, reverted, .. } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
             progress.say(&format!(
                 "left by an earlier run: {} ({})",
                 waits(reverted.waiting.len()),
                 visible::path(path)
             ));
         }
-        Found::Recovered { path, reverted } => {
+        Found::Recovered { path, reverted, .. } => {
             progress.say(&format!(
                 "removed leftovers of an earlier run ({}, {})",
                 visible::counted(reverted.restored(), "object"),

@@ -309,6 +309,11 @@ impl PlannedChange {
         }
     }
 
+    /// Whether drivers recreate the queues of the device for it.
+    pub(crate) fn recreates_queues(&self) -> bool {
+        matches!(self, Self::Feature { .. } | Self::Channels { .. } | Self::Rings { .. })
+    }
+
     /// Device; `None` for settings without a device.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceId> {

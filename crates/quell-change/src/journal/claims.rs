@@ -1,5 +1,6 @@
 //! Finds what the owners of a queue or an epoll have set, in all journals. [`crate::ownership`] decides from it.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -113,6 +114,20 @@ impl Others {
         Ok(QueueOwners(self.owned(own, of_queue)?))
     }
 
+    /// Changes of queues of the device with this inode in sysfs.
+    ///
+    /// # Errors
+    /// When the journals cannot be listed.
+    pub(crate) fn of_device(&self, sysfs_inode: u64) -> Result<Vec<NapiSettingsChange>, JournalError> {
+        let of_device = |change: &Change| match change {
+            Change::NapiSettings(change) if change.sysfs_inode == Some(sysfs_inode) => {
+                Some((change.set_at_boot_ns, change.clone()))
+            }
+            _ => None,
+        };
+        Ok(self.owned(None, of_device)?.into_iter().map(|owned| owned.change).collect())
+    }
+
     /// Changes of epolls of all owners.
     ///
     /// # Errors
@@ -172,7 +187,7 @@ pub(crate) fn newest_owner<'a, T: 'a>(owned: impl IntoIterator<Item = &'a Owned<
 }
 
 /// What the owner does, and for which program.
-fn name_of_owner(history: &History) -> String {
+pub(crate) fn name_of_owner(history: &History) -> String {
     let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
     format!("{}{}", history.begin.purpose, program.unwrap_or_default())
 }
@@ -196,8 +211,8 @@ pub enum OwnersRefuse {
         /// Name of the experiment.
         owner: String,
     },
-    /// It serves other programs, and an experiment would switch it.
-    #[error("{owner} has set this queue, and an experiment would switch its values; detach it first")]
+    /// An experiment would switch it, although the mode of another program has set it.
+    #[error("{owner} has set it, and would lose its mode: end it first (`quell status` lists it); nothing was changed")]
     ServesPrograms {
         /// Name of the owner.
         owner: String,
@@ -214,6 +229,14 @@ pub enum OwnersRefuse {
         needs: &'static str,
         /// The new values.
         new: PartialNapiSettings,
+    },
+    /// The queue would be removed.
+    #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
+    Removal {
+        /// Name of the owner.
+        owner: String,
+        /// What the owner needs.
+        needs: &'static str,
     },
 }
 
@@ -250,16 +273,29 @@ impl QueueOwners {
         self.0.is_empty()
     }
 
+    /// Value of an attribute that the newest owner has in force, if it has another journal. `now` is the state of the
+    /// queue; without an instance, the owner's value is in force as soon as there is one.
+    pub(crate) fn in_force(&self, attribute: NapiAttribute, now: Option<&PartialNapiSettings>) -> Option<u64> {
+        let claim = |owned: &Owned<NapiSettingsChange>| owned.change.claim(attribute, owned.made);
+        let made = self.0.iter().filter(|owned| owned.made && claim(owned).is_some());
+        let newest = made.max_by_key(|owned| owned.at).filter(|newest| newest.is_of_another_journal())?;
+        let values = claim(newest)?.values;
+        match now {
+            Some(now) => now.get(attribute).filter(|now| values.contains(now)),
+            None => values.first().copied().filter(|_| values.len() == 1),
+        }
+    }
+
     /// Name of the newest one, if it has another journal.
     pub(crate) fn newest(&self) -> Option<&str> {
         newest_owner(&self.0)
     }
 
     /// Name of one that changes the host for certain programs.
-    pub(crate) fn serves_programs(&self) -> Option<&str> {
+    pub(crate) fn of_programs(&self) -> Option<&str> {
         self.0.iter().find_map(|owned| match &owned.owner {
             Owner::OfPrograms(name) => Some(name.as_str()),
-            _ => None,
+            Owner::ThisJournal | Owner::Other(_) => None,
         })
     }
 
@@ -268,19 +304,33 @@ impl QueueOwners {
         next_boot_ns(&self.0, now_boot_ns)
     }
 
-    /// Whether the owners of programs permit a queue with the values `now` to change to `new`.
+    /// Whether the owners of programs permit a queue with the values `now` to change to `new`, or to be removed.
     ///
     /// # Errors
     /// When an owner refuses.
-    pub(crate) fn permit(&self, now: &PartialNapiSettings, new: &PartialNapiSettings) -> Result<(), OwnersRefuse> {
-        let after = now.changed_by(new);
-        for Owned { change, owner, .. } in &self.0 {
+    pub(crate) fn permit(
+        &self,
+        now: &PartialNapiSettings,
+        new: Option<&PartialNapiSettings>,
+    ) -> Result<(), OwnersRefuse> {
+        let after = new.map_or(PartialNapiSettings::NONE, |new| now.changed_by(new));
+        let mut newest_first: Vec<&Owned<NapiSettingsChange>> = self.0.iter().collect();
+        newest_first.sort_by_key(|owned| Reverse(owned.at));
+        // Values without the owners that came later: what only these need is theirs.
+        let mut below = *now;
+        for Owned { change, owner, .. } in newest_first {
+            let wanted = below.changed_by(&change.new);
+            below = below.changed_by(&change.old);
             let Owner::OfPrograms(name) = owner else { continue };
             if !change.alternatives.is_empty() {
                 return Err(OwnersRefuse::Experiment { owner: name.clone() });
             }
-            if let Some(needs) = is_lost(&now.changed_by(&change.new), &after) {
-                return Err(OwnersRefuse::TakesEffect { owner: name.clone(), needs, new: *new });
+            if let Some(needs) = is_lost(&wanted, &after) {
+                let owner = name.clone();
+                return Err(match new {
+                    Some(new) => OwnersRefuse::TakesEffect { owner, needs, new: *new },
+                    None => OwnersRefuse::Removal { owner, needs },
+                });
             }
         }
         Ok(())
@@ -369,7 +419,7 @@ mod tests {
             (settings(0, 0, 0, 0), settings(100, 50_000, 0, 0), settings(100, 20_000, 20_000_000, 0));
         let thread = settings(0, 0, 0, 1);
         let permitted = |lower: PartialNapiSettings, new: PartialNapiSettings| {
-            owners([change(1, lower)]).permit(&lower, &new).map_err(|refused| refused.to_string())
+            owners([change(1, lower)]).permit(&lower, Some(&new)).map_err(|refused| refused.to_string())
         };
         for (lower, new) in [(base, suspend), (defer, suspend), (suspend, settings(10, 1_000, 1_000_000, 0))] {
             assert_eq!(permitted(lower, new), Ok(()));
@@ -385,16 +435,35 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_names_the_owner_that_needs_what_the_new_values_would_end() {
+        let (defer, suspend) = (settings(100, 50_000, 0, 0), settings(100, 50_000, 20_000_000, 0));
+        let deferring = NapiSettingsChange {
+            new: PartialNapiSettings { irq_suspend_timeout_ns: None, threaded: None, ..defer },
+            old: PartialNapiSettings { irq_suspend_timeout_ns: None, threaded: None, ..settings(0, 0, 0, 0) },
+            ..change(1, defer)
+        };
+        let suspending = NapiSettingsChange { old: defer, ..change(2, suspend) };
+        let mut owners = owners([deferring, suspending]);
+        owners.0[0].owner = Owner::OfPrograms("attach defer50".to_owned());
+        let refused = |new| owners.permit(&suspend, Some(&new)).map_err(|refused| refused.to_string()).unwrap_err();
+        assert!(refused(defer).starts_with("attach suspend20 needs interrupt suspension"), "{}", refused(defer));
+        owners.0.truncate(1);
+        let refused =
+            owners.permit(&defer, Some(&settings(0, 0, 0, 0))).map_err(|refused| refused.to_string()).unwrap_err();
+        assert!(refused.starts_with("attach defer50 needs deferred interrupts"), "{refused}");
+    }
+
+    #[test]
     fn a_profile_below_permits_everything() {
         let mut owners = owners([change(1, settings(100, 50_000, 0, 0))]);
         owners.0[0].owner = Owner::Other("profile a".to_owned());
-        assert_eq!(owners.permit(&settings(100, 50_000, 0, 0), &settings(0, 0, 0, 0)), Ok(()));
+        assert_eq!(owners.permit(&settings(100, 50_000, 0, 0), Some(&settings(0, 0, 0, 0))), Ok(()));
     }
 
     #[test]
     fn a_queue_under_an_experiment_is_not_set() {
         let experiment = NapiSettingsChange { alternatives: vec![suspend(30)], ..change(1, suspend(20)) };
-        let refused = owners([experiment]).permit(&suspend(0), &suspend(20));
+        let refused = owners([experiment]).permit(&suspend(0), Some(&suspend(20)));
         assert!(matches!(refused, Err(OwnersRefuse::Experiment { .. })));
     }
 }

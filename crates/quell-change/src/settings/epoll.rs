@@ -369,7 +369,7 @@ fn put_back_moved(
     let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
         matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
     };
-    let first = epolls[0].change;
+    let Some(EpollToEnd { change: first, .. }) = epolls.first() else { return };
     let is_alike = |epoll: &EpollToEnd<'_>| {
         let EpollParameters { old, new, alternatives, .. } = epoll.change;
         (old, new, alternatives) == (&first.old, &first.new, &first.alternatives) && epoll.claims.is_empty()
@@ -483,6 +483,12 @@ mod tests {
         let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
         assert_eq!(undoings, [UndoOutcome::Undone, UndoOutcome::AlreadyGone, UndoOutcome::AlreadyGone]);
         assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
+    }
+
+    #[test]
+    fn a_process_without_epolls_has_nothing_to_undo() {
+        let proc = ProcRoot::default();
+        assert!(restore(&proc, identity(&proc, Pid::of_this_process()), &[]).is_empty());
     }
 
     #[test]

@@ -423,7 +423,8 @@ pub(crate) fn restore(
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
-        return Ok(match change.new.unlike(&change.old).is_empty() {
+        let is_old = |values: &PartialNapiSettings| values.unlike(&change.old).is_empty();
+        return Ok(match change.alternatives.iter().chain([&change.new]).all(is_old) {
             true => UndoOutcome::AlreadyGone,
             false => UndoOutcome::Waits(describe_waiting(change, &device.link.name)),
         });
@@ -519,7 +520,8 @@ impl Claim<u64> {
 /// irq-suspend-timeout persists on veth. Drivers with persistent NAPI config restore all values.
 pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> String {
     let queue = change.rx_queue.map_or_else(|| format!("NAPI {}", change.napi_id), |queue| format!("queue {queue}"));
-    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {}", change.new)
+    let values = if change.alternatives.is_empty() { change.new.to_string() } else { "values of several modes".into() };
+    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
 }
 
 /// Instances of the namespace that support suspension.

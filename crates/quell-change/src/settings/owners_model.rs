@@ -146,7 +146,7 @@ impl Host {
         let modes = modes(owner);
         let mut alternatives = modes[1..].to_vec();
         if owner == EXPERIMENT {
-            if owners.serves_programs().is_some() {
+            if owners.of_programs().is_some() {
                 return false;
             }
             alternatives.push(now);
@@ -154,7 +154,7 @@ impl Host {
         let in_plan = (owner == PROFILE).then_some((QueueInPlan::Stays, now));
         let wanted = WantedQueue { values: modes[0], alternatives, in_plan };
         let Some(change) = plan(found(queue, now), &wanted, &owners, self.clock) else { return true };
-        if owners.permit(&now, &change.new).is_err() {
+        if owners.permit(&now, Some(&change.new)).is_err() {
             return false;
         }
         let new = change.new;

@@ -40,7 +40,7 @@ use crate::settings::{SettingsError, affinity, answered, not_possible, reuseport
 
 pub use crate::journal::claims::OwnersRefuse;
 pub use crate::settings::epoll::EpollToSet;
-pub use owners::{have_owners, permit_planned, permit_queues};
+pub use owners::{have_owners, permit_planned, permit_queues, refuse_queues_of_programs};
 pub use switched::{EpollValues, QueueValues};
 
 /// Changes that are undone together.
@@ -98,6 +98,19 @@ pub enum ChangeError {
         what: String,
         /// Name of the owner.
         owner: String,
+    },
+    /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
+    #[error(
+        "{what} has changed from {planned} to {now} since the modes were planned: run the command again; nothing was \
+         changed"
+    )]
+    PlanOutdated {
+        /// Object with the changed value: a queue or an epoll.
+        what: String,
+        /// Value when the modes were planned.
+        planned: String,
+        /// Current value.
+        now: String,
     },
     /// Another owner of a queue refuses the values.
     #[error("NAPI {napi} of {device}: {why}")]

@@ -8,7 +8,7 @@ use quell_mode::{EpollParams, PartialNapiSettings};
 use super::{ChangeError, Transaction};
 use crate::change::PlannedQueue;
 use crate::change::{Change, NapiSettingsChange};
-use crate::journal::claims::Others;
+use crate::journal::claims::{Others, OwnersRefuse, QueueOwners};
 use crate::journal::{History, Journal, JournalError};
 use crate::namespaces;
 use crate::settings::epoll::EpollPlace;
@@ -23,13 +23,43 @@ pub fn permit_queues(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId, PartialNapiSettings)>,
 ) -> Result<(), ChangeError> {
+    for_each_queue(journal, queues, |others, found, new| permitted(others, found, Some(&new)))
+}
+
+/// Checks that no queue serves programs, whose mode an experiment would take away.
+///
+/// # Errors
+/// As [`permit_queues`].
+pub fn refuse_queues_of_programs(
+    journal: &Journal,
+    queues: impl IntoIterator<Item = (u64, NapiId)>,
+) -> Result<(), ChangeError> {
+    let queues = queues.into_iter().map(|(namespace_cookie, napi)| (namespace_cookie, napi, ()));
+    for_each_queue(journal, queues, |others, found, ()| serves_no_programs(&others.of_queue(found, None)?, found))
+}
+
+pub(super) fn serves_no_programs(owners: &QueueOwners, found: &NapiSettingsChange) -> Result<(), ChangeError> {
+    let refused = |owner: &str| ChangeError::Refused {
+        napi: found.napi_id,
+        device: found.device.clone(),
+        why: OwnersRefuse::ServesPrograms { owner: owner.to_owned() },
+    };
+    owners.of_programs().map_or(Ok(()), |owner| Err(refused(owner)))
+}
+
+/// Calls `check` for those of the queues that exist.
+fn for_each_queue<T>(
+    journal: &Journal,
+    queues: impl IntoIterator<Item = (u64, NapiId, T)>,
+    check: impl Fn(&Others, &NapiSettingsChange, T) -> Result<(), ChangeError>,
+) -> Result<(), ChangeError> {
     let proc = ProcRoot::default();
     let others = every_owner(journal, &proc)?;
-    for (namespace_cookie, napi, new) in queues {
+    for (namespace_cookie, napi, wanted) in queues {
         let namespace = namespaces::by_cookie(&proc, namespace_cookie).map_err(SettingsError::from)?;
         let Some(namespace) = namespace else { continue };
         if let Some(found) = unless_absent(napi::look(&namespace, napi))? {
-            permitted(&others, &found, &new)?;
+            check(&others, &found, wanted)?;
         }
     }
     Ok(())
@@ -47,9 +77,8 @@ pub fn permit_planned<'a>(
     let proc = ProcRoot::default();
     let (others, kernel) = (every_owner(journal, &proc)?, HostAccess::new(namespace, &proc));
     for queue in queues {
-        let Some(new) = &queue.values.new else { continue };
         if let Some(found) = unless_absent(napi::look_at_planned(&kernel, queue))? {
-            permitted(&others, &found, new)?;
+            permitted(&others, &found, queue.values.new.as_ref())?;
         }
     }
     Ok(())
@@ -85,7 +114,12 @@ fn unless_absent(
     }
 }
 
-fn permitted(others: &Others, found: &NapiSettingsChange, new: &PartialNapiSettings) -> Result<(), ChangeError> {
+/// Without values, the queue is removed.
+fn permitted(
+    others: &Others,
+    found: &NapiSettingsChange,
+    new: Option<&PartialNapiSettings>,
+) -> Result<(), ChangeError> {
     let refused = |why| ChangeError::Refused { napi: found.napi_id, device: found.device.clone(), why };
     others.of_queue(found, None)?.permit(&found.old, new).map_err(refused)
 }

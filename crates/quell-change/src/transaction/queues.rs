@@ -10,7 +10,7 @@ use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
 use crate::change::PlannedQueue;
-use crate::change::{Change, ChangeOutcome, NapiSettingsChange};
+use crate::change::{Change, ChangeOutcome, NapiSettingsChange, QueueInPlan};
 use crate::journal::claims::Turn;
 use crate::settings::host::HostAccess;
 use crate::settings::napi::{self, WantedQueue};
@@ -83,7 +83,12 @@ impl Transaction {
             debug!("unchanged: the queue already has these values, and no other owner");
             return Ok(false);
         };
-        owners.permit(&now, &change.new).map_err(|why| ChangeError::Refused { napi, device, why })?;
+        let is_removed = change.in_plan == Some(QueueInPlan::IsRemoved);
+        owners.permit(&now, (!is_removed).then_some(&change.new)).map_err(|why| ChangeError::Refused {
+            napi,
+            device,
+            why,
+        })?;
         let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
         let seq = self.intend(Change::NapiSettings(change))?;
         hears(looks_on, ChangeStage::Journalled)?;

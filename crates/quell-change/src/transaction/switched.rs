@@ -3,12 +3,15 @@
 use quell_linux::NapiId;
 use quell_linux::clock::boottime_ns;
 use quell_linux::netns::Namespace;
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_mode::{EpollParams, PartialNapiSettings};
 
+use super::owners::serves_no_programs;
 use super::{ChangeError, Transaction};
 use crate::change::{Change, EpollParameters};
-use crate::journal::claims::{OwnersRefuse, next_boot_ns};
+use crate::journal::claims::next_boot_ns;
 use crate::settings::epoll::EpollPlace;
+use crate::settings::socket::SocketId;
 use crate::settings::{epoll, napi};
 
 /// A queue and all values that it gets, each with the same fields.
@@ -18,6 +21,8 @@ pub struct QueueValues<'a> {
     pub namespace: &'a Namespace,
     /// NAPI instance.
     pub napi: NapiId,
+    /// Values when the modes were planned.
+    pub old: PartialNapiSettings,
     /// Values; those from before the experiment too, because it sets them again.
     pub values: Vec<PartialNapiSettings>,
 }
@@ -25,9 +30,13 @@ pub struct QueueValues<'a> {
 /// An epoll and all parameters that it gets.
 #[derive(Debug)]
 pub struct EpollValues {
-    /// The epoll.
-    pub place: EpollPlace,
-    /// Parameters from before the experiment.
+    /// Process that owns the epoll.
+    pub process: ProcessIdentity,
+    /// File descriptor in that process.
+    pub fd: i32,
+    /// Sockets that identify it.
+    pub watched: Vec<SocketId>,
+    /// Parameters when the modes were planned.
     pub old: EpollParams,
     /// Parameters, including `old`.
     pub values: Vec<EpollParams>,
@@ -48,19 +57,49 @@ impl Transaction {
         for queue in queues {
             let found = napi::look(queue.namespace, queue.napi)?;
             let owners = others.of_queue(&found, self.history())?;
-            if let Some(owner) = owners.serves_programs() {
-                let why = OwnersRefuse::ServesPrograms { owner: owner.to_owned() };
-                return Err(ChangeError::Refused { napi: found.napi_id, device: found.device, why });
-            }
+            serves_no_programs(&owners, &found)?;
+            let what = || format!("NAPI {} of {}", found.napi_id, found.device);
+            is_as_planned(what, &queue.old, &found.old.where_present_in(&queue.old))?;
             let wanted = napi::WantedQueue::one_of(&queue.values);
             changes.extend(napi::plan(found, &wanted, &owners, boottime_ns()).map(Change::NapiSettings));
         }
+        check_epolls(&self.proc, epolls)?;
         let owned = others.of_epolls(self.history())?;
         let first = next_boot_ns(&owned, boottime_ns());
         changes.extend((first..).zip(epolls).map(|(at, epoll)| {
-            let claim = epoll::owners(epoll.place, &owned).take(at, Some(&epoll.old), epoll.values.clone());
-            Change::EpollParameters(EpollParameters::new(epoll.place, claim))
+            let (pid, start_time_ticks) = (epoll.process.pid.get().unsigned_abs(), epoll.process.starttime.0);
+            let place = EpollPlace { pid, start_time_ticks, fd: epoll.fd };
+            let claim = epoll::owners(place, &owned).take(at, Some(&epoll.old), epoll.values.clone());
+            Change::EpollParameters(EpollParameters::new(place, claim))
         }));
         Ok(self.record_made(changes)?)
+    }
+}
+
+/// Checks that the epolls have the values of the plan, which would be restored at the end. Closed ones are not errors.
+fn check_epolls(proc: &ProcRoot, epolls: &[EpollValues]) -> Result<(), ChangeError> {
+    for of_process in epolls.chunk_by(|one, other| one.process == other.process) {
+        let process = of_process[0].process;
+        let program = match epoll::Program::open(proc, process, false) {
+            Err(error) if error.is_absent() => continue,
+            program => program?,
+        };
+        for epoll in of_process {
+            match program.get(epoll.fd, &epoll.watched) {
+                Ok(now) => {
+                    is_as_planned(|| format!("epoll {} of process {}", epoll.fd, process.pid), &epoll.old, &now)?
+                }
+                Err(error) if error.is_absent() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_as_planned<T: PartialEq + ToString>(what: impl Fn() -> String, planned: &T, now: &T) -> Result<(), ChangeError> {
+    match planned == now {
+        true => Ok(()),
+        false => Err(ChangeError::PlanOutdated { what: what(), planned: planned.to_string(), now: now.to_string() }),
     }
 }

@@ -194,11 +194,12 @@ impl Attachment {
         let name = journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
-        let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
-        info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
+        // Before the keeper, whose start takes milliseconds: `quell detach PID` finds the attachment from here on.
         for target in targets.living() {
             transaction.add_target(target.clone())?;
         }
+        let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
+        info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
         Ok(Self {
             transaction,
             keeper,

@@ -57,12 +57,17 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     unreached.map(observation).collect()
 }
 
-fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> [Fix; 2] {
-    let name = &veth.name;
-    [
-        Fix::feature(query, veth, "gro", true),
-        Fix::advice(format!("at the other end of {name}, in its namespace: ethtool -K PEER tso off gso off")),
-    ]
+fn fix_of_veth(query: &SnapshotQuery<'_>, veth: &Device) -> Vec<Fix> {
+    let gro = veth.features.known().and_then(|features| features.get("rx-gro")).map(|gro| gro.active);
+    let of_peer = format!("at the other end of {}, in its namespace: ethtool -K PEER tso off gso off", veth.name);
+    let mut fix = Vec::new();
+    if gro != Some(true) {
+        fix.push(Fix::feature(query, veth, "gro", true));
+    }
+    if gro != Some(false) {
+        fix.push(Fix::advice(of_peer));
+    }
+    fix
 }
 
 static SMALL_BUDGET: Rule = Rule {

@@ -16,6 +16,8 @@ pub(super) struct Outlook {
     pub(super) rebuilt: bool,
     /// Whether enabling GRO creates NAPI instances (veth).
     pub(super) napis_come: bool,
+    /// Whether disabling GRO removes them.
+    pub(super) napis_go: bool,
     /// Number of receive queues afterwards; `None` if the driver does not report it.
     pub(super) rx_queues: Option<u32>,
     /// Number of transmit queues afterwards.
@@ -24,18 +26,18 @@ pub(super) struct Outlook {
 
 pub(super) fn plan(plan: &mut ProfilePlan, snapshot: &Snapshot, device: &Device, wanted: &DeviceProfile) {
     let id = DeviceId { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone() };
-    let napis_come = features(plan, device, &id, wanted);
+    let gro = features(plan, device, &id, wanted);
     let counts = channels(plan, device, &id, &wanted.channels);
     let resized = rings(plan, device, &id, &wanted.rings);
     let coalesced = coalescing(plan, device, &id, &wanted.coalescing, counts.is_some() || resized);
-    let outlook = outlook(device, counts, resized, napis_come);
+    let outlook = outlook(device, counts, resized, gro);
     steering::plan(plan, device, &id, wanted, outlook);
     queues::Queues::new(snapshot, device, &id, wanted, outlook, coalesced).plan(plan);
 }
 
-/// Returns whether enabling GRO creates NAPI instances.
-fn features(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> bool {
-    let mut gro_comes = false;
+/// Returns the change of GRO, if any.
+fn features(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> Option<bool> {
+    let mut gro = None;
     for (name, wish) in &wanted.features {
         let what = format!("feature {name} of {id}");
         let features = match &device.features {
@@ -58,12 +60,14 @@ fn features(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &Dev
             plan.cannot(&wish.place, what, UnknownReason::UnsupportedByDriver, &said);
             continue;
         }
-        gro_comes |= name == "rx-gro" && wish.value;
+        if name == "rx-gro" {
+            gro = Some(wish.value);
+        }
         let on = Diff { old: Some(feature.active), new: Some(wish.value) };
         let change = PlannedChange::Feature { device: id.clone(), name: name.clone(), on };
         plan.push(change, &wish.place);
     }
-    gro_comes && device.napis.known_elements().next().is_none()
+    gro
 }
 
 /// A number to change: name, current value, maximum, wanted value.
@@ -247,7 +251,7 @@ pub(super) fn unlike<'a>(
 }
 
 /// Number of queues after the plan.
-fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_come: bool) -> Outlook {
+fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, gro: Option<bool>) -> Outlook {
     let listed = |known: Option<usize>| known.and_then(|count| u32::try_from(count).ok());
     let rx_now = listed(device.rx_queues.known().map(Vec::len));
     let tx_now = listed(device.tx_queues.known().map(Vec::len));
@@ -256,9 +260,11 @@ fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_
     let sum = |counts: ChannelCounts, wanted: Option<u32>, one_way: Option<u32>| {
         after(counts.combined, now.combined_count).saturating_add(after(wanted, one_way))
     };
+    let is_veth = device.kind.as_deref() == Some("veth");
     Outlook {
         rebuilt: counts.is_some() || resized,
-        napis_come,
+        napis_come: gro == Some(true) && device.napis.known_elements().next().is_none(),
+        napis_go: gro == Some(false) && is_veth && device.has_xdp.known() == Some(&false),
         rx_queues: counts.map_or(rx_now, |counts| Some(sum(counts, counts.rx, now.rx_count))),
         tx_queues: counts.map_or(tx_now, |counts| Some(sum(counts, counts.tx, now.tx_count))),
     }

@@ -112,6 +112,7 @@ impl<'a> Queues<'a> {
         self.queue_coalescing(plan, queue, now, made, wishes);
         let napi = now.and_then(|rx| self.napi_of(rx));
         self.irq(plan, queue, napi, made, wishes);
+        let made = if self.outlook.napis_go { Made::Goes } else { made };
         self.napi(plan, queue, now, napi, made, wishes);
         self.thread(plan, queue, napi, made, wishes);
     }
@@ -223,6 +224,12 @@ impl<'a> Queues<'a> {
         let what = format!("NAPI of queue {queue} of {}", self.id);
         if let Some((mode, said)) = self.refused_threading(wishes) {
             return plan.cannot(&mode.place, what, UnknownReason::UnsupportedByKernel, said);
+        }
+        if let (true, Some(mode)) = (self.outlook.napis_go, wishes.mode)
+            && mode.value != DeliveryMode::default()
+        {
+            let said = "the profile turns GRO off, which removes the NAPI instances of a veth";
+            return plan.cannot(&mode.place, what, UnknownReason::Absent, said);
         }
         let readings = napi.map(values);
         let current = match (&readings, now) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_change::change::Change;
+use quell_change::change::Change;
 use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
@@ -11,9 +12,9 @@ use quell_change::recovery::{self, Found, Reverted, recover_except};
 use quell_host::attach::attachment::{Attached, attachments_and_begun_profiles};
 use quell_host::attach::keeper::Detached;
 use quell_host::snapshot::SnapshotScope;
+use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_linux::{Pid, visible};
 use quell_observer::{IntervalReport, Observer};
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
@@ -127,7 +128,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
     let applied_last = attachments_and_begun_profiles(&journal).map_err(Failure::refused)?;
-    let Ended { detached, mut errors } = detach::end(&journal, applied_last);
+    let Ended { mut detached, mut errors } = detach::end(&journal, applied_last);
     let mut all = Vec::new();
     // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
@@ -145,14 +146,18 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let tried = errors.iter().map(|(path, _)| path.clone()).collect();
     for found in recover_except(&journal, &tried).map_err(Failure::refused)? {
         match found {
-            Found::Recovered { path, reverted } => {
+            Found::Recovered { owner, reverted, .. } => {
+                // A queue that the end of another owner has brought back.
+                let waits = |(change, _): &(Change, String)| !reverted.settles(change);
+                detached.iter_mut().for_each(|(_, detached)| detached.waiting.retain(waits));
+                all.iter_mut().for_each(|(_, reverted)| reverted.waiting.retain(waits));
                 // Do not count changes twice that were set aside just now and tried again.
                 let is_new = |change: &Change| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
                 if reverted.restored() > 0
                     || !reverted.failed.is_empty()
                     || reverted.waiting.iter().any(|(change, _)| is_new(change))
                 {
-                    all.push((visible::path(&path), reverted));
+                    all.push((owner, reverted));
                 }
             }
             Found::Unusable(unusable) => match salvage(&journal, &unusable.path, args.remove_damaged) {

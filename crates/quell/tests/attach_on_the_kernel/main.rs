@@ -8,6 +8,7 @@
 mod command;
 mod journals;
 mod owners;
+mod random_owners;
 mod stage;
 mod views;
 

@@ -125,11 +125,16 @@ impl Stage {
 
     /// The process that the journal names as keeper.
     pub(crate) fn keeper(&self) -> PidFd {
-        let journal = std::fs::read_dir(self.journals()).unwrap().next().unwrap().unwrap().path();
-        let text = std::fs::read_to_string(journal).unwrap();
-        let kept_by = text.lines().rfind(|line| line.contains("kept-by")).unwrap();
-        let record: Value = serde_json::from_str(kept_by.split_once(' ').unwrap().1).unwrap();
-        PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
+        self.some_keeper().unwrap()
+    }
+
+    /// The process that the first of the journals names as keeper, if it runs.
+    pub(crate) fn some_keeper(&self) -> Option<PidFd> {
+        let journal = std::fs::read_dir(self.journals()).ok()?.next()?.ok()?.path();
+        let text = std::fs::read_to_string(journal).ok()?;
+        let kept_by = text.lines().rfind(|line| line.contains("kept-by"))?;
+        let record: Value = serde_json::from_str(kept_by.split_once(' ')?.1).ok()?;
+        PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64()?).ok()?)?).ok()
     }
 
     /// Starts `quell attach --follow` and waits until it has notified readiness.

@@ -86,6 +86,10 @@ impl Kind for HostSetting {
         Ok(SettingPlace::find(proc, self)?.is_some())
     }
 
+    fn has_owners(&self) -> bool {
+        self.setting.recreates_queues()
+    }
+
     fn undo_order(&self) -> UndoOrder {
         UndoOrder::Plan(self.setting.inverse().rank())
     }

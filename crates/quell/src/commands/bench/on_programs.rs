@@ -12,11 +12,12 @@ use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
 use quell_change::journal::Journal;
+use quell_change::transaction::ChangeError;
 use quell_host::attach::consequences::{consequences, consequences_observed};
-use quell_host::attach::{AttachPlan, TargetError, Targets};
+use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
-use quell_host::switching::SwitchError;
+use quell_host::switching::{SwitchError, refuse_queues_of_others};
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
@@ -170,6 +171,7 @@ fn measure(
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, Failure> {
     let mut preview = preview(&targets, &request.modes, has_load, stopped)?;
+    refuse_queues_of_others(journal, &preview.plan).map_err(|error| failure(&error.into()))?;
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
         stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
@@ -252,7 +254,17 @@ pub(super) fn failure(error: &ComparisonError) -> Failure {
         ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
         ComparisonError::FirstSlice { .. } => Exit::RolledBack,
+        ComparisonError::Switch(error) => exit_of_switching(error),
         _ => Exit::KernelRefused,
     };
     Failure::new(exit, error)
+}
+
+/// Exit code if programs cannot be switched between modes.
+pub(in crate::commands) fn exit_of_switching(error: &SwitchError) -> Exit {
+    match error {
+        SwitchError::Change(ChangeError::Refused { .. }) => Exit::NotSupported,
+        SwitchError::Attach(AttachError::AlreadyAttached { .. }) => Exit::Usage,
+        _ => Exit::KernelRefused,
+    }
 }

@@ -125,7 +125,7 @@ fn of_found(found: Found) -> Option<Entry> {
         Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
         Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         Found::Failed(error) => of_failure(&error.path, &error),
-        Found::Recovered { path, reverted } => {
+        Found::Recovered { path, reverted, .. } => {
             let failed = reverted.failed.iter().map(|(_, error)| error.to_string()).collect();
             Entry { changes: reverted.undone, failed, ..of_history(&path, "removed", None) }
         }

@@ -1,6 +1,5 @@
 //! Searches on running programs of this host: says what it would do, asks, starts the load, searches, restores.
 
-use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use quell_change::journal::{Journal, Purpose};
 use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::findings::Finding;
-use quell_host::switching::{SwitchPlan, Switching};
+use quell_host::switching::{SwitchError, SwitchPlan, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
@@ -19,7 +18,9 @@ use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneS
 use super::args::TuneArgs;
 use super::{Searched, check, guarded, metrics, refused, show_progress};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
-use crate::commands::bench::on_programs::{LoadSource, affected, findings_of_suspension, preview, under_load};
+use crate::commands::bench::on_programs::{
+    LoadSource, affected, exit_of_switching, findings_of_suspension, preview, under_load,
+};
 use crate::commands::bench::{self, seed_from_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -72,7 +73,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
     }
     let journal = journal();
     // Another search switches these settings. A snapshot of them would be of no use.
-    refuse_what_is_attached(&journal, &targets).map_err(nothing_was_changed)?;
+    refuse_what_is_attached(&journal, &targets).map_err(|error| cannot_switch(&error.into()))?;
     if args.dry_run {
         let preview = preview(&targets, &TuneSpace::default().all(), false, &|| false)?;
         let (preview, _) = with_present(&mut plan, preview, &targets, args.accept_stalls)?;
@@ -127,7 +128,7 @@ fn search(
 ) -> Result<(TuneResult, Vec<String>), Failure> {
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let switching = Switching::begin(journal, Purpose::Search, targets, &preview.plan, Some(&mut keeper::start))
-        .map_err(nothing_was_changed)?;
+        .map_err(|error| cannot_switch(&error))?;
     let mut subject = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
     let progress = Progress::new();
     let mut watch = |event: TuneEvent<'_>| {
@@ -143,8 +144,8 @@ fn search(
     Ok((finished.result, subject.left_alone))
 }
 
-fn nothing_was_changed(error: impl Display) -> Failure {
-    Failure::new(Exit::KernelRefused, error).unchanged()
+fn cannot_switch(error: &SwitchError) -> Failure {
+    Failure::new(exit_of_switching(error), error).unchanged()
 }
 
 fn check_journal(journal: &Journal) -> Result<(), Failure> {
@@ -159,6 +160,7 @@ fn with_present(
     targets: &Targets,
     accept_stalls: bool,
 ) -> Result<(Preview, Vec<DeliveryMode>), Failure> {
+    refuse_queues_of_others(&journal(), &found.plan).map_err(|error| cannot_switch(&error))?;
     let mut modes = TuneSpace::default().all();
     let (mut preview, present) = match found.plan.present() {
         Some(present) => (found, Some(present)),
