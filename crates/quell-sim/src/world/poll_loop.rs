@@ -79,7 +79,8 @@ impl World {
             PollPhase::Look => match self.sockets[poll.socket as usize].received.pop_front() {
                 Some(sent_ns) => {
                     poll.phase = PollPhase::Taken(sent_ns);
-                    let crossing_ns = self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu, state.cpu);
+                    let crossing_ns =
+                        self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu, state.cpu, 0.0, 1);
                     Next::Run(self.costs.ring_ns + crossing_ns)
                 }
                 None if poll.kicks => {
