@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moderation::{Moderation, Profile, Profiles, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
+use super::moderation::{Moderation, Profile, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
 use crate::engine::{NEVER, Ns};
 
 /// Event at which the coalescing time starts.
@@ -43,6 +43,9 @@ pub struct SimCoalescing {
     /// one by one. The other direction can interrupt the poll.
     #[serde(default)]
     pub separate_arming: bool,
+    /// Time from a decision of DIM until the NIC uses the new values, in µs: a work item and a command to the firmware.
+    #[serde(default)]
+    pub apply_usecs: u32,
 }
 
 impl SimCoalescing {
@@ -57,6 +60,7 @@ impl SimCoalescing {
         rx_period: CoalescingPeriod::FirstCompletion,
         tx_period: CoalescingPeriod::FirstCompletion,
         separate_arming: false,
+        apply_usecs: 0,
     };
 }
 
@@ -74,8 +78,7 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(fixed: Profile, period: CoalescingPeriod, profiles: Option<Profiles>) -> Self {
-        let adaptive = profiles.map(Moderation::new);
+    fn new(fixed: Profile, period: CoalescingPeriod, adaptive: Option<Moderation>) -> Self {
         Self { fixed, period, adaptive, armed: true, since_armed: 0, due_ns: NEVER, fired_ns: 0 }
     }
 
@@ -139,11 +142,12 @@ impl Coalescer {
         let quiet = |period| period == CoalescingPeriod::LastCompletion;
         let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
         let tx_profiles = if quiet(config.tx_period) { TX_CQE } else { TX_EQE };
+        let adaptive = |profiles| Moderation::new(profiles, Ns::from(config.apply_usecs) * 1000);
         let rx = Profile { usecs: config.rx_usecs, frames: config.rx_frames };
         let tx = Profile { usecs: config.tx_usecs, frames: config.tx_frames };
         Self {
-            rx: Direction::new(rx, config.rx_period, config.adaptive_rx.then_some(rx_profiles)),
-            tx: Direction::new(tx, config.tx_period, config.adaptive_tx.then_some(tx_profiles)),
+            rx: Direction::new(rx, config.rx_period, config.adaptive_rx.then(|| adaptive(rx_profiles))),
+            tx: Direction::new(tx, config.tx_period, config.adaptive_tx.then(|| adaptive(tx_profiles))),
             separate_arming: config.separate_arming,
             fired_ns: 0,
         }

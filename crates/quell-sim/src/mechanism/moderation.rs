@@ -93,7 +93,14 @@ fn significant(now: u64, before: u64) -> bool {
 #[derive(Debug, Clone)]
 pub(crate) struct Moderation {
     profiles: Profiles,
+    /// Profile of the last decision.
     index: usize,
+    /// Profile that the NIC uses.
+    applied: usize,
+    /// Time at which the NIC uses the profile of the last decision.
+    applies_at_ns: Ns,
+    /// Time from a decision until the NIC uses its profile.
+    apply_ns: Ns,
     tune: Tune,
     steps_right: u32,
     steps_left: u32,
@@ -106,10 +113,13 @@ pub(crate) struct Moderation {
 }
 
 impl Moderation {
-    pub(crate) fn new(profiles: Profiles) -> Self {
+    pub(crate) fn new(profiles: Profiles, apply_ns: Ns) -> Self {
         Self {
             profiles,
             index: FIRST_PROFILE,
+            applied: FIRST_PROFILE,
+            applies_at_ns: 0,
+            apply_ns,
             tune: Tune::ParkedOnTop,
             steps_right: 0,
             steps_left: 0,
@@ -123,7 +133,7 @@ impl Moderation {
     }
 
     pub(crate) fn profile(&self) -> Profile {
-        self.profiles[self.index]
+        self.profiles[self.applied]
     }
 
     /// Records that a poll processed `packets` completions of this direction, with `bytes` in all.
@@ -138,7 +148,15 @@ impl Moderation {
     }
 
     /// `net_dim`, which the driver calls when it enables the interrupt: at the end of a window, decides on the profile.
+    /// The next window starts when the NIC uses the new profile (`DIM_APPLY_NEW_PROFILE`).
     pub(crate) fn sample(&mut self, now_ns: Ns) {
+        if self.applied != self.index {
+            if now_ns >= self.applies_at_ns {
+                self.applied = self.index;
+                self.start_window(now_ns);
+            }
+            return;
+        }
         let elapsed_us = (now_ns - self.window_since_ns) / 1000;
         if self.window_events < EVENTS_PER_WINDOW || elapsed_us == 0 {
             return;
@@ -149,6 +167,11 @@ impl Moderation {
             packets: per_ms(self.window_packets),
             events: per_ms(EVENTS_PER_WINDOW.into()),
         });
+        self.applies_at_ns = now_ns + self.apply_ns;
+        self.start_window(now_ns);
+    }
+
+    fn start_window(&mut self, now_ns: Ns) {
         (self.window_bytes, self.window_packets, self.window_events) = (0, 0, 0);
         self.window_since_ns = now_ns;
     }
@@ -262,8 +285,21 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_is_applied_later_and_the_next_window_starts_then() {
+        let mut moderation = Moderation::new(RX_CQE, 1_000_000);
+        let mut now_ns = 0;
+        feed(&mut moderation, &mut now_ns, 5_000, 1);
+        assert_eq!((moderation.index, moderation.profile()), (0, RX_CQE[1]));
+        moderation.event();
+        moderation.sample(now_ns + 999_999);
+        assert_eq!(moderation.profile(), RX_CQE[1]);
+        moderation.sample(now_ns + 1_000_000);
+        assert_eq!((moderation.profile(), moderation.window_events), (RX_CQE[0], 0));
+    }
+
+    #[test]
     fn a_window_ends_with_the_poll_after_its_last_event() {
-        let mut moderation = Moderation::new(RX_CQE);
+        let mut moderation = Moderation::new(RX_CQE, 0);
         for _ in 0..EVENTS_PER_WINDOW + 3 {
             moderation.completed(1, 100);
             moderation.event();
@@ -274,12 +310,12 @@ mod tests {
 
     #[test]
     fn the_initial_profile_is_the_second_as_in_the_kernel() {
-        assert_eq!(Moderation::new(RX_CQE).profile(), RX_CQE[1]);
+        assert_eq!(Moderation::new(RX_CQE, 0).profile(), RX_CQE[1]);
     }
 
     #[test]
     fn fewer_events_for_the_same_packets_lead_to_higher_profiles() {
-        let mut moderation = Moderation::new(RX_CQE);
+        let mut moderation = Moderation::new(RX_CQE, 0);
         let mut now_ns = 0;
         let mut visited = vec![moderation.profile().usecs];
         for _ in 0..40 {
@@ -293,7 +329,7 @@ mod tests {
 
     #[test]
     fn steady_rates_keep_the_profile() {
-        let mut moderation = Moderation::new(RX_CQE);
+        let mut moderation = Moderation::new(RX_CQE, 0);
         let mut now_ns = 0;
         for _ in 0..6 {
             feed(&mut moderation, &mut now_ns, 50_000, 4);
