@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::{DMatrix, DVector, Dyn, Owned};
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Column, Constant, HostProfile, Load, Run, RunScale};
+use quell_sim::{Column, Constant, HostProfile, Run, RunScale};
 
 use crate::published::{ComparedCell, PublishedCell};
 
@@ -22,8 +22,9 @@ const WALK_TOLERANCE: f64 = 3.0;
 
 /// Names of the constants that are fitted. Four more constants of the published profile come directly from training
 /// cells, as its file explains.
-pub const FITTED: [&str; 16] = [
+pub const FITTED: [&str; 21] = [
     "device_irq_ns",
+    "preempting_irq_ns",
     "napi_poll_ns",
     "busy_poll_ns",
     "busy_stop_ns",
@@ -33,7 +34,11 @@ pub const FITTED: [&str; 16] = [
     "request_ns",
     "batch_extra_ns",
     "batch_packet_ns",
+    "batch_half",
     "interference_ns",
+    "cross_cpu_ns",
+    "contention_ns",
+    "contention_packet_ns",
     "network_ns",
     "client_tail_share",
     "client_tail_slope",
@@ -122,8 +127,7 @@ impl Problem<'_> {
 }
 
 fn weighted(cell: &ComparedCell, column: Column) -> f64 {
-    let useful = cell.counts(column) || (column == Column::P50 && cell.load != Load::Max);
-    let Some(mut tolerance) = tolerance(column).filter(|_| useful) else { return 0.0 };
+    let Some(mut tolerance) = tolerance(column).filter(|_| cell.counts(column)) else { return 0.0 };
     // Under adaptive moderation, the latencies of short runs vary strongly.
     if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
         tolerance *= WALK_TOLERANCE;

@@ -42,7 +42,7 @@ pub use engine::Ns;
 pub use figures::{Column, Figures};
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, HostProfileError, IdleState, Value};
 pub use mechanism::{CoalescingPeriod, NapiState, Packet, PacketKind, SimCoalescing};
-pub use run::{ConnectionSpread, MessageSize, Run, RunError, RunResult};
+pub use run::{ConnectionSpread, MessageSize, PacketSizes, Run, RunError, RunResult, StoredValues};
 pub use server::{Assignment, Epolls, ServerKind};
 pub use trace::{Mark, Segment, TimelineEntry, TimelineSource, Trace};
 pub use workload::{InvalidLoad, Load, RunScale};

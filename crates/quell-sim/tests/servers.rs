@@ -159,3 +159,18 @@ fn threads_that_never_stop_polling_gain_no_throughput_and_cost_whole_cpus() {
     assert!((threads.figures.qps / base.figures.qps - 1.0).abs() < 0.1, "{base:?} {threads:?}");
     assert!(base.figures.cpu_pct < 50.0 && threads.figures.cpu_pct > 99.0, "{base:?} {threads:?}");
 }
+
+#[test]
+fn contention_grows_with_load_and_is_absent_where_a_worker_polls_its_own_queue() {
+    let growth = |text, load| {
+        let cycles = |contention_ns| {
+            let mut run = run(text, load);
+            (run.irqs_apart, run.host.constants.contention_ns) = (true, contention_ns);
+            simulate(&run).cycles_per_query
+        };
+        cycles(2000.0) / cycles(0.0) - 1.0
+    };
+    let [low, high] = [200e3, 1200e3].map(|qps| growth("base", Load::Qps(qps)));
+    assert!(high > 0.01 && high > 3.0 * low, "{low} {high}");
+    assert_eq!(growth("fullbusy", Load::Max), 0.0);
+}

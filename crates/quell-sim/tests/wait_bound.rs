@@ -40,8 +40,9 @@ fn the_mean_wait_is_a_fifth_to_two_thirds_of_the_bound() {
 }
 
 #[test]
-fn without_deferral_no_wait_is_bounded() {
-    assert_eq!(waits("base", Load::Qps(200e3)).bounded, 0.0);
+fn without_deferral_waits_are_bounded_only_between_two_polls_of_one_softirq() {
+    let bounded = waits("base", Load::Qps(200e3)).bounded;
+    assert!(bounded < 0.001, "{bounded}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod script;
 mod softirq;
 mod thread;
 mod traffic;
+mod utilisation;
 
 pub use counters::Counters;
 pub use cpu::CpuTime;
@@ -33,6 +34,7 @@ use crate::engine::{Digest, EventQueue, Ns, Removed};
 use crate::host::Costs;
 use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
+use utilisation::Utilisation;
 
 /// Behaviour that differs between kernel versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,7 @@ pub(crate) struct World {
     pub(crate) rules: KernelRules,
     pub(crate) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
+    utilisation: Utilisation,
     pub(crate) queues: Vec<RxQueue>,
     /// `xps_cpus`: queue on which each CPU transmits. If there is no entry, it is the queue of the request.
     pub(crate) tx_queue_of_cpu: Vec<usize>,
@@ -128,6 +131,7 @@ impl World {
             rules,
             costs,
             cpus: Vec::with_capacity(cpus),
+            utilisation: Utilisation::default(),
             queues: Vec::with_capacity(queues),
             tx_queue_of_cpu: Vec::new(),
             queue_spinners: vec![Vec::with_capacity(2); queues],
@@ -209,10 +213,10 @@ impl World {
 
     /// Ends the warm-up: resets all counters.
     pub(crate) fn open_books(&mut self) {
-        for cpu in &mut self.cpus {
-            cpu.account(self.now_ns);
-            cpu.segment_began_ns = self.now_ns;
-            cpu.time = CpuTime::default();
+        for cpu in 0..self.cpus.len() {
+            self.book_segment(cpu);
+            self.cpus[cpu].segment_began_ns = self.now_ns;
+            self.cpus[cpu].time = CpuTime::default();
         }
         for index in 0..self.threads.len() {
             self.drop_spin_books(index);
