@@ -4,7 +4,7 @@ use quell_mode::DeliveryMode;
 
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::{PacketKind, RxQueue};
+use crate::mechanism::{PacketSizer, PacketSizes, RxQueue};
 use crate::poll_counter::UnrelatedPolls;
 use crate::server::ServerKind;
 use crate::trace::Trace;
@@ -75,61 +75,6 @@ impl MessageSize {
     /// Number of segments per request.
     pub(crate) fn segments(self) -> u32 {
         self.bytes.div_ceil(self.segment_bytes).max(1)
-    }
-}
-
-/// Sizes of a workload's packets on the wire. Adaptive interrupt moderation compares byte rates first.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PacketSizes {
-    /// Size of a request without a value, in bytes.
-    pub request_bytes: u32,
-    /// Size of a response with an empty value, in bytes.
-    pub response_bytes: u32,
-    /// Size of an acknowledgement without data, in bytes.
-    pub ack_bytes: u32,
-    /// Values in the packets. `None` if all packets of a kind have the same size.
-    pub values: Option<StoredValues>,
-}
-
-/// Values that requests write and responses return. Their sizes follow a generalized Pareto distribution.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StoredValues {
-    /// Share of the requests that write a value. Their responses contain none.
-    pub written_share: f64,
-    /// Scale of the distribution, in bytes.
-    pub scale_bytes: f64,
-    /// Shape of the distribution: below 1 and not 0.
-    pub shape: f64,
-}
-
-impl PacketSizes {
-    /// One byte in each direction, with the headers of Ethernet, IPv4 and TCP with timestamps.
-    pub const ONE_BYTE: Self = Self { request_bytes: 67, response_bytes: 67, ack_bytes: 66, values: None };
-
-    /// Draws the size of a received packet.
-    pub(crate) fn received(&self, kind: PacketKind, random: &mut RandomStream) -> u64 {
-        match (kind, self.values) {
-            (PacketKind::Ack, _) => self.ack_bytes.into(),
-            (_, Some(values)) if random.unit() < values.written_share => {
-                u64::from(self.request_bytes) + values.draw(random)
-            }
-            _ => self.request_bytes.into(),
-        }
-    }
-
-    /// Draws the size of a response.
-    pub(crate) fn transmitted(&self, random: &mut RandomStream) -> u64 {
-        match self.values {
-            Some(values) if random.unit() < values.written_share => self.ack_bytes.into(),
-            Some(values) => u64::from(self.response_bytes) + values.draw(random),
-            None => self.response_bytes.into(),
-        }
-    }
-}
-
-impl StoredValues {
-    fn draw(self, random: &mut RandomStream) -> u64 {
-        random.generalised_pareto(self.scale_bytes, self.shape) as u64
     }
 }
 
@@ -256,8 +201,7 @@ impl Run {
     pub(crate) fn world(&self) -> Result<World, RunError> {
         self.check()?;
         let queue_of = self.queue_of();
-        let traffic =
-            Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed).with_sizes(self.sizes);
+        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed);
         let shape = WorldShape {
             queues: self.queues,
             epolls: self.server.epolls(),
@@ -266,6 +210,7 @@ impl Run {
         };
         let costs = Costs::new(&self.host).with_message(self.message, &self.host);
         let mut world = World::new(self.rules, costs, shape, traffic);
+        world.sizes = PacketSizer::new(self.sizes, self.seed);
         for queue in 0..self.queues {
             let irq_cpu = self.irq_cpu(queue);
             let mut rx = RxQueue::new(self.mode.napi(), &self.host.coalescing, self.host.ring_size, irq_cpu);
@@ -395,22 +340,6 @@ fn shares(weights: &[f64], connections: usize) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn responses_contain_values_and_a_few_requests_write_them() {
-        let values = StoredValues { written_share: 0.03, scale_bytes: 200.0, shape: 0.35 };
-        let sizes = PacketSizes { request_bytes: 100, response_bytes: 130, ack_bytes: 66, values: Some(values) };
-        let mut random = RandomStream::new(1, Purpose::Sizes);
-        let mut mean = |draw: &dyn Fn(&mut RandomStream) -> u64| {
-            (0..100_000).map(|_| draw(&mut random)).sum::<u64>() as f64 / 100_000.0
-        };
-        let value = 200.0 / (1.0 - 0.35);
-        let request = mean(&|random| sizes.received(PacketKind::Request, random));
-        assert!((request / (100.0 + 0.03 * value) - 1.0).abs() < 0.05, "{request}");
-        let response = mean(&|random| sizes.transmitted(random));
-        assert!((response / (0.97 * (130.0 + value) + 0.03 * 66.0) - 1.0).abs() < 0.05, "{response}");
-        assert_eq!(sizes.received(PacketKind::Ack, &mut random), 66);
-    }
 
     #[test]
     fn connections_are_distributed_by_weight_and_every_queue_has_one() {

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Ns;
 use crate::host::HostProfile;
-use crate::run::{ConnectionSpread, PacketSizes, Run, StoredValues};
+use crate::mechanism::{PacketSizes, StoredValues};
+use crate::run::{ConnectionSpread, Run};
 use crate::world::TrafficKind;
 
 /// Number of connections in the published experiment: 7 clients × 32 threads × 20.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::moderation::{Moderation, Profile, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
+use super::packet_size::{PacketCounts, PacketSizer};
 use crate::engine::{NEVER, Ns};
 
 /// Event at which the coalescing time starts.
@@ -102,9 +103,9 @@ impl Direction {
         }
     }
 
-    fn arm(&mut self, now_ns: Ns, completed: u32) {
+    fn arm(&mut self, now_ns: Ns, completed: u32, sizes: &mut PacketSizer) {
         if let Some(adaptive) = &mut self.adaptive {
-            adaptive.sample(now_ns);
+            adaptive.sample(now_ns, sizes);
         }
         (self.armed, self.since_armed, self.due_ns) = (true, 0, NEVER);
         self.completed(now_ns, completed);
@@ -158,7 +159,7 @@ impl Coalescer {
         self.rx.armed && self.tx.armed
     }
 
-    /// Whether DIM selects the values of a direction, so that the sizes of packets matter.
+    /// Whether DIM selects the values of a direction.
     pub(crate) fn adaptive(&self) -> bool {
         self.rx.adaptive.is_some() || self.tx.adaptive.is_some()
     }
@@ -184,9 +185,9 @@ impl Coalescer {
     }
 
     /// Enables the interrupt, as the driver does. Packets that are already in the rings count as just completed.
-    pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32) {
-        self.rx.arm(now_ns, received);
-        self.tx.arm(now_ns, transmitted);
+    pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32, sizes: &mut PacketSizer) {
+        self.rx.arm(now_ns, received, sizes);
+        self.tx.arm(now_ns, transmitted, sizes);
     }
 
     /// Raises the interrupt. It masks the directions whose coalescing time is over, or the whole vector.
@@ -200,11 +201,11 @@ impl Coalescer {
         }
     }
 
-    /// Records that a poll processed received and transmitted packets: their numbers, and their sizes in bytes.
-    pub(crate) fn polled(&mut self, received: (u32, u64), transmitted: (u32, u64)) {
-        for (direction, (count, bytes)) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
+    /// Records that a poll processed received and transmitted packets.
+    pub(crate) fn polled(&mut self, received: PacketCounts, transmitted: PacketCounts) {
+        for (direction, packets) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
             if let Some(adaptive) = &mut direction.adaptive {
-                adaptive.completed(count.into(), bytes);
+                adaptive.completed(packets);
             }
         }
     }
@@ -212,7 +213,12 @@ impl Coalescer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PacketSizes;
     use super::*;
+
+    fn sizes() -> PacketSizer {
+        PacketSizer::new(PacketSizes::ONE_BYTE, 1)
+    }
 
     fn quiet_time(period: CoalescingPeriod) -> Coalescer {
         Coalescer::new(&SimCoalescing { rx_usecs: 8, rx_frames: 3, rx_period: period, ..SimCoalescing::NONE })
@@ -249,7 +255,7 @@ mod tests {
         vector.received(50_000, 1);
         assert_eq!(vector.due_ns(), 50_000);
         vector.fire(50_000);
-        vector.arm(51_000, 1, 0);
+        vector.arm(51_000, 1, 0, &mut sizes());
         assert_eq!(vector.due_ns(), 58_000);
     }
 
@@ -259,7 +265,7 @@ mod tests {
         vector.fire(0);
         vector.received(10, 5);
         assert_eq!(vector.due_ns(), NEVER);
-        vector.arm(1_000, 1, 0);
+        vector.arm(1_000, 1, 0, &mut sizes());
         assert_eq!(vector.due_ns(), 9_000);
     }
 
@@ -290,10 +296,10 @@ mod tests {
         let mut vector = Coalescer::new(&SimCoalescing { tx_usecs: 16, tx_period: throttled, ..SimCoalescing::NONE });
         vector.received(50_000, 1);
         vector.fire(50_000);
-        vector.arm(51_000, 0, 1);
+        vector.arm(51_000, 0, 1, &mut sizes());
         assert_eq!(vector.due_ns(), 51_000);
         vector.fire(51_000);
-        vector.arm(52_000, 0, 1);
+        vector.arm(52_000, 0, 1, &mut sizes());
         assert_eq!(vector.due_ns(), 67_000);
     }
 }

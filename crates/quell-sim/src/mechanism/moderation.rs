@@ -2,6 +2,7 @@
 //! profiles. At the end of a poll after 64 or more completion events, it compares the rates of bytes, packets and events
 //! with those of the previous window, and steps towards more bytes, more packets or fewer events.
 
+use super::packet_size::{PacketCounts, PacketSizer};
 use crate::engine::Ns;
 
 /// Coalescing values of a profile.
@@ -107,8 +108,7 @@ pub(crate) struct Moderation {
     tired: u32,
     before: Rates,
     window_since_ns: Ns,
-    window_bytes: u64,
-    window_packets: u64,
+    window_packets: PacketCounts,
     window_events: u32,
 }
 
@@ -126,8 +126,7 @@ impl Moderation {
             tired: 0,
             before: Rates::default(),
             window_since_ns: 0,
-            window_bytes: 0,
-            window_packets: 0,
+            window_packets: PacketCounts::default(),
             window_events: 0,
         }
     }
@@ -136,10 +135,9 @@ impl Moderation {
         self.profiles[self.applied]
     }
 
-    /// Records that a poll processed `packets` completions of this direction, with `bytes` in all.
-    pub(crate) fn completed(&mut self, packets: u64, bytes: u64) {
-        self.window_packets += packets;
-        self.window_bytes += bytes;
+    /// Records that a poll processed these packets of this direction.
+    pub(crate) fn completed(&mut self, packets: PacketCounts) {
+        self.window_packets.add(packets);
     }
 
     /// Counts a completion event of this direction.
@@ -149,7 +147,7 @@ impl Moderation {
 
     /// `net_dim`, which the driver calls when it enables the interrupt: at the end of a window, decides on the profile.
     /// The next window starts when the NIC uses the new profile (`DIM_APPLY_NEW_PROFILE`).
-    pub(crate) fn sample(&mut self, now_ns: Ns) {
+    pub(crate) fn sample(&mut self, now_ns: Ns, sizes: &mut PacketSizer) {
         if self.applied != self.index {
             if now_ns >= self.applies_at_ns {
                 self.applied = self.index;
@@ -163,8 +161,8 @@ impl Moderation {
         }
         let per_ms = |count: u64| (1000 * count).div_ceil(elapsed_us);
         self.decide(Rates {
-            bytes: per_ms(self.window_bytes),
-            packets: per_ms(self.window_packets),
+            bytes: per_ms(sizes.draw(self.window_packets)),
+            packets: per_ms(self.window_packets.all()),
             events: per_ms(EVENTS_PER_WINDOW.into()),
         });
         self.applies_at_ns = now_ns + self.apply_ns;
@@ -172,7 +170,7 @@ impl Moderation {
     }
 
     fn start_window(&mut self, now_ns: Ns) {
-        (self.window_bytes, self.window_packets, self.window_events) = (0, 0, 0);
+        (self.window_packets, self.window_events) = (PacketCounts::default(), 0);
         self.window_since_ns = now_ns;
     }
 
@@ -256,14 +254,23 @@ impl Moderation {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PacketSizes;
     use super::*;
+
+    fn sizes() -> PacketSizer {
+        PacketSizer::new(PacketSizes { request_bytes: 100, ..PacketSizes::ONE_BYTE }, 1)
+    }
+
+    fn requests(requests: u64) -> PacketCounts {
+        PacketCounts { requests, ..PacketCounts::default() }
+    }
 
     fn feed(moderation: &mut Moderation, now_ns: &mut Ns, event_every_ns: Ns, packets: u64) {
         for _ in 0..EVENTS_PER_WINDOW {
             *now_ns += event_every_ns;
-            moderation.completed(packets, 100 * packets);
+            moderation.completed(requests(packets));
             moderation.event();
-            moderation.sample(*now_ns);
+            moderation.sample(*now_ns, &mut sizes());
         }
     }
 
@@ -291,9 +298,9 @@ mod tests {
         feed(&mut moderation, &mut now_ns, 5_000, 1);
         assert_eq!((moderation.index, moderation.profile()), (0, RX_CQE[1]));
         moderation.event();
-        moderation.sample(now_ns + 999_999);
+        moderation.sample(now_ns + 999_999, &mut sizes());
         assert_eq!(moderation.profile(), RX_CQE[1]);
-        moderation.sample(now_ns + 1_000_000);
+        moderation.sample(now_ns + 1_000_000, &mut sizes());
         assert_eq!((moderation.profile(), moderation.window_events), (RX_CQE[0], 0));
     }
 
@@ -301,10 +308,10 @@ mod tests {
     fn a_window_ends_with_the_poll_after_its_last_event() {
         let mut moderation = Moderation::new(RX_CQE, 0);
         for _ in 0..EVENTS_PER_WINDOW + 3 {
-            moderation.completed(1, 100);
+            moderation.completed(requests(1));
             moderation.event();
         }
-        moderation.sample(1_000_000);
+        moderation.sample(1_000_000, &mut sizes());
         assert_eq!(moderation.before, Rates { bytes: 6_700, packets: 67, events: 64 });
     }
 

@@ -32,7 +32,7 @@ use cpu::{Cpu, HardIrq};
 
 use crate::engine::{Digest, EventQueue, Ns, Removed};
 use crate::host::Costs;
-use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
+use crate::mechanism::{Epoll, Packet, PacketKind, PacketSizer, PacketSizes, RxQueue, Socket};
 use crate::trace::Trace;
 use utilisation::Utilisation;
 
@@ -95,6 +95,7 @@ pub(crate) struct World {
     pub(crate) sockets: Vec<Socket>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) traffic: Traffic,
+    pub(crate) sizes: PacketSizer,
     pub(crate) counters: Vec<Counters>,
     pub(crate) script: Vec<ScriptAction>,
     pub(crate) trace: Option<Box<Trace>>,
@@ -140,6 +141,7 @@ impl World {
             sockets: Vec::new(),
             threads: Vec::new(),
             traffic,
+            sizes: PacketSizer::new(PacketSizes::ONE_BYTE, 0),
             counters: vec![Counters::default(); queues],
             script: Vec::new(),
             trace: None,

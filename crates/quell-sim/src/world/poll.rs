@@ -3,7 +3,7 @@
 
 use super::World;
 use crate::engine::Ns;
-use crate::mechanism::{Completion, PacketKind, Schedule};
+use crate::mechanism::{Completion, PacketCounts, PacketKind, Schedule};
 
 /// `NAPI_POLL_WEIGHT`: maximum number of packets per poll in the softirq.
 pub(crate) const NAPI_POLL_WEIGHT: u32 = quell_mode::NAPI_POLL_WEIGHT as u32;
@@ -23,13 +23,13 @@ impl World {
         let work = rx.take(budget, now_ns);
         let taken = &rx.taken[before..];
         let packets: Ns = taken.iter().map(|packet| costs.receive_ns(packet.kind)).sum();
-        let distances =
-            || taken.iter().map(|packet| costs.distance(self.sockets[packet.socket as usize].served_on.get(), cpu)).sum();
+        let distances = || {
+            taken.iter().map(|packet| costs.distance(self.sockets[packet.socket as usize].served_on.get(), cpu)).sum()
+        };
         let contended_ns = costs.contended_packets_ns(contention, batch, distances);
         if rx.vector.adaptive() {
-            let received_bytes = self.traffic.received_bytes(taken);
-            let transmitted_bytes = self.traffic.transmitted_bytes(transmitted);
-            rx.vector.polled((work, received_bytes), (transmitted, transmitted_bytes));
+            let received = PacketCounts::received(taken.iter().map(|packet| packet.kind));
+            rx.vector.polled(received, PacketCounts { responses: transmitted.into(), ..PacketCounts::default() });
         }
         let moved_ns = if rx.polled_on == cpu { 0 } else { costs.poll_migration_ns };
         rx.polled_on = cpu;
@@ -110,7 +110,7 @@ impl World {
         let rx = &mut self.queues[queue];
         rx.waits.masked_since_ns = None;
         let (received, transmitted) = (rx.ring.len() as u32, rx.tx_completions);
-        rx.vector.arm(now_ns, received, transmitted);
+        rx.vector.arm(now_ns, received, transmitted, &mut self.sizes);
         self.mark(queue, "interrupt enabled");
         self.vector_changed(queue);
     }

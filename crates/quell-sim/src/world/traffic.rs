@@ -7,7 +7,6 @@ use quell_stats::LatencyHistogram;
 use super::{Event, World};
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::mechanism::{Packet, PacketKind};
-use crate::run::PacketSizes;
 
 /// `TCP_RTO_MIN`: time until a lost request is retransmitted.
 const RETRANSMIT_NS: Ns = 200_000_000;
@@ -101,8 +100,6 @@ pub(crate) struct Traffic {
     connections: Vec<Connection>,
     arrivals: RandomStream,
     delays: RandomStream,
-    sizes: PacketSizes,
-    size_draws: RandomStream,
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
     pub(crate) latency_sum_ns: u128,
@@ -120,29 +117,12 @@ impl Traffic {
             connections: queue_of.into_iter().map(|queue| Connection { queue, due_ns: 0.0 }).collect(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
             delays: RandomStream::new(seed, Purpose::Client),
-            sizes: PacketSizes::ONE_BYTE,
-            size_draws: RandomStream::new(seed, Purpose::Sizes),
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
             latency_sum_ns: 0,
             latency_from_due: LatencyHistogram::new(),
             waited_for_connection: 0,
         }
-    }
-
-    /// Sets the sizes of the packets.
-    pub(crate) fn with_sizes(self, sizes: PacketSizes) -> Self {
-        Self { sizes, ..self }
-    }
-
-    /// Draws the sum of the sizes of received packets, in bytes.
-    pub(crate) fn received_bytes(&mut self, packets: &[Packet]) -> u64 {
-        packets.iter().map(|packet| self.sizes.received(packet.kind, &mut self.size_draws)).sum()
-    }
-
-    /// Draws the sum of the sizes of this number of responses, in bytes.
-    pub(crate) fn transmitted_bytes(&mut self, responses: u32) -> u64 {
-        (0..responses).map(|_| self.sizes.transmitted(&mut self.size_draws)).sum()
     }
 
     /// Time from the sending of a packet to its arrival at the NIC.
