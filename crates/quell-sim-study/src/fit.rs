@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::{DMatrix, DVector, Dyn, Owned};
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Column, Constant, HostProfile, Run, RunScale};
+use quell_sim::{Column, Constant, HostProfile, RunScale};
 
 use crate::published::{ComparedCell, PublishedCell};
 
@@ -115,8 +115,7 @@ impl Problem<'_> {
         let host = self.host(logs);
         let simulate = |index: usize| {
             let cell = self.fit.training[index];
-            let run = Run::memcached(cell.mode, cell.load, &host, self.fit.scale);
-            let modelled = run.simulate().ok()?.figures(host.cpus);
+            let modelled = cell.run(&host, self.fit.scale).simulate().ok()?.figures(host.cpus);
             let compared = ComparedCell::new(cell, vec![modelled])?;
             Some(Column::ALL.map(|column| weighted(&compared, column)))
         };
