@@ -17,8 +17,8 @@ const LOG_STEP: f64 = 0.06;
 /// Error, in units of the tolerance, above which an error gains little additional weight.
 const PULL_LIMIT: f64 = 5.0;
 
-/// Factor on the tolerance of latencies under adaptive interrupt moderation.
-const WALK_TOLERANCE: f64 = 3.0;
+/// Factor on the tolerance of latencies under adaptive interrupt moderation: runs differ by up to 7 %.
+const WALK_TOLERANCE: f64 = 1.5;
 
 /// Names of the constants that are fitted. Four more constants of the published profile come directly from training
 /// cells, as its file explains.
@@ -117,7 +117,7 @@ impl Problem<'_> {
             let cell = self.fit.training[index];
             let modelled = cell.run(&host, self.fit.scale).simulate().ok()?.figures(host.cpus);
             let compared = ComparedCell::new(cell, vec![modelled])?;
-            Some(Column::ALL.map(|column| weighted(&compared, column)))
+            Some(Column::ALL.map(|column| weighted_error(&compared, column)))
         };
         let errors = in_parallel(self.fit.training.len(), self.fit.threads, simulate, |_| ());
         let errors: Vec<[f64; Column::ALL.len()]> = errors.into_iter().collect::<Option<_>>()?;
@@ -125,9 +125,10 @@ impl Problem<'_> {
     }
 }
 
-fn weighted(cell: &ComparedCell, column: Column) -> f64 {
+/// Logarithmic error of a column in tolerances, which a fit squares and adds. 0 for columns that are not fitted.
+#[must_use]
+pub fn weighted_error(cell: &ComparedCell, column: Column) -> f64 {
     let Some(mut tolerance) = tolerance(column).filter(|_| cell.counts(column)) else { return 0.0 };
-    // Under adaptive moderation, the latencies of short runs vary strongly.
     if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
         tolerance *= WALK_TOLERANCE;
     }
