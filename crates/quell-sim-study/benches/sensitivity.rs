@@ -1,7 +1,7 @@
 //! How much each fitted constant moves the errors of the training modes. Constants are varied together and at random, each
 //! run has its own seed, and errors are regressed on the logarithms of the constants, so that the walk of adaptive
-//! moderation averages out. Prints what 20 % of each constant does, and the values with the least error in the linear
-//! approximation. Usage: `cargo bench -p quell-sim-study --bench sensitivity -- RUNS [HOST.toml]`
+//! moderation averages out. Prints what 20 % of each constant does. Usage:
+//! `cargo bench -p quell-sim-study --bench sensitivity -- RUNS [HOST.toml]`
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
@@ -28,8 +28,6 @@ const CONSTANTS: [&str; 13] = [
 ];
 /// Largest change of a constant, as a logarithm.
 const REACH: f64 = 0.25;
-/// Weight of the squared distance from the values of the profile, in units of `REACH`.
-const RIDGE: f64 = 1.0;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -76,12 +74,6 @@ fn main() {
             column.heading(),
             twenty_pct[most],
         );
-    }
-    let normal = slopes.transpose() * &slopes + RIDGE * DMatrix::identity(CONSTANTS.len(), CONSTANTS.len());
-    let step = -normal.cholesky().expect("positive definite").solve(&(slopes.transpose() * &here));
-    println!("least in the linear approximation: {:.1}", (&here + &slopes * &step).norm_squared());
-    for (constant, step) in constants.iter().zip(step.iter()) {
-        println!("{} = {:.1}", constant.name, constant.of(&host.constants) * libm::exp(REACH * step));
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Socket {
     pub(crate) reader: Link,
 }
 
+const _: () = assert!(size_of::<Socket>() == 64, "a socket has one cache line");
+
 impl Socket {
     /// Whether a read would return data.
     pub(crate) fn readable(&self) -> bool {
