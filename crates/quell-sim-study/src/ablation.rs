@@ -3,7 +3,7 @@
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Column, Figures, HostProfile, Load, Run, RunError, RunScale};
+use quell_sim::{Column, Figures, HostProfile, Load, PacketSizes, Run, RunError, RunScale};
 use serde::Serialize;
 
 /// A part of the model that can be disabled.
@@ -22,19 +22,28 @@ pub enum Ablation {
     UnaccountedIdle,
     /// Adaptive interrupt coalescing (DIM).
     AdaptiveModeration,
+    /// Sizes of packets, which adaptive coalescing compares first.
+    PacketSizes,
+    /// Interrupts of one direction while a poll runs after an interrupt of the other.
+    SeparateArming,
+    /// Higher cost of crossing CPUs on a busy host.
+    Contention,
     /// Workers that are not pinned, so that softirqs may run on a different CPU than the worker.
     FloatingWorkers,
 }
 
 impl Ablation {
     /// All parts that can be disabled.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::FinalPoll,
         Self::BatchCost,
         Self::Interference,
         Self::ClientTail,
         Self::UnaccountedIdle,
         Self::AdaptiveModeration,
+        Self::PacketSizes,
+        Self::SeparateArming,
+        Self::Contention,
         Self::FloatingWorkers,
     ];
 
@@ -48,6 +57,9 @@ impl Ablation {
             Self::ClientTail => "client tail",
             Self::UnaccountedIdle => "unaccounted idle",
             Self::AdaptiveModeration => "adaptive moderation",
+            Self::PacketSizes => "packet sizes",
+            Self::SeparateArming => "separate arming",
+            Self::Contention => "contention",
             Self::FloatingWorkers => "floating workers",
         }
     }
@@ -65,6 +77,10 @@ impl Ablation {
             Self::AdaptiveModeration => {
                 (run.host.coalescing.adaptive_rx, run.host.coalescing.adaptive_tx) = (false, false);
             }
+            // Byte rates are then in proportion to packet rates.
+            Self::PacketSizes => run.sizes = PacketSizes::ONE_BYTE,
+            Self::SeparateArming => run.host.coalescing.separate_arming = false,
+            Self::Contention => (constants.contention_ns, constants.contention_packet_ns) = (0.0, 0.0),
             Self::FloatingWorkers => run.floating = false,
         }
     }

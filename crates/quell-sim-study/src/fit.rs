@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::{DMatrix, DVector, Dyn, Owned};
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Column, Constant, HostProfile, Load, Run, RunScale};
+use quell_sim::{Column, Constant, HostProfile, RunScale};
 
 use crate::published::{ComparedCell, PublishedCell};
 
@@ -17,13 +17,14 @@ const LOG_STEP: f64 = 0.06;
 /// Error, in units of the tolerance, above which an error gains little additional weight.
 const PULL_LIMIT: f64 = 5.0;
 
-/// Factor on the tolerance of latencies under adaptive interrupt moderation.
-const WALK_TOLERANCE: f64 = 3.0;
+/// Factor on the tolerance of latencies under adaptive interrupt moderation: runs differ by up to 7 %.
+const WALK_TOLERANCE: f64 = 1.5;
 
 /// Names of the constants that are fitted. Four more constants of the published profile come directly from training
 /// cells, as its file explains.
-pub const FITTED: [&str; 16] = [
+pub const FITTED: [&str; 21] = [
     "device_irq_ns",
+    "preempting_irq_ns",
     "napi_poll_ns",
     "busy_poll_ns",
     "busy_stop_ns",
@@ -33,7 +34,11 @@ pub const FITTED: [&str; 16] = [
     "request_ns",
     "batch_extra_ns",
     "batch_packet_ns",
+    "batch_half",
     "interference_ns",
+    "cross_cpu_ns",
+    "contention_ns",
+    "contention_packet_ns",
     "network_ns",
     "client_tail_share",
     "client_tail_slope",
@@ -110,10 +115,9 @@ impl Problem<'_> {
         let host = self.host(logs);
         let simulate = |index: usize| {
             let cell = self.fit.training[index];
-            let run = Run::memcached(cell.mode, cell.load, &host, self.fit.scale);
-            let modelled = run.simulate().ok()?.figures(host.cpus);
+            let modelled = cell.run(&host, self.fit.scale).simulate().ok()?.figures(host.cpus);
             let compared = ComparedCell::new(cell, vec![modelled])?;
-            Some(Column::ALL.map(|column| weighted(&compared, column)))
+            Some(Column::ALL.map(|column| weighted_error(&compared, column)))
         };
         let errors = in_parallel(self.fit.training.len(), self.fit.threads, simulate, |_| ());
         let errors: Vec<[f64; Column::ALL.len()]> = errors.into_iter().collect::<Option<_>>()?;
@@ -121,10 +125,10 @@ impl Problem<'_> {
     }
 }
 
-fn weighted(cell: &ComparedCell, column: Column) -> f64 {
-    let useful = cell.counts(column) || (column == Column::P50 && cell.load != Load::Max);
-    let Some(mut tolerance) = tolerance(column).filter(|_| useful) else { return 0.0 };
-    // Under adaptive moderation, the latencies of short runs vary strongly.
+/// Logarithmic error of a column in tolerances, which a fit squares and adds. 0 for columns that are not fitted.
+#[must_use]
+pub fn weighted_error(cell: &ComparedCell, column: Column) -> f64 {
+    let Some(mut tolerance) = tolerance(column).filter(|_| cell.counts(column)) else { return 0.0 };
     if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
         tolerance *= WALK_TOLERANCE;
     }

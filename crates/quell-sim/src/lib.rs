@@ -41,7 +41,7 @@ mod xsk_rr;
 pub use engine::Ns;
 pub use figures::{Column, Figures};
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, HostProfileError, IdleState, Value};
-pub use mechanism::{CoalescingPeriod, NapiState, Packet, PacketKind, SimCoalescing};
+pub use mechanism::{CoalescingPeriod, NapiState, Packet, PacketKind, PacketSizes, SimCoalescing, StoredValues};
 pub use run::{ConnectionSpread, MessageSize, Run, RunError, RunResult};
 pub use server::{Assignment, Epolls, ServerKind};
 pub use trace::{Mark, Segment, TimelineEntry, TimelineSource, Trace};

@@ -4,7 +4,7 @@ use quell_mode::DeliveryMode;
 
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::RxQueue;
+use crate::mechanism::{PacketSizer, PacketSizes, RxQueue};
 use crate::poll_counter::UnrelatedPolls;
 use crate::server::ServerKind;
 use crate::trace::Trace;
@@ -38,6 +38,8 @@ pub struct Run {
     pub spread: ConnectionSpread,
     /// Size of requests and responses. `None` selects the size that the host's constants imply.
     pub message: Option<MessageSize>,
+    /// Sizes of the packets on the wire.
+    pub sizes: PacketSizes,
     /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: Ns,
     /// Virtual time during which events are counted, in ns.
@@ -151,6 +153,7 @@ impl Run {
             xps: false,
             spread: ConnectionSpread::Even,
             message: None,
+            sizes: PacketSizes::ONE_BYTE,
             warm_up_ns: 10_000_000,
             measured_ns: 100_000_000,
             seed: 1,
@@ -207,6 +210,7 @@ impl Run {
         };
         let costs = Costs::new(&self.host).with_message(self.message, &self.host);
         let mut world = World::new(self.rules, costs, shape, traffic);
+        world.sizes = PacketSizer::new(self.sizes, self.seed);
         for queue in 0..self.queues {
             let irq_cpu = self.irq_cpu(queue);
             let mut rx = RxQueue::new(self.mode.napi(), &self.host.coalescing, self.host.ring_size, irq_cpu);

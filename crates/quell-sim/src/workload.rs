@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Ns;
 use crate::host::HostProfile;
+use crate::mechanism::{PacketSizes, StoredValues};
 use crate::run::{ConnectionSpread, Run};
 use crate::world::TrafficKind;
 
@@ -18,6 +19,14 @@ const CONNECTIONS: usize = 4480;
 const QUEUES: usize = 8;
 /// Shape of the distribution of gaps between the load generator's requests (mutilate's `fb_ia`).
 const GAP_SHAPE: f64 = 0.154_971;
+
+/// Sizes of the load generator's packets: a Facebook-like mix of keys and values (mutilate's `fb_key`, `fb_value`).
+const PACKET_SIZES: PacketSizes = PacketSizes {
+    request_bytes: 103,
+    response_bytes: 133,
+    ack_bytes: 66,
+    values: Some(StoredValues { written_share: 0.03, scale_bytes: 214.476, shape: 0.348_238 }),
+};
 
 /// An offered load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -110,6 +119,7 @@ impl Run {
             connections: CONNECTIONS * scale.queues / QUEUES,
             floating: scale.queues > 1,
             xps: true,
+            sizes: PACKET_SIZES,
             spread: if scale.hashed { ConnectionSpread::Hashed } else { ConnectionSpread::Even },
             warm_up_ns: scale.warm_up_ns,
             measured_ns: scale.measured_ns,

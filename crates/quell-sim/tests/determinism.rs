@@ -32,10 +32,10 @@ fn golden_digests() {
 }
 
 const GOLDEN: [&str; 4] = [
-    "base 600K bc5a36aba038796b",
-    "defer20 600K 809932218801528c",
-    "suspend20 600K 5914dbfcebffb66e",
-    "fullbusy MAX dadc8631e21b08b7",
+    "base 600K 6151dd13525b1133",
+    "defer20 600K de347d4c50388455",
+    "suspend20 600K a84923dbaee75aba",
+    "fullbusy MAX 712c3dda2de6f0ca",
 ];
 
 #[test]

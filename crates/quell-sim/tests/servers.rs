@@ -115,10 +115,11 @@ fn a_rate_of_zero_and_a_shape_of_one_are_refused() {
 #[test]
 fn imbalanced_queues_increase_latency_near_saturation() {
     let p95 = |spread| {
-        let result = simulate(&Run { spread, floating: false, ..run("base", Load::Qps(1300e3)) });
+        let result = simulate(&Run { spread, floating: false, ..run("defer200", Load::Qps(1300e3)) });
         result.latency.quantile(0.95).expect("there were requests")
     };
-    assert!(p95(ConnectionSpread::Imbalanced { percent: 30 }) > p95(ConnectionSpread::Even));
+    let (uneven, even) = (p95(ConnectionSpread::Imbalanced { percent: 30 }), p95(ConnectionSpread::Even));
+    assert!(uneven > even, "{uneven:?} {even:?}");
 }
 
 /// All modes that the modelled epoll server supports.
@@ -158,4 +159,21 @@ fn threads_that_never_stop_polling_gain_no_throughput_and_cost_whole_cpus() {
     let [base, threads] = &rows(&setup, "base,threadedbusy", Load::Qps(100e3))[..] else { panic!("two rows") };
     assert!((threads.figures.qps / base.figures.qps - 1.0).abs() < 0.1, "{base:?} {threads:?}");
     assert!(base.figures.cpu_pct < 50.0 && threads.figures.cpu_pct > 99.0, "{base:?} {threads:?}");
+}
+
+#[test]
+fn contention_grows_with_load_and_is_absent_where_a_worker_polls_its_own_queue() {
+    let growth = |text, load| {
+        let cycles = |contention_ns| {
+            let mut run = run(text, load);
+            // The walk of adaptive moderation outweighs small effects in short runs.
+            (run.host.coalescing.adaptive_rx, run.host.coalescing.adaptive_tx) = (false, false);
+            (run.irqs_apart, run.host.constants.contention_ns) = (true, contention_ns);
+            simulate(&run).cycles_per_query
+        };
+        cycles(2000.0) / cycles(0.0) - 1.0
+    };
+    let [low, high] = [200e3, 1200e3].map(|qps| growth("base", Load::Qps(qps)));
+    assert!(high > 0.01 && high > 3.0 * low, "{low} {high}");
+    assert_eq!(growth("fullbusy", Load::Max), 0.0);
 }

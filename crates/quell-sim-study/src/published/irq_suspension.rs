@@ -84,6 +84,9 @@ struct MoreRow {
     napi_polls_zero_pct: f64,
 }
 
+/// Duration of a run under adaptive moderation, in durations of other runs.
+const MODERATED_TIMES: u64 = 5;
+
 const TABLE: &str = "irq-suspension.csv";
 const MORE: &str = "irq-suspension-more.csv";
 
@@ -122,6 +125,18 @@ impl IrqSuspension {
         let more: Vec<MoreRow> = rows(MORE, more)?;
         let cells = table.into_iter().map(|row| cell(row, &more)).collect::<Result<_, _>>()?;
         Ok(Self { cells })
+    }
+}
+
+impl PublishedCell {
+    /// Run of the cell. Published runs last for seconds, and adaptive moderation stays in one profile for up to hundreds
+    /// of ms, so that modes with interrupts need a longer time than the others: the tail of a shorter run is that of one
+    /// profile.
+    #[must_use]
+    pub fn run(&self, host: &HostProfile, scale: RunScale) -> Run {
+        let times = if self.mode.napi().defers() { 1 } else { MODERATED_TIMES };
+        let scale = RunScale { measured_ns: times * scale.measured_ns, ..scale };
+        Run::memcached(self.mode, self.load, host, scale)
     }
 }
 
@@ -174,7 +189,7 @@ impl IrqSuspension {
         let simulate = |index: usize| {
             let cell = &self.cells[index / seeds as usize];
             let scale = RunScale { seed: scale.seed + index as u64 % seeds, ..scale };
-            Run::memcached(cell.mode, cell.load, host, scale).simulate()
+            cell.run(host, scale).simulate()
         };
         let runs = self.cells.len() * seeds as usize;
         let results: Vec<RunResult> =

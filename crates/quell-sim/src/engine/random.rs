@@ -15,6 +15,8 @@ pub(crate) enum Purpose {
     Imbalance = 4,
     /// Initial CPU of each worker.
     Placement = 5,
+    /// Sizes of packets.
+    Sizes = 6,
 }
 
 /// One stream of random numbers.

@@ -81,6 +81,7 @@ macro_rules! constants {
 
 constants! {
     device_irq_ns = 1500.0 in 100.0..=10000.0: "Hard interrupt of the NIC: entry, event queue, scheduling the poll, and enabling the vector again afterwards";
+    preempting_irq_ns = 0.0 in 0.0..=20000.0: "Additional cost of such an interrupt on a CPU that is not idle";
     timer_irq_ns = 300.0 in 50.0..=3000.0: "Interrupt of a timer: entry, expiry, and programming the next event";
     busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy-poll loop with a timer as backstop: arming or moving the timer, and releasing the NAPI instance";
     napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll without the cost of its packets: softirq, poll function, and completion";
@@ -99,7 +100,9 @@ constants! {
     batch_packet_ns = 400.0 in 0.0..=10000.0: "Additional cost of receiving a packet on a CPU that serves such a batch";
     batch_half = 120.0 in 1.0..=2000.0: "Number of requests in a batch that causes half of these costs";
     interference_ns = 800.0 in 0.0..=10000.0: "Time that an application loses each time packet processing interrupts it";
-    cross_cpu_ns = 600.0 in 0.0..=10000.0: "Additional cost of a request whose packet was received on another CPU";
+    cross_cpu_ns = 600.0 in 0.0..=10000.0: "Additional cost of a request whose packet was received on another CPU, per unit of distance: 1 within a last-level cache, 3 between two";
+    contention_ns = 0.0 in 0.0..=10000.0: "Increase of that cost on a host whose CPUs are all busy, per unit of distance; it grows with the fourth power of their utilisation";
+    contention_packet_ns = 0.0 in 0.0..=10000.0: "Cost of receiving a packet whose socket another CPU serves, on such a host, per unit of distance";
     network_ns = 26000.0 in 1000.0..=500000.0: "Minimum round-trip delay in the network and the client";
     network_jitter_ns = 10000.0 in 0.0..=200000.0: "Maximum of a uniformly distributed addition to that delay";
     client_tail_share = 0.08 in 0.0..=1.0: "Share of replies that wait for the client's interrupt, and independently for its thread, without load";

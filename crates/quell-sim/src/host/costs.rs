@@ -9,6 +9,9 @@ use crate::run::MessageSize;
 /// ratio of core-to-core latencies on Zen 2.
 const CROSS_CACHE_FACTOR: Ns = 3;
 
+/// Power of the utilisation with which costs of contention grow. Powers from 2 to 5 fit alike.
+const CONTENTION_POWER: i32 = 4;
+
 /// Size in bytes from which a message does not fit the linear part of a socket buffer.
 const LARGE_MESSAGE_BYTES: u32 = 2048;
 
@@ -16,6 +19,7 @@ const LARGE_MESSAGE_BYTES: u32 = 2048;
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
     pub(crate) device_irq_ns: Ns,
+    pub(crate) preempting_irq_ns: Ns,
     pub(crate) timer_irq_ns: Ns,
     pub(crate) busy_stop_ns: Ns,
     pub(crate) napi_poll_ns: Ns,
@@ -35,6 +39,8 @@ pub(crate) struct Costs {
     batch_half: f64,
     pub(crate) interference_ns: Ns,
     cross_cpu_ns: Ns,
+    contention_ns: f64,
+    contention_packet_ns: f64,
     cpus_per_cache: usize,
     pub(crate) recv_ns: Ns,
     pub(crate) ring_ns: Ns,
@@ -51,6 +57,7 @@ impl Costs {
         let ns = |value: f64| value.max(0.0).round() as Ns;
         Self {
             device_irq_ns: ns(constants.device_irq_ns),
+            preempting_irq_ns: ns(constants.preempting_irq_ns),
             timer_irq_ns: ns(constants.timer_irq_ns),
             busy_stop_ns: ns(constants.busy_stop_ns),
             napi_poll_ns: ns(constants.napi_poll_ns),
@@ -70,6 +77,8 @@ impl Costs {
             batch_half: constants.batch_half,
             interference_ns: ns(constants.interference_ns),
             cross_cpu_ns: ns(constants.cross_cpu_ns),
+            contention_ns: constants.contention_ns,
+            contention_packet_ns: constants.contention_packet_ns,
             cpus_per_cache: host.cpus_per_cache,
             recv_ns: ns(constants.recv_ns),
             ring_ns: ns(constants.ring_ns).max(1),
@@ -124,21 +133,85 @@ impl Costs {
         others / (others + self.batch_half)
     }
 
-    /// Additional cost of a request on `cpu` whose packet was received on `rx_cpu`.
+    /// Latency of a cache line between two CPUs, relative to that within one last-level cache.
     #[inline]
-    pub(crate) fn crossing_ns(&self, rx_cpu: usize, cpu: usize) -> Ns {
-        if rx_cpu == cpu {
-            0
-        } else if rx_cpu / self.cpus_per_cache == cpu / self.cpus_per_cache {
-            self.cross_cpu_ns
-        } else {
-            CROSS_CACHE_FACTOR * self.cross_cpu_ns
+    pub(crate) fn distance(&self, from: Option<usize>, to: usize) -> Ns {
+        match from {
+            None => 0,
+            Some(from) if from == to => 0,
+            Some(from) if from / self.cpus_per_cache == to / self.cpus_per_cache => 1,
+            Some(_) => CROSS_CACHE_FACTOR,
         }
+    }
+
+    /// Additional cost of a request on `cpu` whose packet was received on `rx_cpu`. A large batch has displaced the lines
+    /// from the other CPU's caches, so that it contends for none.
+    #[inline]
+    pub(crate) fn crossing_ns(&self, rx_cpu: usize, cpu: usize, contention: f64, batch: usize) -> Ns {
+        let contended_ns = (self.contention_ns * contention * (1.0 - self.displaced_share(batch))) as Ns;
+        self.distance(Some(rx_cpu), cpu) * (self.cross_cpu_ns + contended_ns)
+    }
+
+    /// Additional cost of packets whose sockets other CPUs serve, by the sum of the distances of these CPUs.
+    #[inline]
+    pub(crate) fn contended_packets_ns(&self, contention: f64, batch: usize, distances: impl FnOnce() -> Ns) -> Ns {
+        if self.contention_packet_ns == 0.0 {
+            return 0;
+        }
+        let each_ns = self.contention_packet_ns * contention * (1.0 - self.displaced_share(batch));
+        (each_ns * distances() as f64) as Ns
+    }
+
+    /// Factor of the costs of contention at a utilisation of the host between 0 and 1.
+    pub(crate) fn contention(utilisation: f64) -> f64 {
+        (0..CONTENTION_POWER).fold(1.0, |product, _| product * utilisation)
     }
 
     /// Exit latency of the idle state that the governor selects for an expected idle time.
     pub(crate) fn idle_latency_ns(&self, expected_ns: Ns) -> Ns {
         let chosen = self.idle_states.iter().rev().find(|state| state.target_residency_ns <= expected_ns);
         chosen.or(self.idle_states.first()).map_or(0, |state| state.exit_latency_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Constants;
+
+    fn costs() -> Costs {
+        let mut host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+        host.constants = Constants {
+            cross_cpu_ns: 100.0,
+            contention_ns: 1000.0,
+            contention_packet_ns: 500.0,
+            batch_half: 9.0,
+            ..host.constants
+        };
+        Costs::new(&host)
+    }
+
+    #[test]
+    fn another_cache_is_three_times_as_far_as_another_cpu() {
+        let distance = |to| costs().distance(Some(0), to);
+        assert_eq!([distance(0), distance(3), distance(4)], [0, 1, 3]);
+        assert_eq!(costs().distance(None, 4), 0);
+    }
+
+    #[test]
+    fn crossing_costs_more_on_a_busy_host_and_nothing_without_crossing() {
+        let crossing_ns = |to, utilisation| costs().crossing_ns(0, to, Costs::contention(utilisation), 1);
+        assert_eq!(
+            [crossing_ns(0, 1.0), crossing_ns(3, 0.0), crossing_ns(3, 1.0), crossing_ns(4, 1.0)],
+            [0, 100, 1100, 3300]
+        );
+        assert_eq!(crossing_ns(3, 0.5), 100 + 62);
+        assert_eq!(costs().contended_packets_ns(1.0, 1, || 4), 2000);
+    }
+
+    #[test]
+    fn a_batch_that_displaces_the_lines_of_others_does_not_contend_for_them() {
+        assert_eq!(costs().crossing_ns(0, 3, 1.0, 10), 100 + 500);
+        assert_eq!(costs().contended_packets_ns(1.0, 10, || 4), 1000);
     }
 }

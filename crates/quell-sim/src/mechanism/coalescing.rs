@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moderation::{Moderation, Profile, Profiles, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
+use super::moderation::{Moderation, Profile, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
+use super::packet_size::{PacketCounts, PacketSizer};
 use crate::engine::{NEVER, Ns};
 
 /// Event at which the coalescing time starts.
@@ -39,6 +40,13 @@ pub struct SimCoalescing {
     pub rx_period: CoalescingPeriod,
     /// Event at which the transmit time starts.
     pub tx_period: CoalescingPeriod,
+    /// Whether an interrupt masks only the direction that raised it, as with mlx5, whose completion queues are armed
+    /// one by one. The other direction can interrupt the poll.
+    #[serde(default)]
+    pub separate_arming: bool,
+    /// Time from a decision of DIM until the NIC uses the new values, in µs: a work item and a command to the firmware.
+    #[serde(default)]
+    pub apply_usecs: u32,
 }
 
 impl SimCoalescing {
@@ -52,6 +60,8 @@ impl SimCoalescing {
         tx_frames: 0,
         rx_period: CoalescingPeriod::FirstCompletion,
         tx_period: CoalescingPeriod::FirstCompletion,
+        separate_arming: false,
+        apply_usecs: 0,
     };
 }
 
@@ -61,6 +71,7 @@ struct Direction {
     fixed: Profile,
     period: CoalescingPeriod,
     adaptive: Option<Moderation>,
+    armed: bool,
     since_armed: u32,
     due_ns: Ns,
     /// Time of the last interrupt that this direction raised.
@@ -68,8 +79,8 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(fixed: Profile, period: CoalescingPeriod, profiles: Option<Profiles>) -> Self {
-        Self { fixed, period, adaptive: profiles.map(Moderation::new), since_armed: 0, due_ns: NEVER, fired_ns: 0 }
+    fn new(fixed: Profile, period: CoalescingPeriod, adaptive: Option<Moderation>) -> Self {
+        Self { fixed, period, adaptive, armed: true, since_armed: 0, due_ns: NEVER, fired_ns: 0 }
     }
 
     fn profile(&self) -> Profile {
@@ -77,7 +88,7 @@ impl Direction {
     }
 
     fn completed(&mut self, now_ns: Ns, count: u32) {
-        if count == 0 {
+        if count == 0 || !self.armed {
             return;
         }
         self.since_armed += count;
@@ -92,18 +103,27 @@ impl Direction {
         }
     }
 
-    fn arm(&mut self) {
-        (self.since_armed, self.due_ns) = (0, NEVER);
+    fn arm(&mut self, now_ns: Ns, completed: u32, sizes: &mut PacketSizer) {
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.sample(now_ns, sizes);
+        }
+        (self.armed, self.since_armed, self.due_ns) = (true, 0, NEVER);
+        self.completed(now_ns, completed);
     }
 
-    /// Records an interrupt of the vector. This direction raised it if its coalescing time is over.
+    fn disarm(&mut self) {
+        (self.armed, self.due_ns) = (false, NEVER);
+    }
+
+    /// Raises the interrupt if the coalescing time is over.
     fn fire(&mut self, now_ns: Ns) {
         if self.due_ns > now_ns {
             return;
         }
+        self.disarm();
         self.fired_ns = now_ns;
         if let Some(adaptive) = &mut self.adaptive {
-            adaptive.event(now_ns);
+            adaptive.event();
         }
     }
 }
@@ -113,7 +133,7 @@ impl Direction {
 pub(crate) struct Coalescer {
     rx: Direction,
     tx: Direction,
-    armed: bool,
+    separate_arming: bool,
     fired_ns: Ns,
 }
 
@@ -123,19 +143,25 @@ impl Coalescer {
         let quiet = |period| period == CoalescingPeriod::LastCompletion;
         let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
         let tx_profiles = if quiet(config.tx_period) { TX_CQE } else { TX_EQE };
+        let adaptive = |profiles| Moderation::new(profiles, Ns::from(config.apply_usecs) * 1000);
         let rx = Profile { usecs: config.rx_usecs, frames: config.rx_frames };
         let tx = Profile { usecs: config.tx_usecs, frames: config.tx_frames };
         Self {
-            rx: Direction::new(rx, config.rx_period, config.adaptive_rx.then_some(rx_profiles)),
-            tx: Direction::new(tx, config.tx_period, config.adaptive_tx.then_some(tx_profiles)),
-            armed: true,
+            rx: Direction::new(rx, config.rx_period, config.adaptive_rx.then(|| adaptive(rx_profiles))),
+            tx: Direction::new(tx, config.tx_period, config.adaptive_tx.then(|| adaptive(tx_profiles))),
+            separate_arming: config.separate_arming,
             fired_ns: 0,
         }
     }
 
-    /// Whether the interrupt is enabled.
+    /// Whether the interrupt is enabled in both directions.
     pub(crate) fn armed(&self) -> bool {
-        self.armed
+        self.rx.armed && self.tx.armed
+    }
+
+    /// Whether DIM selects the values of a direction.
+    pub(crate) fn adaptive(&self) -> bool {
+        self.rx.adaptive.is_some() || self.tx.adaptive.is_some()
     }
 
     /// Time of the last interrupt; 0 if there was none.
@@ -145,45 +171,41 @@ impl Coalescer {
 
     /// Time at which the interrupt is due. [`NEVER`] while the vector is masked or there are no completions.
     pub(crate) fn due_ns(&self) -> Ns {
-        if self.armed { self.rx.due_ns.min(self.tx.due_ns) } else { NEVER }
+        self.rx.due_ns.min(self.tx.due_ns)
     }
 
     /// Records that the NIC received `count` packets.
     pub(crate) fn received(&mut self, now_ns: Ns, count: u32) {
-        if self.armed {
-            self.rx.completed(now_ns, count);
-        }
+        self.rx.completed(now_ns, count);
     }
 
     /// Records that the NIC transmitted `count` packets.
     pub(crate) fn transmitted(&mut self, now_ns: Ns, count: u32) {
-        if self.armed {
-            self.tx.completed(now_ns, count);
-        }
+        self.tx.completed(now_ns, count);
     }
 
     /// Enables the interrupt, as the driver does. Packets that are already in the rings count as just completed.
-    pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32) {
-        self.armed = true;
-        self.rx.arm();
-        self.tx.arm();
-        self.received(now_ns, received);
-        self.transmitted(now_ns, transmitted);
+    pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32, sizes: &mut PacketSizer) {
+        self.rx.arm(now_ns, received, sizes);
+        self.tx.arm(now_ns, transmitted, sizes);
     }
 
-    /// Raises the interrupt, which masks the vector.
+    /// Raises the interrupt. It masks the directions whose coalescing time is over, or the whole vector.
     pub(crate) fn fire(&mut self, now_ns: Ns) {
-        self.armed = false;
         self.fired_ns = now_ns;
         self.rx.fire(now_ns);
         self.tx.fire(now_ns);
+        if !self.separate_arming {
+            self.rx.disarm();
+            self.tx.disarm();
+        }
     }
 
-    /// Records that a poll processed completions.
-    pub(crate) fn polled(&mut self, received: u32, transmitted: u32) {
-        for (direction, count) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
+    /// Records that a poll processed received and transmitted packets.
+    pub(crate) fn polled(&mut self, received: PacketCounts, transmitted: PacketCounts) {
+        for (direction, packets) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
             if let Some(adaptive) = &mut direction.adaptive {
-                adaptive.packets(u64::from(count));
+                adaptive.completed(packets);
             }
         }
     }
@@ -191,7 +213,12 @@ impl Coalescer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PacketSizes;
     use super::*;
+
+    fn sizes() -> PacketSizer {
+        PacketSizer::new(PacketSizes::ONE_BYTE, 1)
+    }
 
     fn quiet_time(period: CoalescingPeriod) -> Coalescer {
         Coalescer::new(&SimCoalescing { rx_usecs: 8, rx_frames: 3, rx_period: period, ..SimCoalescing::NONE })
@@ -228,7 +255,7 @@ mod tests {
         vector.received(50_000, 1);
         assert_eq!(vector.due_ns(), 50_000);
         vector.fire(50_000);
-        vector.arm(51_000, 1, 0);
+        vector.arm(51_000, 1, 0, &mut sizes());
         assert_eq!(vector.due_ns(), 58_000);
     }
 
@@ -238,7 +265,7 @@ mod tests {
         vector.fire(0);
         vector.received(10, 5);
         assert_eq!(vector.due_ns(), NEVER);
-        vector.arm(1_000, 1, 0);
+        vector.arm(1_000, 1, 0, &mut sizes());
         assert_eq!(vector.due_ns(), 9_000);
     }
 
@@ -250,15 +277,29 @@ mod tests {
     }
 
     #[test]
+    fn with_separate_arming_the_other_direction_interrupts_the_poll() {
+        let due_after_receive_interrupt = |separate_arming| {
+            let mut vector = Coalescer::new(&SimCoalescing { tx_usecs: 16, separate_arming, ..SimCoalescing::NONE });
+            vector.transmitted(0, 1);
+            vector.received(1_000, 1);
+            vector.fire(1_000);
+            vector.received(2_000, 1);
+            vector.due_ns()
+        };
+        assert_eq!(due_after_receive_interrupt(true), 16_000);
+        assert_eq!(due_after_receive_interrupt(false), NEVER);
+    }
+
+    #[test]
     fn each_direction_is_throttled_by_its_own_interrupts() {
         let throttled = CoalescingPeriod::LastInterrupt;
         let mut vector = Coalescer::new(&SimCoalescing { tx_usecs: 16, tx_period: throttled, ..SimCoalescing::NONE });
         vector.received(50_000, 1);
         vector.fire(50_000);
-        vector.arm(51_000, 0, 1);
+        vector.arm(51_000, 0, 1, &mut sizes());
         assert_eq!(vector.due_ns(), 51_000);
         vector.fire(51_000);
-        vector.arm(52_000, 0, 1);
+        vector.arm(52_000, 0, 1, &mut sizes());
         assert_eq!(vector.due_ns(), 67_000);
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Socket {
     pub(crate) parts: u32,
     /// CPU on which its last packet was received.
     pub(crate) rx_cpu: u32,
+    /// CPU on which a thread last served it; `None` if none has.
+    pub(crate) served_on: Link,
     /// Whether the descriptor is permanently ready, like an eventfd, pipe or timer that is never read.
     pub(crate) always_ready: bool,
     /// Whether the descriptor is registered with `EPOLLET`.
@@ -65,6 +67,8 @@ pub(crate) struct Socket {
     /// Thread that blocks in `recv` on this socket, or polls its receive ring.
     pub(crate) reader: Link,
 }
+
+const _: () = assert!(size_of::<Socket>() == 64, "a socket has one cache line");
 
 impl Socket {
     /// Whether a read would return data.

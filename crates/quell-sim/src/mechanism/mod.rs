@@ -7,6 +7,7 @@ mod epoll;
 mod inbox;
 mod moderation;
 mod napi;
+mod packet_size;
 mod rx_queue;
 
 pub(crate) use coalescing::Coalescer;
@@ -14,5 +15,7 @@ pub use coalescing::{CoalescingPeriod, SimCoalescing};
 pub(crate) use epoll::{Epoll, Link, Socket, budget};
 pub use napi::NapiState;
 pub(crate) use napi::{Completion, Napi, Schedule};
+pub(crate) use packet_size::{PacketCounts, PacketSizer};
+pub use packet_size::{PacketSizes, StoredValues};
 pub(crate) use rx_queue::{Held, RxQueue};
 pub use rx_queue::{Packet, PacketKind};

@@ -98,7 +98,8 @@ impl World {
     pub(crate) fn dispatch(&mut self, cpu: usize) {
         if let Some(irq) = self.cpus[cpu].irqs.pop_front() {
             let cost_ns = match irq {
-                HardIrq::Device(_) => self.costs.device_irq_ns,
+                HardIrq::Device(_) if self.cpus[cpu].current.is_none() => self.costs.device_irq_ns,
+                HardIrq::Device(_) => self.costs.device_irq_ns + self.costs.preempting_irq_ns,
                 HardIrq::NapiTimer(_) | HardIrq::Timeout { .. } | HardIrq::Tick => self.costs.timer_irq_ns,
                 HardIrq::Reschedule => 0,
             };

@@ -15,6 +15,7 @@ mod script;
 mod softirq;
 mod thread;
 mod traffic;
+mod utilisation;
 
 pub use counters::Counters;
 pub use cpu::CpuTime;
@@ -31,8 +32,9 @@ use cpu::{Cpu, HardIrq};
 
 use crate::engine::{Digest, EventQueue, Ns, Removed};
 use crate::host::Costs;
-use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
+use crate::mechanism::{Epoll, Packet, PacketKind, PacketSizer, PacketSizes, RxQueue, Socket};
 use crate::trace::Trace;
+use utilisation::Utilisation;
 
 /// Behaviour that differs between kernel versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +84,7 @@ pub(crate) struct World {
     pub(crate) rules: KernelRules,
     pub(crate) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
+    utilisation: Utilisation,
     pub(crate) queues: Vec<RxQueue>,
     /// `xps_cpus`: queue on which each CPU transmits. If there is no entry, it is the queue of the request.
     pub(crate) tx_queue_of_cpu: Vec<usize>,
@@ -92,6 +95,7 @@ pub(crate) struct World {
     pub(crate) sockets: Vec<Socket>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) traffic: Traffic,
+    pub(crate) sizes: PacketSizer,
     pub(crate) counters: Vec<Counters>,
     pub(crate) script: Vec<ScriptAction>,
     pub(crate) trace: Option<Box<Trace>>,
@@ -128,6 +132,7 @@ impl World {
             rules,
             costs,
             cpus: Vec::with_capacity(cpus),
+            utilisation: Utilisation::default(),
             queues: Vec::with_capacity(queues),
             tx_queue_of_cpu: Vec::new(),
             queue_spinners: vec![Vec::with_capacity(2); queues],
@@ -136,6 +141,7 @@ impl World {
             sockets: Vec::new(),
             threads: Vec::new(),
             traffic,
+            sizes: PacketSizer::new(PacketSizes::ONE_BYTE, 0),
             counters: vec![Counters::default(); queues],
             script: Vec::new(),
             trace: None,
@@ -209,10 +215,10 @@ impl World {
 
     /// Ends the warm-up: resets all counters.
     pub(crate) fn open_books(&mut self) {
-        for cpu in &mut self.cpus {
-            cpu.account(self.now_ns);
-            cpu.segment_began_ns = self.now_ns;
-            cpu.time = CpuTime::default();
+        for cpu in 0..self.cpus.len() {
+            self.book_segment(cpu);
+            self.cpus[cpu].segment_began_ns = self.now_ns;
+            self.cpus[cpu].time = CpuTime::default();
         }
         for index in 0..self.threads.len() {
             self.drop_spin_books(index);

@@ -3,7 +3,7 @@
 
 use super::World;
 use crate::engine::Ns;
-use crate::mechanism::{Completion, PacketKind, Schedule};
+use crate::mechanism::{Completion, PacketCounts, PacketKind, Schedule};
 
 /// `NAPI_POLL_WEIGHT`: maximum number of packets per poll in the softirq.
 pub(crate) const NAPI_POLL_WEIGHT: u32 = quell_mode::NAPI_POLL_WEIGHT as u32;
@@ -15,17 +15,27 @@ impl World {
     /// Takes up to `budget` packets and all transmit completions. Returns the number of packets and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
         let batch = self.cpus[cpu].current.map_or(0, |thread| self.threads[thread].batch);
+        let contention = self.contention();
         let (costs, now_ns) = (&self.costs, self.now_ns);
         let rx = &mut self.queues[queue];
         let transmitted = std::mem::take(&mut rx.tx_completions);
         let before = rx.taken.len();
         let work = rx.take(budget, now_ns);
-        rx.vector.polled(work, transmitted);
-        let packets: Ns = rx.taken[before..].iter().map(|packet| costs.receive_ns(packet.kind)).sum();
+        let taken = &rx.taken[before..];
+        let packets: Ns = taken.iter().map(|packet| costs.receive_ns(packet.kind)).sum();
+        let distances = || {
+            taken.iter().map(|packet| costs.distance(self.sockets[packet.socket as usize].served_on.get(), cpu)).sum()
+        };
+        let contended_ns = costs.contended_packets_ns(contention, batch, distances);
+        if rx.vector.adaptive() {
+            let received = PacketCounts::received(taken.iter().map(|packet| packet.kind));
+            rx.vector.polled(received, PacketCounts { responses: transmitted.into(), ..PacketCounts::default() });
+        }
         let moved_ns = if rx.polled_on == cpu { 0 } else { costs.poll_migration_ns };
         rx.polled_on = cpu;
         let displaced_ns = u64::from(work) * costs.packet_displaced_ns(batch);
-        (work, moved_ns + packets + displaced_ns + u64::from(transmitted) * costs.tx_completion_ns)
+        let completions_ns = u64::from(transmitted) * costs.tx_completion_ns;
+        (work, moved_ns + packets + contended_ns + displaced_ns + completions_ns)
     }
 
     /// Counts a poll that ends after `work` packets, and bounds their waits as `quell-sampler` does in the kernel.
@@ -100,7 +110,7 @@ impl World {
         let rx = &mut self.queues[queue];
         rx.waits.masked_since_ns = None;
         let (received, transmitted) = (rx.ring.len() as u32, rx.tx_completions);
-        rx.vector.arm(now_ns, received, transmitted);
+        rx.vector.arm(now_ns, received, transmitted, &mut self.sizes);
         self.mark(queue, "interrupt enabled");
         self.vector_changed(queue);
     }

@@ -80,7 +80,7 @@ impl World {
                 Some(sent_ns) => {
                     poll.phase = PollPhase::Taken(sent_ns);
                     let crossing_ns =
-                        self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu as usize, state.cpu);
+                        self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu as usize, state.cpu, 0.0, 1);
                     Next::Run(self.costs.ring_ns + crossing_ns)
                 }
                 None if poll.kicks => {

@@ -5,6 +5,7 @@ use super::poll_loop::{Kicker, PollLoop, Sender};
 use super::script::Scripted;
 use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
+use crate::mechanism::Link;
 
 /// Timeout of `epoll_wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,8 +106,10 @@ impl World {
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;
-            let rx_cpu = self.sockets[socket as usize].rx_cpu as usize;
-            let crossing_ns = self.costs.crossing_ns(rx_cpu, self.threads[thread].cpu);
+            let (cpu, contention) = (self.threads[thread].cpu, self.contention());
+            let state = &mut self.sockets[socket as usize];
+            state.served_on = Link::to(cpu);
+            let crossing_ns = self.costs.crossing_ns(state.rx_cpu as usize, cpu, contention, returned);
             let requests_ns = u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns);
             return Next::Run(requests_ns + self.costs.parts_ns(parts, requests));
         }
@@ -212,7 +215,7 @@ impl World {
         let arrived_ns = state.received.front().map_or(0, |sent_ns| sent_ns + self.traffic.one_way_ns());
         let irq_cpu = state.napi.get().map(|queue| &self.queues[queue]).filter(|rx| rx.vector.fired_ns() >= arrived_ns);
         let toucher = if rx_cpu == cpu { irq_cpu.map_or(cpu, |rx| rx.irq_cpu) } else { rx_cpu };
-        self.costs.crossing_ns(toucher, cpu)
+        self.costs.crossing_ns(toucher, cpu, 0.0, 1)
     }
 
     pub(crate) fn recv_sleep(&mut self, thread: usize) -> Next {

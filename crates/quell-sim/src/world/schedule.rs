@@ -151,6 +151,7 @@ impl World {
         let state = &mut self.cpus[cpu];
         let (began_ns, context) = (state.segment_began_ns, state.context);
         let spent_ns = self.now_ns.saturating_sub(began_ns);
+        self.utilisation.record(context, spent_ns);
         if let (Context::Thread | Context::SoftIrq, Some(thread)) = (context, state.current) {
             self.threads[thread].vruntime_ns += spent_ns;
         }
