@@ -301,3 +301,95 @@ fn finished(text: &str) -> String {
     }
     finished
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+    use std::process::Command as Process;
+
+    use quell_test_support::{Lacks, skip};
+
+    use super::*;
+
+    /// The pages, by file name.
+    fn written() -> (tempfile::TempDir, Vec<(String, String)>) {
+        let directory = tempfile::tempdir().unwrap();
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        write(&ManualArgs { docs, into: directory.path().to_owned(), date: "2026-11-25".to_owned() }).unwrap();
+        let entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap());
+        let mut pages: Vec<_> = entries
+            .map(|entry| (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap()))
+            .collect();
+        pages.sort_unstable();
+        (directory, pages)
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_every_section_and_every_option() {
+        let (_directory, pages) = written();
+        let mut command = cli::command().disable_help_subcommand(true);
+        command.build();
+        for command in with_subcommands(&command) {
+            let file = page_name(command) + ".1";
+            let (_, page) = pages.iter().find(|(name, _)| *name == file).unwrap_or_else(|| panic!("no {file}"));
+            for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"] {
+                assert!(
+                    page.contains(&format!(".SH {title}\n").replace("T S", "T\" \"S"))
+                        || page.contains(&format!(".SH \"{title}\"\n")),
+                    "{file} has no {title}"
+                );
+            }
+            for option in command.get_arguments().filter(|one| !one.is_hide_set()).filter_map(|one| one.get_long()) {
+                assert!(
+                    page.contains(&format!("\\-\\-{}\\fR", option.replace('-', "\\-"))),
+                    "{file} has no --{option}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_page_that_is_named_exists() {
+        let (_directory, pages) = written();
+        for (file, page) in &pages {
+            let also = page.rsplit(".SH \"SEE ALSO\"\n").next().unwrap().trim().replace('\\', "");
+            for named in also.split(", ") {
+                let (name, section) =
+                    named.trim_start_matches("fB").split_once("fR(").unwrap_or_else(|| panic!("{named}"));
+                let target = format!("{name}.{}", section.trim_end_matches(')'));
+                assert!(pages.iter().any(|(file, _)| *file == target), "{file} refers to {target}");
+            }
+        }
+        for (commands, ..) in FILES.iter().chain(ENVIRONMENT) {
+            for command in *commands {
+                assert!(pages.iter().any(|(file, _)| *file == format!("{command}.1")), "{command}");
+            }
+        }
+    }
+
+    #[test]
+    fn formatters_warn_of_nothing() {
+        let (directory, pages) = written();
+        for (program, arguments) in [
+            ("mandoc", &["-T", "lint", "-W", "warning"][..]),
+            ("man", &["--warnings", "-E", "UTF-8", "-Tutf8", "-Z", "-l"]),
+        ] {
+            for (file, _) in &pages {
+                let mut formatter = Process::new(program);
+                formatter
+                    .args(arguments)
+                    .arg(file)
+                    .current_dir(directory.path())
+                    .env("MANROFFSEQ", "")
+                    .env("MANWIDTH", "80");
+                let Ok(formatted) = formatter.output() else {
+                    skip(Lacks::Tool(program), format_args!("{program} is not installed"));
+                    break;
+                };
+                let said = [formatted.stderr, if program == "mandoc" { formatted.stdout } else { Vec::new() }].concat();
+                assert!(formatted.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+            }
+        }
+    }
+}
