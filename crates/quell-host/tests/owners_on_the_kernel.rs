@@ -157,8 +157,13 @@ impl Stage {
     fn take(&mut self, owner: usize) {
         let held = if owner == PROFILE_OWNER {
             let profile = Profile::parse(&[Source::new("test.toml", PROFILE)]).unwrap();
-            let request =
-                ApplyRequest { netns: Some(&self.netns), profile: &profile, called: "test.toml", partly: false };
+            let request = ApplyRequest {
+                netns: Some(&self.netns),
+                profile: &profile,
+                called: "test.toml",
+                content: 0,
+                partly: false,
+            };
             match apply(&self.journal(), &request, None, &mut go_on).unwrap().journal {
                 Some(path) => Held::Profile(path),
                 // The host had its values already, and from nobody who will take them away.

@@ -96,13 +96,22 @@ fn with_candidates_of(argument: Arg) -> Arg {
         ("unit", _) => argument.add(ArgValueCandidates::new(units)),
         ("device", _) => argument.add(ArgValueCandidates::new(devices)),
         ("netns", _) => argument.add(ArgValueCandidates::new(namespaces)),
-        ("first" | "mode" | "modes", _) => argument.add(ArgValueCandidates::new(|| MODES.map(Into::into).into())),
+        ("first" | "mode" | "modes", _) => argument.add(ArgValueCompleter::new(modes)),
         ("explain", "ID") => argument.add(ArgValueCandidates::new(findings)),
         ("profile", "NAME|FILE") => argument.add(ArgValueCompleter::new(profiles)),
         ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(files_ending_in("toml"))),
         ("show" | "result", _) => argument.add(ArgValueCompleter::new(result_files)),
         _ => argument,
     }
+}
+
+/// A mode, or the next one of a list.
+fn modes(current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    let (before, typed) = current.rsplit_once(',').map_or(("", &*current), |(before, typed)| (before, typed));
+    let separator = if before.is_empty() { "" } else { "," };
+    let matching = MODES.iter().filter(|mode| mode.starts_with(typed));
+    matching.map(|mode| CompletionCandidate::new(format!("{before}{separator}{mode}"))).collect()
 }
 
 /// User processes that have an epoll, and those whose files this user cannot see.

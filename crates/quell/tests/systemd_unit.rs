@@ -141,14 +141,21 @@ fn settings(out: &tempfile::TempDir, when: &str) -> (u64, usize) {
 }
 
 #[test]
-fn systemd_starts_the_units_with_their_capabilities_and_stopping_or_killing_them_restores_everything() {
+fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_flips_no_queue() {
     let Some(out) = booted() else { return };
     assert_eq!(settings(&out, "before"), (0, 0));
     assert_eq!(settings(&out, "attached"), (20_000, 1), "quell-attach@memcached");
     assert_eq!(settings(&out, "detached"), (0, 0));
     assert_eq!(settings(&out, "restarted"), (20_000, 1), "a killed unit is restored and started again");
     assert_eq!(settings(&out, "applied"), (30_000, 1), "quell");
-    assert_eq!(settings(&out, "both"), (20_000, 2), "a restart of quell restarts what is attached");
+    for when in ["both", "upgraded", "stopped", "started"] {
+        assert_eq!(settings(&out, when), (20_000, 2), "{when}: the profile and the attachment stay");
+    }
+    let runs = |when: &str| std::fs::read_to_string(out.path().join(format!("{when}.runs"))).unwrap();
+    assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
+    assert_eq!(settings(&out, "refused"), (30_000, 1), "a changed profile needs `quell revert` first");
+    assert!(!out.path().join("changed").exists());
+    assert_eq!(settings(&out, "changed_profile"), (40_000, 1));
     assert_eq!(settings(&out, "reverted"), (0, 0));
     let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
     let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");

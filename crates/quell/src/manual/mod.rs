@@ -88,6 +88,11 @@ const ENVIRONMENT: &[Noted] = &[
     (CHANGING, "QUELL_JOURNAL_DIR", "Directory of journals. All commands on one host need the same."),
     (ALL, "QUELL_LOG", "What is logged to standard error, see quell-logs(7)."),
     (MEASURING, "QUELL_RESULTS_DIR", "Directory of results."),
+    (
+        &["quell-run"],
+        "QUELL_RUN_DEVICES, QUELL_RUN_MAX_EVENTS, QUELL_RUN_MODE",
+        "Options, unless the command line has them.",
+    ),
     (&["quell-vm"], "XDG_CACHE_HOME", "Directory of the cache, in place of ~/.cache."),
 ];
 
