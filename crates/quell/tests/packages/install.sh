@@ -32,7 +32,8 @@ case $package in
         install() { rpm --root "$root" -i --nodeps "$package"; }
         upgrade() { rpm --root "$root" -U --nodeps --replacepkgs "$package"; }
         remove() { rpm --root "$root" -e quell; }
-        purge() { :; }
+        # An rpm leaves results.
+        purge() { rm -r "$root/var/lib/quell/results" && rmdir "$root/var/lib/quell"; }
         ;;
 esac
 limit() { cat /proc/sys/net/core/somaxconn; }
