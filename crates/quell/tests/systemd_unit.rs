@@ -153,6 +153,9 @@ fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_
     }
     let runs = |when: &str| std::fs::read_to_string(out.path().join(format!("{when}.runs"))).unwrap();
     assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
+    let load: Value = serde_json::from_slice(&std::fs::read(out.path().join("upgrade.load")).unwrap()).unwrap();
+    let errors: u64 = load["report"]["errors"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert_eq!(errors, 0, "no request fails: {load}");
     assert_eq!(settings(&out, "refused"), (30_000, 1), "a changed profile needs `quell revert` first");
     assert!(!out.path().join("changed").exists());
     assert_eq!(settings(&out, "changed_profile"), (40_000, 1));

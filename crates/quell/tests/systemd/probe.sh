@@ -54,6 +54,8 @@ systemctl start quell-attach@memcached
 wait_for 20000
 settings both
 # What an upgrade does: the program is replaced, and the unit restarted. No queue changes.
+ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 5 -j >upgrade.load &
+during=$!
 cp /usr/bin/quell /usr/bin/quell.new
 mv /usr/bin/quell.new /usr/bin/quell
 systemctl restart quell
@@ -62,6 +64,7 @@ systemctl stop quell
 settings stopped
 systemctl start quell
 settings started
+wait $during
 systemctl stop quell-attach@memcached
 wait_for 30000
 printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer40"\n' >/etc/quell/test.toml
