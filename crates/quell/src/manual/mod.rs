@@ -99,7 +99,7 @@ const ENVIRONMENT: &[Noted] = &[
 fn noted_for<'a>(noted: &'a [Noted], page: &str) -> impl Iterator<Item = &'a Noted> {
     let is_for =
         move |name: &&str| page.strip_prefix(*name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
-    noted.iter().filter(move |(commands, ..)| commands.iter().any(|name| is_for(&name)))
+    noted.iter().filter(move |(commands, ..)| commands.iter().any(is_for))
 }
 
 /// Writes the manual.
