@@ -38,6 +38,21 @@ fn systemd_understands_every_line_of_the_units() {
     }
 }
 
+/// Ten times the exposure level of systemd 252, in which 0 is the safest.
+#[test]
+fn the_exposure_of_the_units_does_not_rise() {
+    for (unit, exposure) in [(UNIT, 46), (ATTACH_UNIT, 66), (EXPORT_UNIT, 37)] {
+        let threshold = format!("--threshold={exposure}");
+        let mut command = Command::new("systemd-analyze");
+        let Ok(rated) = command.args(["security", "--offline=true", "--no-pager", &threshold, unit]).output() else {
+            skip(Lacks::Tool("systemd-analyze"), "systemd-analyze is not installed");
+            return;
+        };
+        let table = String::from_utf8_lossy(&rated.stdout);
+        assert!(rated.status.success(), "{unit}: {}", table.lines().last().unwrap_or_default());
+    }
+}
+
 #[test]
 fn the_capabilities_of_the_unit_suffice_for_apply_and_revert() {
     let unit = std::fs::read_to_string(UNIT).expect("the unit exists");
