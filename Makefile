@@ -6,13 +6,13 @@ CARGO ?= cargo
 BENCH ?=
 # Servers from packages that tests try, with their clients, and tools that tests use or compare answers with.
 SERVERS := memcached redis-server redis-benchmark nginx haproxy wrk
-TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool
+TOOLS := go python3 ip ethtool strace valgrind setpriv cpio systemd-analyze script tmux ssh sshd prometheus promtool mandoc man zsh fish
 # How long `make fuzz` runs each target.
 SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help package release-check check-aarch64 mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -94,14 +94,29 @@ fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 	@tools/install-missing c++
 	@tools/fuzz $(SECONDS)
 
-nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, random owners of settings, ten minutes of each fuzz target
+nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, random owners of settings, packages, aarch64, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
 	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
 	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-change --lib owners_in_any_order
 	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
 	QUELL_COMMAND_SEQUENCES=60 $(CARGO) test --locked -p quell --test attach_on_the_kernel random_owners
+	$(MAKE) check-aarch64
+	$(MAKE) release-check
 	$(MAKE) fuzz SECONDS=600
+
+package: ## build a deb, an rpm and a tarball into target/package (about six minutes)
+	@tools/install-missing objdump
+	@tools/package
+
+# What remains for a person is printed at the end.
+release-check: ## check everything that a release needs: versions, packages, reproducible, linted, installed and removed (root)
+	@tools/install-missing objdump lintian rpmlint rpm mmdebstrap mandoc man
+	@tools/release-check
+
+check-aarch64: ## check all crates for aarch64 with the compiler of Debian testing (root; fetches 400 MB)
+	@tools/install-missing mmdebstrap
+	@tools/check-aarch64
 
 clean-lab: ## remove leftovers of killed runs
 	@$(SUDO) target/release/quell lab clean

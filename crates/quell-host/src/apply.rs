@@ -11,7 +11,7 @@ use std::time::Duration;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_linux::visible::counted;
-use quell_mode::profile::Profile;
+use quell_mode::profile::{Profile, Source};
 use tracing::{info, warn};
 
 use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
@@ -36,8 +36,22 @@ pub struct ApplyRequest<'a> {
     pub profile: &'a Profile,
     /// Name of the profile in the journal: its file name.
     pub called: &'a str,
+    /// Identifies the texts of its files ([`content`]).
+    pub content: u32,
     /// Whether to apply the possible changes if other changes are not possible.
     pub partly: bool,
+}
+
+/// Identifies the texts of a profile's files: their CRC-32. It is the same in all versions of Quell.
+#[must_use]
+pub fn content(layers: &[Source]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for layer in layers {
+        // The length ends a text, so that no other division into files has the same value.
+        hasher.update(&layer.text().len().to_le_bytes());
+        hasher.update(layer.text().as_bytes());
+    }
+    hasher.finalize()
 }
 
 /// Starts the watchdog of a journal, or returns the reason why it could not.
@@ -213,7 +227,8 @@ pub fn apply(
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
-    let purpose = Purpose::Profile { name: request.called.to_owned(), netns: request.netns.map(ToString::to_string) };
+    let (name, netns) = (request.called.to_owned(), request.netns.map(ToString::to_string));
+    let purpose = Purpose::Profile { name, netns, content: Some(request.content) };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {

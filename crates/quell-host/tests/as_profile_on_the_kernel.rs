@@ -54,7 +54,8 @@ fn planned(lab: &TestLab, text: &str) -> Vec<String> {
 fn apply(lab: &TestLab, text: &str) {
     let dir = tempfile::tempdir().unwrap();
     let (netns, profile) = (netns(lab), profile(text));
-    let request = ApplyRequest { netns: Some(&netns), profile: &profile, called: "test.toml", partly: false };
+    let request =
+        ApplyRequest { netns: Some(&netns), profile: &profile, called: "test.toml", content: 0, partly: false };
     apply::apply(&Journal::in_dir(dir.path()), &request, None, &mut go_on).unwrap();
 }
 

@@ -163,8 +163,13 @@ impl Stage {
     fn take(&mut self, owner: usize) {
         let held = if owner == PROFILE_OWNER {
             let profile = Profile::parse(&[Source::new("test.toml", PROFILE)]).unwrap();
-            let request =
-                ApplyRequest { netns: Some(&self.netns), profile: &profile, called: "test.toml", partly: false };
+            let request = ApplyRequest {
+                netns: Some(&self.netns),
+                profile: &profile,
+                called: "test.toml",
+                content: 0,
+                partly: false,
+            };
             match apply(&self.journal(), &request, None, &mut go_on).unwrap().journal {
                 Some(path) => Held::Profile(path),
                 // The host had its values already, and from nobody who will take them away.
@@ -351,7 +356,13 @@ fn an_undo_that_brings_queues_back_sets_the_values_of_their_owners_again() {
     for removing in ["channels]\nrx = 1", "features]\nrx-gro = false"] {
         let profile = format!("[device.lab]\nname = \"server0\"\n[device.lab.{removing}\n");
         let profile = Profile::parse(&[Source::new("test.toml", &profile)]).unwrap();
-        let request = ApplyRequest { netns: Some(&stage.netns), profile: &profile, called: "test.toml", partly: false };
+        let request = ApplyRequest {
+            netns: Some(&stage.netns),
+            profile: &profile,
+            called: "test.toml",
+            content: 0,
+            partly: false,
+        };
         let mut removed = Vec::new();
         let stopped = apply(&stage.journal(), &request, None, &mut |step, at| {
             if (step, at) != (0, ChangeStage::Made) {

@@ -6,6 +6,8 @@ use crate::commands::{
     apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, tune, vm,
     vm_commands,
 };
+use crate::completion::CompletionArgs;
+use crate::manual::{self, ManualArgs};
 use crate::render::terminal::Terminal;
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
@@ -81,6 +83,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
             ("lab", ["quell lab up", "quell lab clean"]),
         ],
     ),
+    ("Shell", &[("completion", ["quell completion bash", "quell completion fish"])]),
 ];
 
 impl Cli {
@@ -95,8 +98,14 @@ impl Cli {
     }
 }
 
+/// Examples of all commands.
+pub(crate) fn examples() -> Vec<String> {
+    let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
+    commands.flat_map(|(_, examples)| examples.map(str::to_owned)).collect()
+}
+
 /// Builds the command line, with commands listed by group.
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     let examples = |[first, second]: &[&str; 2]| format!("Examples:\n  {first}\n  {second}\n");
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
     let command = commands.fold(Cli::command(), |command, (name, two)| {
@@ -179,6 +188,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: vm::VmCommand,
     },
+    /// Print the completion script of a shell.
+    Completion(CompletionArgs),
+    /// Writes the manual pages.
+    #[command(name = manual::COMMAND, hide = true)]
+    ManualPages(ManualArgs),
     /// Rolls back a profile that is not confirmed in time.
     #[command(name = apply::watchdog::COMMAND, hide = true)]
     Watchdog(apply::watchdog::WatchdogArgs),

@@ -4,10 +4,12 @@
 
 mod cli;
 mod commands;
+mod completion;
 mod exit;
 mod file;
 mod journals;
 mod logging;
+mod manual;
 mod output;
 mod render;
 
@@ -22,6 +24,7 @@ use crate::logging::FullPipe;
 use crate::render::terminal::Terminal;
 
 fn main() -> ExitCode {
+    completion::answer(cli::command);
     let cli = match Cli::from_command_line() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -71,6 +74,8 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Attach(args) => commands::attach::run(args),
         Command::Detach(args) => commands::attach::detach::run(args),
         Command::Keeper(args) => commands::attach::keeper::run(args),
+        Command::Completion(args) => completion::print(args),
+        Command::ManualPages(args) => manual::write(args),
         Command::Watchdog(args) => commands::apply::watchdog::run(args),
         Command::Conformance(args) => commands::conformance::run(args),
         Command::Load(args) => commands::load::load(args),

@@ -89,6 +89,9 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
         assert!(quell.says(2, &another).contains("is already applied"), "{dry_run:?}");
     }
     std::fs::remove_file(&saved).unwrap();
+    for again in [&["apply", "--netns", SERVER, "--dry-run", profile][..], &["apply", "--netns", SERVER, profile]] {
+        quell.says(0, again);
+    }
     let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
     assert!(!verdict.contains("serious"), "{verdict}");
 
@@ -105,6 +108,33 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     assert!(quell.says(0, &["lab", "down"]).contains("removed"));
     assert!(!memcached.wait().unwrap().success(), "processes in the lab end with it");
     assert_eq!(std::fs::read_dir(journal.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_profile_that_is_applied_already_is_set_again_and_with_another_text_it_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (journal, profile) = (directory.path().join("journal"), directory.path().join("p.toml"));
+    let write = |limit: u32| std::fs::write(&profile, format!("[sysctl]\n\"net.core.somaxconn\" = {limit}\n")).unwrap();
+    let script = r#"
+        limit=/proc/sys/net/core/somaxconn; before=$(cat $limit)
+        "$0" apply "$1" && echo 5 >$limit
+        "$0" apply "$1" && cat $limit
+        sed -i s/77/78/ "$1"
+        "$0" apply "$1"; echo $? && cat $limit
+        "$0" revert && test "$(cat $limit)" = "$before" && echo restored"#;
+    write(77);
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script, env!("CARGO_BIN_EXE_quell")]).arg(&profile);
+    let output = command.env("QUELL_JOURNAL_DIR", &journal).stdin(Stdio::null()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if err.contains("unshare failed") {
+        skip(Lacks::Root, "network namespaces need CAP_SYS_ADMIN");
+        return;
+    }
+    assert!(out.contains("set again: net.core.somaxconn"), "{out}{err}");
+    assert!(out.contains("\n77\n2\n77\n"), "{out}{err}");
+    assert!(err.contains("p.toml is already applied, with other settings: run `quell revert` first"), "{err}");
+    assert!(out.ends_with("restored\n"), "{out}{err}");
 }
 
 #[test]

@@ -38,6 +38,21 @@ fn systemd_understands_every_line_of_the_units() {
     }
 }
 
+/// Ten times the exposure level of systemd 252, in which 0 is the safest.
+#[test]
+fn the_exposure_of_the_units_does_not_rise() {
+    for (unit, exposure) in [(UNIT, 46), (ATTACH_UNIT, 66), (EXPORT_UNIT, 37)] {
+        let threshold = format!("--threshold={exposure}");
+        let mut command = Command::new("systemd-analyze");
+        let Ok(rated) = command.args(["security", "--offline=true", "--no-pager", &threshold, unit]).output() else {
+            skip(Lacks::Tool("systemd-analyze"), "systemd-analyze is not installed");
+            return;
+        };
+        let table = String::from_utf8_lossy(&rated.stdout);
+        assert!(rated.status.success(), "{unit}: {}", table.lines().last().unwrap_or_default());
+    }
+}
+
 #[test]
 fn the_capabilities_of_the_unit_suffice_for_apply_and_revert() {
     let unit = std::fs::read_to_string(UNIT).expect("the unit exists");
@@ -141,14 +156,24 @@ fn settings(out: &tempfile::TempDir, when: &str) -> (u64, usize) {
 }
 
 #[test]
-fn systemd_starts_the_units_with_their_capabilities_and_stopping_or_killing_them_restores_everything() {
+fn systemd_starts_the_units_with_their_capabilities_and_a_restart_or_an_upgrade_flips_no_queue() {
     let Some(out) = booted() else { return };
     assert_eq!(settings(&out, "before"), (0, 0));
     assert_eq!(settings(&out, "attached"), (20_000, 1), "quell-attach@memcached");
     assert_eq!(settings(&out, "detached"), (0, 0));
     assert_eq!(settings(&out, "restarted"), (20_000, 1), "a killed unit is restored and started again");
     assert_eq!(settings(&out, "applied"), (30_000, 1), "quell");
-    assert_eq!(settings(&out, "both"), (20_000, 2), "a restart of quell restarts what is attached");
+    for when in ["both", "upgraded", "stopped", "started"] {
+        assert_eq!(settings(&out, when), (20_000, 2), "{when}: the profile and the attachment stay");
+    }
+    let runs = |when: &str| std::fs::read_to_string(out.path().join(format!("{when}.runs"))).unwrap();
+    assert!(["upgraded", "stopped", "started"].iter().all(|when| runs(when) == runs("both")), "no unit was restarted");
+    let load: Value = serde_json::from_slice(&std::fs::read(out.path().join("upgrade.load")).unwrap()).unwrap();
+    let errors: u64 = load["report"]["errors"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+    assert_eq!(errors, 0, "no request fails: {load}");
+    assert_eq!(settings(&out, "refused"), (30_000, 1), "a changed profile needs `quell revert` first");
+    assert!(!out.path().join("changed").exists());
+    assert_eq!(settings(&out, "changed_profile"), (40_000, 1));
     assert_eq!(settings(&out, "reverted"), (0, 0));
     let metrics = std::fs::read_to_string(out.path().join("metrics")).unwrap();
     let program = |line: &str| line.contains("comm=\"memcached\",unit=\"memcached.service\"");

@@ -16,6 +16,9 @@ pub enum Purpose {
         name: String,
         /// Name of the network namespace; null for the caller's.
         netns: Option<String>,
+        /// CRC-32 of the texts of the files; null in journals of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        content: Option<u32>,
     },
     /// A mode for running programs (`quell attach`, `quell tune --keep`).
     Attachment {
@@ -69,8 +72,8 @@ impl Purpose {
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Profile { name, netns: None } => write!(f, "profile {name}"),
-            Self::Profile { name, netns: Some(netns) } => {
+            Self::Profile { name, netns: None, .. } => write!(f, "profile {name}"),
+            Self::Profile { name, netns: Some(netns), .. } => {
                 write!(f, "profile {name} in namespace {}", visible::name(netns))
             }
             Self::Attachment { mode } => write!(f, "attach {mode}"),

@@ -67,7 +67,7 @@ pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buf
         ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: buffer.as_mut_ptr().cast() },
     };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([from]);
     }
     // SAFETY: `request` is a complete ifreq with a terminated name (at most 15 bytes). Its pointer refers to
     // `buffer`, which is exclusively borrowed during the call, and at least as long as the kernel's access.

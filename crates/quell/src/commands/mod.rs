@@ -9,7 +9,7 @@ pub(crate) mod export;
 pub(crate) mod lab;
 pub(crate) mod load;
 mod placement_args;
-mod program_profiles;
+pub(crate) mod program_profiles;
 pub(crate) mod respond;
 pub(crate) mod run;
 pub(crate) mod show;

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 use crate::file;
 
 /// Name and text of the files in `profiles/`.
-const SHIPPED: [(&str, &str); 4] = [
+pub(crate) const SHIPPED: [(&str, &str); 4] = [
     ("haproxy", include_str!("../../../../profiles/haproxy.toml")),
     ("memcached", include_str!("../../../../profiles/memcached.toml")),
     ("nginx", include_str!("../../../../profiles/nginx.toml")),

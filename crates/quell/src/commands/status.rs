@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_change::change::Change;
-use quell_change::change::Change;
 use quell_change::drift::{Condition, condition};
 use quell_change::journal::{Journal, ListedJournal, TargetProgram};
 use quell_change::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};

@@ -16,7 +16,8 @@ ip -n client link set q1 up
 # settings FILE: those of the NAPI instance, and the journals of Quell
 settings() {
     quell show -j --device q0 >"$1.show"
-    quell status -j >"$1.status"
+    quell status -j >"$1.status" || true
+    systemctl show --value -p MainPID quell-attach@memcached >"$1.runs"
 }
 
 load() { ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds "$1"; }
@@ -51,10 +52,28 @@ systemctl start quell
 settings applied
 systemctl start quell-attach@memcached
 wait_for 20000
-systemctl restart quell
-wait_for 20000
 settings both
+# What an upgrade does: the program is replaced, and the unit restarted. No queue changes.
+ip netns exec client quell load 10.99.0.1:11211 --rate 2K --warm-up 0 --seconds 5 -j >upgrade.load &
+during=$!
+cp /usr/bin/quell /usr/bin/quell.new
+mv /usr/bin/quell.new /usr/bin/quell
+systemctl restart quell
+settings upgraded
 systemctl stop quell
+settings stopped
+systemctl start quell
+settings started
+wait $during
+systemctl stop quell-attach@memcached
+wait_for 30000
+printf '[device.q]\nname = "q0"\nqueues.all.mode = "defer40"\n' >/etc/quell/test.toml
+if systemctl restart quell; then touch changed; fi
+settings refused
+quell revert
+systemctl restart quell
+settings changed_profile
+quell revert
 settings reverted
 kill %1
 

@@ -6,12 +6,13 @@ pub(crate) mod watchdog;
 
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use quell_change::change::Drift;
 use quell_change::drift::{self, Condition};
+use quell_change::journal::{History, Purpose};
 use quell_change::persistent::{self, Persistent};
 use quell_change::transaction::ChangeError;
 use quell_host::apply::{self, Applied, ApplyError, ApplyRequest, observe};
@@ -82,24 +83,44 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// When the profile is invalid, cannot be applied here, or was rolled back.
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     if args.reassert {
-        return reassert(args);
+        return reassert_all(args.json);
     }
     let layers = layers::read(&args.files)?;
     let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
     refuse_without_host_settings(&profile, &called)?;
-    let request = ApplyRequest { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
+    let request = ApplyRequest {
+        netns: args.netns.as_ref(),
+        profile: &profile,
+        called: &called,
+        content: apply::content(&layers),
+        partly: args.partly,
+    };
     let (observed, plan) = look(&request, args.wait_for_link)?;
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
     say_what_programs_need(&profile, &called);
     if args.dry_run {
         show(&plan, args.json)?;
-        return apply::check(&journal(), &request, &plan).map_err(failure);
+        return match apply::check(&journal(), &request, &plan) {
+            Err(ApplyError::AlreadyApplied { history, .. }) if is_of(&history, &request) => Ok(()),
+            checked => checked.map_err(failure),
+        };
     }
-    let applied = transact(&request, args.confirm).map_err(failure)?;
+    let applied = match transact(&request, args.confirm) {
+        Err(ApplyError::AlreadyApplied { path, history }) if args.confirm.is_none() && is_of(&history, &request) => {
+            output::say(&format!("{} is already applied", history.begin.purpose));
+            return reassert([(path.as_path(), &*history)], args.json);
+        }
+        applied => applied.map_err(failure)?,
+    };
     let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);
     shown
+}
+
+/// Whether the journal is that of the same profile, with the same text.
+fn is_of(history: &History, request: &ApplyRequest<'_>) -> bool {
+    matches!(&history.begin.purpose, Purpose::Profile { content: Some(content), .. } if *content == request.content)
 }
 
 /// Plans the profile. Waits at most `patience` for its devices and their links; the plan says what is missing afterwards.
@@ -193,7 +214,9 @@ fn failure(error: ApplyError) -> Failure {
         }
         ApplyError::AlreadyApplied { history, .. } => {
             let purpose = &history.begin.purpose;
-            let text = format!("{purpose} is already applied: run `quell revert` first; nothing was changed");
+            let text = format!(
+                "{purpose} is already applied, with other settings: run `quell revert` first; nothing was changed"
+            );
             Failure::new(Exit::KernelRefused, text)
         }
         ApplyError::Begin(error @ ChangeError::Refused { .. }) => {
@@ -226,19 +249,24 @@ fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     Ok(kept.into_iter().filter(|kept| kept.history.begin.purpose.profile().is_some()).collect())
 }
 
-fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
+fn reassert_all(json: bool) -> Result<(), Failure> {
     let applied = applied_profiles()?;
     if applied.is_empty() {
         return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));
     }
+    reassert(applied.iter().map(|kept| (kept.path.as_path(), &kept.history)), json)
+}
+
+/// Sets what other programs have changed since profiles were applied.
+fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json: bool) -> Result<(), Failure> {
     let before: Vec<Condition> = applied
-        .iter()
-        .map(|kept| drift::reassert(&kept.path, &kept.history))
+        .into_iter()
+        .map(|(path, history)| drift::reassert(path, history))
         .collect::<Result<_, _>>()
         .map_err(Failure::refused)?;
     let gone: usize = before.iter().map(|before| before.gone).sum();
     let drifted: Vec<Drift> = before.into_iter().flat_map(|before| before.drifted).collect();
-    if args.json {
+    if json {
         output::json(&drifted)?;
     } else {
         let line = |drift: &Drift| {

@@ -9,7 +9,7 @@ pub(crate) mod on_published;
 mod on_sim;
 pub(super) mod on_veth;
 pub(super) mod on_vm;
-pub(super) mod results;
+pub(crate) mod results;
 
 use std::path::Path;
 use std::time::Duration;

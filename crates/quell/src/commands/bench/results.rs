@@ -44,7 +44,7 @@ fn not_creatable(dir: &Path, error: &std::io::Error) -> Failure {
     Failure::usage(format!("cannot create results in {dir}: {error}; specify a file for the result"))
 }
 
-fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable(VARIABLE) {
         return dir;
