@@ -23,6 +23,8 @@ enum { PF_KTHREAD = 0x00200000 };
 
 /* linux/stat.h, linux/socket.h */
 enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
+/* asm-generic/fcntl.h */
+enum { O_NONBLOCK = 04000 };
 enum { AF_INET = 2, AF_INET6 = 10 };
 
 enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
@@ -78,6 +80,7 @@ struct inode {
 };
 
 struct file {
+	unsigned int f_flags;
 	struct inode *f_inode;
 	void *private_data;
 };

@@ -157,6 +157,9 @@ static __always_inline void count_file(struct place place, __u32 fd)
 
 	if (fd >= BPF_CORE_READ(table, max_fds) || bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
 		return;
+	/* What else a call can sleep for, such as memory, is rare. */
+	if (place.kind == SOCKET && BPF_CORE_READ(file, f_flags) & O_NONBLOCK)
+		return;
 	if ((BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) == S_IFSOCK) {
 		socket = BPF_CORE_READ(file, private_data);
 		sock = BPF_CORE_READ(socket, sk);

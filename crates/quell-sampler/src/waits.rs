@@ -8,10 +8,10 @@ use std::path::Path;
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::RawTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
-use quell_linux::{NapiId, Pid};
 use quell_linux::kernel::threads_are_in_sight;
 use quell_linux::proc::ProcRoot;
 use quell_linux::wait_calls::WaitCalls;
+use quell_linux::{NapiId, Pid};
 
 use crate::sampler::{SamplerError, missing};
 

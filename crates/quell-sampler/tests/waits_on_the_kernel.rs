@@ -72,6 +72,9 @@ poll.poll()
 client.recv(1)
 theirs.send(b"x")
 ours.recv(1)
+# Without sleep.
+client.setblocking(False)
+client.send(b"x" * 8)
 print(epoll.fileno())
 "#;
 

@@ -83,9 +83,7 @@ impl Waiting {
     pub(super) fn end(self, elapsed: Duration) -> (Waits, Duration, Option<String>) {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),
-            Self::Sampled { why, asleep } => {
-                (Waits { by_epoll: asleep, ..Waits::default() }, elapsed, Some(why))
-            }
+            Self::Sampled { why, asleep } => (Waits { by_epoll: asleep, ..Waits::default() }, elapsed, Some(why)),
             Self::Counted { sampler, samples, asleep, busy } => {
                 Self::read(&sampler, samples, &asleep, (&busy, elapsed)).end(elapsed)
             }

@@ -389,8 +389,9 @@ fn effect(
         return None;
     }
     // A signal ends the wait, as does the end of the attachment; the caller checks for both.
-    let until = Instant::now() + time;
     let mut wait = || {
+        // Loading the programs that count polls can take as long as the check.
+        let until = Instant::now() + time;
         while !is_over() && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(interruption.wait(left.min(ENDED_WITHIN)), Ok(None)) {
