@@ -336,6 +336,7 @@ fn finding_texts() -> String {
     let waits = |zero, zero_empty, sleeping, threads| {
         Some(EpollWaits { zero, zero_empty, sleeping, threads, ..EpollWaits::default() })
     };
+    let frames = Some(EpollWaits { zero: 10, threads: 1, ..EpollWaits::default() });
     let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
     for (outer, waits) in [
         (true, waits(500, 0, 0, 1)),
@@ -348,6 +349,7 @@ fn finding_texts() -> String {
         (false, waits(500, 490, 5, 2)),
         (false, waits(500, 10, 0, 1)),
         (false, elsewhere),
+        (false, frames),
         (false, waits(1, 1, 0, 1)),
     ] {
         texts.insert(observed(outer, None, waits, true));

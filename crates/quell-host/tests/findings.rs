@@ -8,7 +8,7 @@ mod snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
+use quell_host::behavior::{Behavior, EpollWaits, OBSERVED, ReadyCause, ReadyGroup};
 use quell_host::findings::{Fix, Severity, examine, examine_observed, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
 use quell_linux::NapiId;
@@ -220,7 +220,7 @@ fn severities(nested: bool, ready: Option<ReadyGroup>, waits: Option<EpollWaits>
     }
     let now = snapshot(&now);
     let pid = now.processes[0].pid;
-    let mut behavior = Behavior { programs: [pid].into(), ..Behavior::default() };
+    let mut behavior = Behavior { programs: [pid].into(), waits_observed: OBSERVED, ..Behavior::default() };
     behavior.ready.extend(ready.map(|group| ((pid, 5), vec![group])));
     behavior.waits.extend(waits.map(|waits| ((pid, 5), waits)));
     behavior.waits.insert((pid, 8), EpollWaits { sleeping: 50, ..EpollWaits::default() });
@@ -242,7 +242,10 @@ fn an_observation_decides_whether_an_object_holds_the_suspension() {
 
 #[test]
 fn an_observation_decides_whether_waits_end_the_suspension() {
-    let waits = |zero, zero_empty, sleeping| Some(EpollWaits { zero, zero_empty, sleeping, ..EpollWaits::default() });
+    let waits = |zero, zero_empty, sleeping| {
+        Some(EpollWaits { zero, zero_empty, sleeping, busy: OBSERVED, ..EpollWaits::default() })
+    };
+    let frames = |zero, busy| Some(EpollWaits { zero, busy, threads: 1, ..EpollWaits::default() });
     let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
     for (nested, waits, expected) in [
         (true, waits(500, 0, 0), Some(Severity::Serious)),
@@ -256,6 +259,10 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
         (false, elsewhere, Some(Severity::Serious)),
         (false, Some(EpollWaits { zero: 500, zero_empty: 490, is_slept_in: true, ..EpollWaits::default() }), None),
         (false, waits(3, 3, 0), Some(Severity::Warning)),
+        // Frames of 17 ms, and of 50 ms. The suspension ends after 20 ms.
+        (false, frames(30, OBSERVED / 3), Some(Severity::Serious)),
+        (false, frames(10, OBSERVED / 3), Some(Severity::Note)),
+        (true, frames(10, OBSERVED / 3), Some(Severity::Serious)),
         (false, None, Some(Severity::Warning)),
         (false, waits(0, 0, 1), None),
     ] {

@@ -1,6 +1,8 @@
 //! Rules about programs that stall their own queue under suspension: an object that stays ready, waits that never sleep,
 //! and sleep for a packet elsewhere. Commands refuse modes that would cause these findings.
 
+use std::time::Duration;
+
 use super::fix::Fix;
 use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
@@ -227,7 +229,7 @@ static ZERO_TIMEOUT: Rule = Rule {
                   20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
                   no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
                   its threads sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time \
-                  (then 4 calls suffice, too); most of the calls returned nothing. Calls with longer timeouts count, \
+                  (then 4 calls suffice, too; it is a note if the calls are farther apart than irq-suspend-timeout); most of the calls returned nothing. Calls with longer timeouts count, \
                   too, if none of them slept and the program sleeps in an outer epoll, or in a poll of this one. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
@@ -338,39 +340,68 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             counted(waits.zero.saturating_add(sleeping), "call")
         ),
     };
-    Some(cause_of_zero((&waits, sleeps_elsewhere), outer, &calls))
+    Some(match cause_of_zero((&waits, sleeps_elsewhere), outer, &calls) {
+        ZeroCause::Frames(seen) => of_frames(query, epoll, (&waits, behavior.waits_observed), seen),
+        ZeroCause::Serious(seen) => (Severity::Serious, seen),
+        ZeroCause::Unknown(seen) => (Severity::Warning, seen),
+    })
+}
+
+/// A program that looks for packets at regular times. They wait for the end of the suspension, which matters only if it is
+/// later than the next look.
+fn of_frames(
+    query: &SnapshotQuery<'_>,
+    epoll: &EpollContext<'_>,
+    (waits, observed): (&EpollWaits, Duration),
+    seen: String,
+) -> (Severity, String) {
+    let every = observed.div_f64(waits.zero as f64);
+    let timeouts = epoll.by_napi.keys().filter_map(|&id| query.napi(id)?.1.irq_suspend_timeout_ns.known());
+    match timeouts.max().map(|&timeout| Duration::from_nanos(timeout)).filter(|timeout| *timeout < every) {
+        Some(timeout) => {
+            let [every, timeout] =
+                [every, timeout].map(|time| time_text(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)));
+            (Severity::Note, format!("{seen}; the calls are {every} apart, and the suspension ends after {timeout}"))
+        }
+        None => (Severity::Serious, seen),
+    }
+}
+
+/// Why calls have timeout 0, in words.
+enum ZeroCause {
+    /// The thread sleeps elsewhere for a fixed time.
+    Frames(String),
+    Serious(String),
+    Unknown(String),
 }
 
 fn cause_of_zero(
     (waits, sleeps_elsewhere): (&EpollWaits, bool),
     outer: Option<&EpollContext<'_>>,
     calls: &str,
-) -> (Severity, String) {
+) -> ZeroCause {
     if let Some(outer) = outer {
-        return (
-            Severity::Serious,
-            format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd),
-        );
+        let seen = format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd);
+        return ZeroCause::Serious(seen);
     }
     if waits.polled > 0 {
-        return (Severity::Serious, format!("{calls}; the program sleeps in poll, which watches it"));
+        return ZeroCause::Serious(format!("{calls}; the program sleeps in poll, which watches it"));
     }
     if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
-        let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");
-        return (Severity::Serious, seen);
+        return ZeroCause::Serious(format!("{calls}; their threads sleep in poll, select or io_uring_enter instead"));
     }
     if sleeps_elsewhere {
         let threads = counted(waits.threads as usize, "thread");
-        return (Severity::Serious, format!("{calls}; {threads} slept elsewhere for most of the time"));
+        return ZeroCause::Frames(format!("{calls}; {threads} slept elsewhere for most of the time"));
     }
     if waits.zero_empty * 2 >= waits.zero {
         let empty = format!("{} returned nothing", waits.zero_empty);
-        return match waits.threads {
-            0 | 1 => (Severity::Serious, format!("{calls}, and {empty}: the thread spins")),
-            threads => (Severity::Serious, format!("{calls}, and {empty}: {threads} threads call in turn")),
-        };
+        return ZeroCause::Serious(match waits.threads {
+            0 | 1 => format!("{calls}, and {empty}: the thread spins"),
+            threads => format!("{calls}, and {empty}: {threads} threads call in turn"),
+        });
     }
-    (Severity::Warning, format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
+    ZeroCause::Unknown(format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
 }
 
 static BLOCKS: Rule = Rule {

@@ -236,12 +236,12 @@ elif SHAPE in ("inherited", "served-by-child"):
     serve(epoll, None)
 elif SHAPE == "duplicate":
     serve(select.epoll.fromfd(os.dup(epoll.fileno())), None)
-elif SHAPE == "tick":
+elif SHAPE in ("tick", "slow-tick"):
     # A game server: it looks for packets once in each frame.
     while True:
         for fd, _ in epoll.poll(0):
             answer(fd)
-        time.sleep(1 / 60)
+        time.sleep(1 / 60 if SHAPE == "tick" else 1 / 20)
 elif SHAPE == "thread-per-connection":
     accepting = select.epoll()
     accepting.register(listener, IN)
