@@ -206,7 +206,7 @@ fn every_rule_has_an_edit_that_causes_it() {
 }
 
 const READY: &str = "ready-object-holds-suspension";
-const BLOCKS: &str = "blocks-on-suspended-queue";
+const BLOCKS: &str = "blocks-on-polled-queue";
 const ZERO: &str = "waits-with-timeout-zero";
 
 /// Severities that an observation of the healthy program gives the rules about stalls. Its epoll 5 has sockets on a
@@ -291,19 +291,31 @@ fn an_observation_decides_whether_calls_that_never_sleep_are_made_only_for_event
 
 #[test]
 fn an_observation_decides_whether_a_thread_sleeps_for_the_queue_that_it_suspended() {
-    let now = snapshot(&healthy());
-    let (pid, napi) = (now.processes[0].pid, |id| NapiId::from_kernel(id).unwrap());
-    let of = |blocked: &[(u32, u64)]| {
+    let napi = |id| NapiId::from_kernel(id).unwrap();
+    let of_edited = |edits: &[(&str, Value)], blocked: &[(u32, u64)]| {
+        let mut now = healthy();
+        edits.iter().for_each(|(place, value)| set(&mut now, place, value.clone()));
+        let now = snapshot(&now);
+        let pid = now.processes[0].pid;
         let blocked = blocked.iter().map(|&(id, calls)| (napi(id), calls)).collect();
         let mut behavior = Behavior { programs: [pid].into(), ..Behavior::default() };
         behavior.blocked.insert((pid, 5), blocked);
         let found = examine_observed(&now, None, &BTreeMap::new(), Some(&behavior)).findings;
         found.iter().find(|finding| finding.id == BLOCKS).map(|finding| finding.severity)
     };
+    let of = |blocked: &[(u32, u64)]| of_edited(&[], blocked);
     assert_eq!(of(&[(8_193, 4)]), Some(Severity::Serious));
     assert_eq!(of(&[(8_193, 3)]), None, "calls also sleep for other reasons");
     assert_eq!(of(&[(8_194, 400)]), None, "a queue that this epoll does not suspend");
     assert_eq!(of(&[(1, 400)]), None, "a socket without a queue");
+    let unsuspended = ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0));
+    let flushed = |ns: u64| ("/devices/0/napis/0/gro-flush-timeout-ns", json!(ns));
+    let with = |edits: &[(&str, Value)]| of_edited(edits, &[(8_193, 4)]);
+    assert_eq!(with(&[unsuspended.clone(), flushed(5_000_000)]), Some(Severity::Serious), "fullbusy");
+    assert_eq!(with(&[unsuspended.clone(), flushed(200_000)]), Some(Severity::Warning), "napibusy");
+    let not_polled = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
+    let params = ("/processes/0/files/epolls/1/params", not_polled);
+    assert_eq!(with(&[unsuspended, flushed(5_000_000), params]), None, "deferral without polling");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use quell_test_support::shapes::{Shape, answering, busy, connect, half_closed, u
 use quell_test_support::{Lacks, skip};
 
 const READY: &str = "ready-object-holds-suspension";
-const BLOCKS: &str = "blocks-on-suspended-queue";
+const BLOCKS: &str = "blocks-on-polled-queue";
 const ZERO: &str = "waits-with-timeout-zero";
 
 /// Makes the connections of a program.
@@ -258,6 +258,26 @@ fn a_program_that_sleeps_for_another_server_in_its_handler_is_refused() {
             ("asks-by-poll", answering, "a thread slept for a socket"),
         ],
     );
+}
+
+#[test]
+fn full_busy_polling_delays_a_program_that_sleeps_for_its_own_queue_and_deferral_does_not() {
+    let Some(mut lab) = TestLab::raise("stall-modes", 1) else { return };
+    let Some(program) = Shape::start(&mut lab, "asks", answering) else { return };
+    let pids = [program.child.pid()].into();
+    let (_, behavior) = caused(&pids);
+    if behavior.not_counted.is_some() {
+        return skip(Lacks::KernelFeature, "calls cannot be counted");
+    }
+    let expected = [("suspend20", true), ("fullbusy", true), ("napibusy", false), ("defer200", false), ("base", false)];
+    for (mode, is_refused) in expected {
+        let snapshot = observe().unwrap();
+        let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
+        let plan = plan(&snapshot, None, &pids, &request);
+        let findings = consequences_observed(&snapshot, None, &plan, Some(&behavior));
+        let refuses = findings.iter().any(|finding| finding.id == BLOCKS && finding.predicts_stall());
+        assert_eq!(refuses, is_refused, "{mode}: {findings:#?}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use quell_linux::{NapiId, Pid};
 use tracing::debug;
 
-use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, WatchedKind};
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
@@ -137,11 +137,12 @@ impl EpollWaits {
     }
 }
 
-/// Programs whose epolls suspend interrupts.
+/// Programs whose epolls have to poll queues, because their interrupts are suspended or deferred.
 #[must_use]
-pub fn suspending_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
+pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
-    query.epolls_by_descriptor.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
+    let polls = |epoll: &&EpollContext<'_>| epoll.by_napi.keys().any(|&id| query.unpolled_ns(epoll, id).is_some());
+    query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 
 /// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the

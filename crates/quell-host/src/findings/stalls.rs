@@ -9,7 +9,6 @@ use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Thread, WatchedFile, WatchedKind};
-use quell_linux::NapiId;
 use quell_linux::visible::counted;
 
 pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &ZERO_TIMEOUT, &BLOCKS];
@@ -405,51 +404,55 @@ fn cause_of_zero(
 }
 
 static BLOCKS: Rule = Rule {
-    id: "blocks-on-suspended-queue",
+    id: "blocks-on-polled-queue",
     severity: Severity::Serious,
-    title: "a thread sleeps for a packet of the queue that it suspended",
-    why: "While a thread handles the events of one epoll_wait, nobody polls its queue. A call that sleeps for a packet of \
-          this queue ends after irq-suspend-timeout.",
-    source: "fs/eventpoll.c, ep_suspend_napi_irqs; measured: median latency 0.13 ms to 40 ms under suspend20 with a \
-             synchronous query of a database for each request",
-    explanation: "Detected if threads that receive events from an epoll with prefer_busy_poll slept at least 4 times in 500 \
-                  ms outside of it, in recv, send, connect or poll, for TCP or UDP sockets of a queue of this epoll that \
-                  has irq-suspend-timeout: a query of a database or a name server for each request, or a long answer \
-                  that is sent by blocking calls. The calls are counted as for waits-with-timeout-zero; without the \
-                  capabilities, nothing is detected. Of a poll, the first 4 files are examined; those of select are \
-                  not. Fix: a mode without suspension, another queue for these sockets, or a program that waits for \
-                  them in the epoll, too.",
+    title: "a thread sleeps for a packet of the queue that it has to poll",
+    why: "While a thread handles the events of one epoll_wait, nobody polls its queue, whose interrupt is masked. A call \
+          that sleeps for a packet of this queue ends after irq-suspend-timeout, or without suspension after \
+          gro-flush-timeout.",
+    source: "fs/eventpoll.c, ep_suspend_napi_irqs; net/core/dev.c, busy_poll_stop; measured with a synchronous query of a \
+             database for each request: median latency 0.13 ms to 40 ms under suspend20, 0.06 ms to 77 ms under fullbusy",
+    explanation: "Detected if threads that receive events from an epoll slept at least 4 times in 500 ms outside of it, in \
+                  recv, send, connect or poll, for TCP or UDP sockets of a queue of this epoll, and the epoll suspends \
+                  the interrupt, or polls the queue while it is deferred: a query of a database or a name server for \
+                  each request, or a long answer that is sent by blocking calls. A warning if these timeouts are below \
+                  1 ms. The calls are counted as for waits-with-timeout-zero; without the capabilities, nothing is \
+                  detected. Of a poll, the first 4 files are examined; those of select are not. Fix: a mode without \
+                  busy polling, another queue for these sockets, or a program that waits for them in the epoll, too.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
     examine: blocks,
 };
 
+/// Delay of a packet from which a program counts as stalled.
+const LONG_NS: u64 = 1_000_000;
+
 fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls().filter(|epoll| query.suspends(epoll));
     let of = |epoll: &EpollContext<'_>| {
         let behavior = query.behavior(epoll)?;
         let of = |one: &EpollContext<'_>| behavior.blocked.get(&(one.process.pid, one.epoll.fd));
-        let is_own = |napi: &NapiId| epoll.by_napi.contains_key(napi);
-        let is_suspended = |napi: &NapiId| query.napi(*napi).is_some_and(|(_, napi)| napi.suspends());
         let blocked = query.descriptors(epoll).filter_map(of).flatten();
-        let blocked = blocked.filter(|(napi, _)| is_own(napi) && is_suspended(napi));
-        let calls: u64 = blocked.map(|(_, calls)| calls).sum();
-        let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
-        let times = counted(calls, "time");
+        let delayed = blocked.filter_map(|(&napi, &calls)| Some((calls, query.unpolled_ns(epoll, napi)?)));
+        let (calls, longest_ns) =
+            delayed.fold((0, 0), |(calls, longest), (more, ns)| (calls + more, u64::max(longest, ns)));
         (calls >= CALLS_OF_RESTING_MIN).then(|| Observation {
-            severity: Severity::Serious,
+            severity: if longest_ns < LONG_NS { Severity::Warning } else { Severity::Serious },
             nodes: epoll.nodes(),
             seen: format!(
-                "{times} in {time}, a thread slept for a socket of this queue between two calls of epoll_wait"
+                "{} in {}, a thread slept for a socket of this queue between two calls of epoll_wait, for up to {} each \
+                 in this mode",
+                counted(calls, "time"),
+                time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX)),
+                time_text(longest_ns)
             ),
             fix: vec![Fix::advice(
-                "use a mode without suspension, such as defer20; or another queue for these sockets, or a program that \
+                "use a mode without busy polling, such as defer20; or another queue for these sockets, or a program that \
                  waits for them in the epoll, too",
             )],
         })
     };
-    suspending.filter_map(of).collect()
+    query.epolls().filter_map(of).collect()
 }
 
 /// Share of the time for which a thread that spins can run.

@@ -264,7 +264,7 @@ struct Observation {
     findings: Vec<Finding>,
 }
 
-/// Plans the attachment. Observes the programs if the mode suspends. If other processes share the queues, takes a second
+/// Plans the attachment. Observes the programs if their epolls are to poll queues. If other processes share the queues, takes a second
 /// snapshot, which shows how long they can wait.
 fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
@@ -275,8 +275,8 @@ fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<O
     let first = observed()?;
     let planned = plan(&first, None, &targets.pids(), request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
-    let behavior =
-        (suspends && planned.queues().next().is_some()).then(|| behavior::observe(&first, &targets.pids(), true));
+    let observes = planned.impossible.is_empty() && planned.polls_queues();
+    let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
     if !suspends || planned.affected_processes.is_empty() {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, plan: planned, findings });

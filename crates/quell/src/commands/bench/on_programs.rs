@@ -11,7 +11,7 @@ use quell_bench::experiment::clients::RemoteClients;
 use quell_bench::experiment::{
     ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
 };
-use quell_host::attach::consequences::{consequences, consequences_observed};
+use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::{AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
@@ -172,9 +172,11 @@ fn measure(
     let mut preview = preview(&targets, &request.modes, has_load, stopped)?;
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
-        stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
+        let polls = preview.plans().iter().any(AttachPlan::polls_queues);
+        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &targets.pids(), true));
         for plan in preview.plans() {
-            stalls::refuse(&consequences(&preview.snapshot, None, plan), "measures")?;
+            let findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
+            stalls::refuse(&findings, "measures")?;
         }
     }
     output::say(&plan(&preview, &request));
