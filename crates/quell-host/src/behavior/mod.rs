@@ -141,7 +141,7 @@ impl EpollWaits {
 #[must_use]
 pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
-    let polls = |epoll: &&EpollContext<'_>| epoll.by_napi.keys().any(|&id| query.unpolled_ns(epoll, id).is_some());
+    let polls = |epoll: &&EpollContext<'_>| query.longest_unpolled_ns(epoll).is_some();
     query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 

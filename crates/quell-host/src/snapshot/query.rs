@@ -161,6 +161,11 @@ impl<'a> SnapshotQuery<'a> {
         }
     }
 
+    /// The longest of these times for the queues of the epoll.
+    pub(crate) fn longest_unpolled_ns(&self, epoll: &EpollContext<'_>) -> Option<u64> {
+        epoll.by_napi.keys().filter_map(|&id| self.unpolled_ns(epoll, id)).max()
+    }
+
     /// Polls of an instance between the two snapshots. `None` if it was not sampled.
     pub(crate) fn polls(&self, id: NapiId) -> Option<&'a QueueSample> {
         self.polls?.get(&id)
