@@ -34,8 +34,7 @@ fn row(
     Row { now, both, cause, advice: (!advice.is_empty()).then_some(advice) }
 }
 
-const RUN_IT: &str = "start the program with `quell run`, which turns a timeout of 0 into a short wait, or choose a mode \
-                      that only defers";
+const OBSERVE_IT: &str = "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
 
 fn rows() -> Vec<Row> {
     let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
@@ -97,20 +96,20 @@ fn rows() -> Vec<Row> {
         row(
             vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
             vec![],
-            "epoll 5 of server 4242 has no busy polling any more",
+            "epoll 5 of server 4242 does not busy poll",
             "detach, then attach again",
         ),
         row(
             vec![],
             vec![(wait, json!(null))],
-            "no thread sleeps in epoll 5 of server 4242; epoll_wait with a timeout of 0 polls nothing",
-            RUN_IT,
+            "no thread slept in epoll 5 of server 4242 when it was inspected, and only a thread that sleeps there polls",
+            OBSERVE_IT,
         ),
         row(
             vec![],
             vec![(wait, in_outer), ("/processes/0/files/epolls/0/targets", outer)],
-            "nobody sleeps in epoll 5 of server 4242, which has the connections; epoll 3 watches it",
-            RUN_IT,
+            "nobody slept in epoll 5 of server 4242, which has the connections; epoll 3 watches it",
+            OBSERVE_IT,
         ),
         row(
             vec![("/sockets/1/napi", json!(8_194))],
@@ -271,6 +270,15 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
 
 /// What an observation of epoll 5 finds, as [`finding_texts`] shows it. With `outer`, epoll 3 watches it.
 fn observed(outer: bool, ready: Option<(ReadyCause, usize)>, waits: Option<EpollWaits>, counted: bool) -> String {
+    observed_blocked(outer, ready, waits, (counted, 0))
+}
+
+fn observed_blocked(
+    outer: bool,
+    ready: Option<(ReadyCause, usize)>,
+    waits: Option<EpollWaits>,
+    (counted, blocked): (bool, u64),
+) -> String {
     let mut now = server();
     set(&mut now, "/processes/0/threads/1/epoll-wait", json!(null));
     if outer {
@@ -286,6 +294,7 @@ fn observed(outer: bool, ready: Option<(ReadyCause, usize)>, waits: Option<Epoll
         waits_observed: Duration::from_millis(500),
         samples: 50,
         ready: ready.map(|ready| ((pid, 5), vec![group(ready)])).into_iter().collect(),
+        blocked: [((pid, 5), [(NapiId::from_kernel(8_193).unwrap(), blocked)].into())].into(),
         waits: [((pid, 5), waits.unwrap_or(slept_in)), ((pid, 3), slept_in), ((pid, 8), slept_in)].into(),
         not_counted: (!counted).then(|| "needs CAP_BPF".to_owned()),
     };
@@ -327,17 +336,25 @@ fn finding_texts() -> String {
     let waits = |zero, zero_empty, sleeping, threads| {
         Some(EpollWaits { zero, zero_empty, sleeping, threads, ..EpollWaits::default() })
     };
+    let frames = Some(EpollWaits { zero: 10, threads: 1, ..EpollWaits::default() });
     let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
     for (outer, waits) in [
         (true, waits(500, 0, 0, 1)),
+        (true, waits(500, 250, 0, 1)),
+        (true, waits(0, 0, 500, 1)),
+        (false, Some(EpollWaits { zero: 500, polled: 500, ..EpollWaits::default() })),
+        (false, Some(EpollWaits { sleeping: 500, polled: 500, ..EpollWaits::default() })),
+        (false, Some(EpollWaits { sleeping: 500, sleeping_elsewhere: 1, ..EpollWaits::default() })),
         (false, waits(500, 490, 0, 1)),
         (false, waits(500, 490, 5, 2)),
         (false, waits(500, 10, 0, 1)),
         (false, elsewhere),
+        (false, frames),
         (false, waits(1, 1, 0, 1)),
     ] {
         texts.insert(observed(outer, None, waits, true));
     }
+    texts.insert(observed_blocked(false, None, None, (true, 4)));
     texts.extend([true, false].map(|outer| observed(outer, None, waits(0, 0, 0, 1), false)));
     assert_eq!(observed(true, None, None, true), "", "a program that sleeps in its epoll");
     texts.into_iter().collect()

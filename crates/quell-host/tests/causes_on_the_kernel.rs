@@ -51,7 +51,7 @@ fn who_sleeps_in_which_epoll_decides_the_cause() {
     let outer = Epoll::new(8).unwrap();
     outer.add(&program.epoll, 1, Trigger::Level).unwrap();
     let said = asleep_in(outer, || becomes(napi, |cause| matches!(cause, NoPollCause::WatchedByAnother { .. })));
-    assert!(said.starts_with(&format!("nobody sleeps in epoll {fd} of ")), "{said}");
+    assert!(said.starts_with(&format!("nobody slept in epoll {fd} of ")), "{said}");
 
     asleep_in(program.epoll.duplicate().unwrap(), || {
         program.set_epoll(NO_POLLING);

@@ -8,9 +8,10 @@ mod snapshots;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
+use quell_host::behavior::{Behavior, EpollWaits, OBSERVED, ReadyCause, ReadyGroup};
 use quell_host::findings::{Fix, Severity, examine, examine_observed, examine_sampled, rules};
 use quell_host::snapshot::Snapshot;
+use quell_linux::NapiId;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
 use serde_json::{Value, json};
 use snapshots::{Edit, HarmlessEdit, before, healthy, set, snapshot};
@@ -201,10 +202,11 @@ fn softirqs_that_spend_their_time_on_packets_are_no_finding() {
 fn every_rule_has_an_edit_that_causes_it() {
     let tried: BTreeSet<&str> = snapshots::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
-    assert!(untried.is_empty(), "{untried:?}");
+    assert_eq!(untried, [BLOCKS], "only an observation shows this one");
 }
 
 const READY: &str = "ready-object-holds-suspension";
+const BLOCKS: &str = "blocks-on-polled-queue";
 const ZERO: &str = "waits-with-timeout-zero";
 
 /// Severities that an observation of the healthy program gives the rules about stalls. Its epoll 5 has sockets on a
@@ -218,7 +220,7 @@ fn severities(nested: bool, ready: Option<ReadyGroup>, waits: Option<EpollWaits>
     }
     let now = snapshot(&now);
     let pid = now.processes[0].pid;
-    let mut behavior = Behavior { programs: [pid].into(), ..Behavior::default() };
+    let mut behavior = Behavior { programs: [pid].into(), waits_observed: OBSERVED, ..Behavior::default() };
     behavior.ready.extend(ready.map(|group| ((pid, 5), vec![group])));
     behavior.waits.extend(waits.map(|waits| ((pid, 5), waits)));
     behavior.waits.insert((pid, 8), EpollWaits { sleeping: 50, ..EpollWaits::default() });
@@ -240,11 +242,14 @@ fn an_observation_decides_whether_an_object_holds_the_suspension() {
 
 #[test]
 fn an_observation_decides_whether_waits_end_the_suspension() {
-    let waits = |zero, zero_empty, sleeping| Some(EpollWaits { zero, zero_empty, sleeping, ..EpollWaits::default() });
+    let waits = |zero, zero_empty, sleeping| {
+        Some(EpollWaits { zero, zero_empty, sleeping, busy: OBSERVED, ..EpollWaits::default() })
+    };
+    let frames = |zero, busy| Some(EpollWaits { zero, busy, threads: 1, ..EpollWaits::default() });
     let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
     for (nested, waits, expected) in [
         (true, waits(500, 0, 0), Some(Severity::Serious)),
-        (true, waits(500, 0, 400), None),
+        (true, waits(500, 0, 400).map(|waits| EpollWaits { slept: 400, ..waits }), None),
         (true, waits(2, 0, 0), Some(Severity::Warning)),
         (false, waits(500, 490, 0), Some(Severity::Serious)),
         (false, waits(500, 490, 5), Some(Severity::Serious)),
@@ -254,12 +259,63 @@ fn an_observation_decides_whether_waits_end_the_suspension() {
         (false, elsewhere, Some(Severity::Serious)),
         (false, Some(EpollWaits { zero: 500, zero_empty: 490, is_slept_in: true, ..EpollWaits::default() }), None),
         (false, waits(3, 3, 0), Some(Severity::Warning)),
+        // Frames of 17 ms, and of 50 ms. The suspension ends after 20 ms.
+        (false, frames(30, OBSERVED / 3), Some(Severity::Serious)),
+        (false, frames(10, OBSERVED / 3), Some(Severity::Note)),
+        (true, frames(10, OBSERVED / 3), Some(Severity::Serious)),
         (false, None, Some(Severity::Warning)),
         (false, waits(0, 0, 1), None),
     ] {
         let expected: Vec<_> = expected.map(|severity| (ZERO, severity)).into_iter().collect();
         assert_eq!(severities(nested, None, waits), expected, "{nested} {waits:?}");
     }
+}
+
+#[test]
+fn an_observation_decides_whether_calls_that_never_sleep_are_made_only_for_events() {
+    let waits = EpollWaits { sleeping: 500, threads: 1, ..EpollWaits::default() };
+    for (nested, waits, expected) in [
+        (true, EpollWaits { slept: 5, ..waits }, Some(Severity::Serious)),
+        (true, EpollWaits { slept: 6, ..waits }, None),
+        (true, EpollWaits { sleeping: 3, ..waits }, None),
+        (false, EpollWaits { polled: 400, ..waits }, Some(Severity::Serious)),
+        (false, EpollWaits { polled: 400, slept: 400, ..waits }, None),
+        (false, EpollWaits { sleeping_elsewhere: 1, ..waits }, Some(Severity::Warning)),
+        // A saturated program.
+        (false, waits, None),
+    ] {
+        let expected: Vec<_> = expected.map(|severity| (ZERO, severity)).into_iter().collect();
+        assert_eq!(severities(nested, None, Some(waits)), expected, "{nested} {waits:?}");
+    }
+}
+
+#[test]
+fn an_observation_decides_whether_a_thread_sleeps_for_the_queue_that_it_suspended() {
+    let napi = |id| NapiId::from_kernel(id).unwrap();
+    let of_edited = |edits: &[(&str, Value)], blocked: &[(u32, u64)]| {
+        let mut now = healthy();
+        edits.iter().for_each(|(place, value)| set(&mut now, place, value.clone()));
+        let now = snapshot(&now);
+        let pid = now.processes[0].pid;
+        let blocked = blocked.iter().map(|&(id, calls)| (napi(id), calls)).collect();
+        let mut behavior = Behavior { programs: [pid].into(), ..Behavior::default() };
+        behavior.blocked.insert((pid, 5), blocked);
+        let found = examine_observed(&now, None, &BTreeMap::new(), Some(&behavior)).findings;
+        found.iter().find(|finding| finding.id == BLOCKS).map(|finding| finding.severity)
+    };
+    let of = |blocked: &[(u32, u64)]| of_edited(&[], blocked);
+    assert_eq!(of(&[(8_193, 4)]), Some(Severity::Serious));
+    assert_eq!(of(&[(8_193, 3)]), None, "calls also sleep for other reasons");
+    assert_eq!(of(&[(8_194, 400)]), None, "a queue that this epoll does not suspend");
+    assert_eq!(of(&[(1, 400)]), None, "a socket without a queue");
+    let unsuspended = ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0));
+    let flushed = |ns: u64| ("/devices/0/napis/0/gro-flush-timeout-ns", json!(ns));
+    let with = |edits: &[(&str, Value)]| of_edited(edits, &[(8_193, 4)]);
+    assert_eq!(with(&[unsuspended.clone(), flushed(5_000_000)]), Some(Severity::Serious), "fullbusy");
+    assert_eq!(with(&[unsuspended.clone(), flushed(200_000)]), Some(Severity::Warning), "napibusy");
+    let not_polled = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
+    let params = ("/processes/0/files/epolls/1/params", not_polled);
+    assert_eq!(with(&[unsuspended, flushed(5_000_000), params]), None, "deferral without polling");
 }
 
 #[test]

@@ -215,17 +215,24 @@ impl DuplicatedFd {
         Ok(u32::from(polled[0].revents().bits()))
     }
 
-    /// Whether `poll(2)` has no effect on the file: a FIFO, a terminal or a TUN device. Drivers of other devices may do
-    /// anything.
+    /// Whether `poll(2)` has no effect on the file: a FIFO, a terminal, a TUN device or a POSIX message queue. Drivers of
+    /// other devices may do anything.
     #[must_use]
     pub fn is_polled_without_effect(&self) -> bool {
         const TUN: (u32, u32) = (10, 200);
-        const TERMINALS: std::ops::RangeInclusive<u32> = 136..=143;
+        /// Both ends of pseudoterminals, and `/dev/tty`.
+        const TERMINALS: [std::ops::RangeInclusive<u32>; 2] = [5..=5, 136..=143];
+        const MQUEUE_MAGIC: u32 = 0x1980_0202;
         let Ok(stat) = rustix::fs::fstat(&self.0) else { return false };
         let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
         match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::Fifo => true,
-            rustix::fs::FileType::CharacterDevice => device == TUN || TERMINALS.contains(&device.0),
+            rustix::fs::FileType::CharacterDevice => {
+                device == TUN || TERMINALS.iter().any(|majors| majors.contains(&device.0))
+            }
+            rustix::fs::FileType::RegularFile => {
+                rustix::fs::fstatfs(&self.0).is_ok_and(|of| u32::try_from(of.f_type) == Ok(MQUEUE_MAGIC))
+            }
             _ => false,
         }
     }

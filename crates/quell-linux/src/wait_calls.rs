@@ -20,6 +20,8 @@ pub struct WaitCalls {
     pub pselect6: i64,
     /// `io_uring_enter`.
     pub io_uring_enter: i64,
+    /// Calls that can sleep for the socket of their first argument.
+    pub of_sockets: &'static [i64],
     /// Offsets of the first five arguments in `struct pt_regs`, in bytes.
     pub arguments: [u64; 5],
 }
@@ -28,6 +30,21 @@ impl WaitCalls {
     /// The calls of 64-bit programs. `None` on architectures whose registers Quell does not know.
     pub const HERE: Option<Self> = here();
 }
+
+const OF_SOCKETS: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendfile,
+    libc::SYS_connect,
+];
 
 #[cfg(target_arch = "x86_64")]
 const fn here() -> Option<WaitCalls> {
@@ -44,6 +61,7 @@ const fn here() -> Option<WaitCalls> {
         select: Some(libc::SYS_select),
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
+        of_sockets: OF_SOCKETS,
         // `user_regs_struct` begins like `pt_regs` (`arch/x86/include/uapi/asm/ptrace.h`).
         arguments: [
             offset_of!(regs, rdi) as u64,
@@ -66,6 +84,7 @@ const fn here() -> Option<WaitCalls> {
         select: None,
         pselect6: libc::SYS_pselect6,
         io_uring_enter: libc::SYS_io_uring_enter,
+        of_sockets: OF_SOCKETS,
         // `pt_regs` begins with x0 to x30 (`arch/arm64/include/asm/ptrace.h`).
         arguments: [0, 8, 16, 24, 32],
     })

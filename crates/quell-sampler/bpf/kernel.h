@@ -10,6 +10,7 @@ typedef unsigned char __u8;
 typedef unsigned short __u16;
 typedef unsigned int __u32;
 typedef unsigned long long __u64;
+typedef signed short __s16;
 typedef signed int __s32;
 typedef signed long long __s64;
 typedef __u16 __be16;
@@ -20,14 +21,33 @@ enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PERCPU_ARRAY 
 /* linux/sched.h; unchanged since 2.6. */
 enum { PF_KTHREAD = 0x00200000 };
 
+/* linux/stat.h, linux/socket.h */
+enum { S_IFMT = 0170000, S_IFSOCK = 0140000 };
+/* asm-generic/fcntl.h */
+enum { O_NONBLOCK = 04000 };
+enum { AF_INET = 2, AF_INET6 = 10 };
+
 enum bpf_prog_type { BPF_PROG_TYPE_UNSPEC };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct file;
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
 
 struct task_struct {
 	unsigned int flags;
 	int pid;
 	char comm[16];
+	unsigned long nvcsw;
+	struct files_struct *files;
 };
 
 struct hrtimer {
@@ -55,15 +75,21 @@ struct napi_struct {
 };
 
 struct inode {
+	unsigned short i_mode;
 	unsigned long i_ino;
 };
 
 struct file {
+	unsigned int f_flags;
 	struct inode *f_inode;
+	void *private_data;
 };
+
+struct sock;
 
 struct socket {
 	struct file *file;
+	struct sock *sk;
 };
 
 struct bpf_prog_aux {
@@ -86,10 +112,13 @@ struct sock_reuseport {
 };
 
 struct sock_common {
+	unsigned short skc_family;
 	volatile unsigned char skc_state;
 };
 
 struct sock {
+	struct sock_common __sk_common;
+	unsigned int sk_napi_id;
 	struct socket *sk_socket;
 	struct sock_reuseport *sk_reuseport_cb;
 };

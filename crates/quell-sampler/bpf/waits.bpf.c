@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
  * Counts the calls in which the threads of selected programs wait for files: epoll_wait by epoll, its timeouts and what
- * it returned; poll, select and io_uring_enter by thread. It only observes.
+ * it returned; poll, select and io_uring_enter by thread; calls that slept for a socket by its NAPI instance. It only
+ * observes.
  *
  * src/waits.rs reads the map. Both files must agree on the layout of struct place and struct calls.
  */
 #include "kernel.h"
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-/* Where a thread waits: the descriptor of an epoll, or one of these. */
-#define POLL (-1)     /* poll and select */
-#define IO_URING (-2) /* io_uring_enter that waits for completions */
+/* Where a thread waits. */
+enum kind {
+	EPOLL,    /* epoll_wait; of: its descriptor */
+	POLL,     /* poll and select */
+	IO_URING, /* io_uring_enter that waits for completions */
+	SOCKET,   /* a call that slept for a TCP or UDP socket; of: NAPI ID of the socket, its descriptor until then */
+	POLLED,   /* a poll that slept for another file; of: its descriptor */
+};
 
 struct place {
 	__u32 tgid;
 	__u32 tid;
-	__s32 epoll;
+	__u32 kind;
+	__u32 of;
 };
 
 /* Only its own thread changes it, so it needs no lock. */
@@ -25,6 +33,7 @@ struct calls {
 	__u64 zero_empty; /* with timeout 0 that returned nothing */
 	__u64 events;     /* that returned events */
 	__u64 max_events; /* largest maxevents */
+	__u64 slept;      /* in which the thread slept */
 };
 
 struct {
@@ -44,6 +53,9 @@ struct {
 struct pending {
 	struct place place;
 	__u32 zero;
+	__u32 files; /* of poll */
+	__u64 sleeps;
+	__u64 polled; /* struct pollfd */
 };
 
 /* The call that a thread is in. */
@@ -63,12 +75,24 @@ const volatile __s64 PPOLL;
 const volatile __s64 SELECT;
 const volatile __s64 PSELECT6;
 const volatile __s64 IO_URING_ENTER;
+/* Set by the loader: bit set of the other calls that can sleep for the socket of their first argument. */
+#define CALLS 512
+const volatile __u64 SOCKET_CALLS[CALLS / 64];
 /* Set by the loader: offsets of the arguments in struct pt_regs. */
 const volatile __u64 ARGUMENT_0;
 const volatile __u64 ARGUMENT_1;
 const volatile __u64 ARGUMENT_2;
 const volatile __u64 ARGUMENT_3;
 const volatile __u64 ARGUMENT_4;
+
+/* Files of a poll that are looked at. */
+#define FILES 4
+
+struct pollfd {
+	__s32 fd;
+	__s16 events;
+	__s16 revents;
+};
 
 #define IORING_ENTER_GETEVENTS 1
 #define IORING_ENTER_EXT_ARG 8
@@ -103,52 +127,113 @@ static __always_inline __u32 is_zero_limit(__u64 flags, __u64 pointer)
 	return is_zero_time(limits[2]);
 }
 
+/* How often the current thread has slept. */
+static __always_inline __u64 sleeps(void)
+{
+	return BPF_CORE_READ((struct task_struct *)bpf_get_current_task(), nvcsw);
+}
+
+/* The counters of a place; NULL if the map is full. */
+static __always_inline struct calls *calls_at(struct place *place)
+{
+	struct calls *calls = bpf_map_lookup_elem(&waits, place), none = {};
+
+	if (calls)
+		return calls;
+	bpf_map_update_elem(&waits, place, &none, 0);
+	return bpf_map_lookup_elem(&waits, place);
+}
+
+/* Counts a call that slept for a file. */
+static __always_inline void count_file(struct place place, __u32 fd)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd), *file = NULL;
+	struct socket *socket;
+	struct calls *calls;
+	struct sock *sock;
+	__u16 family;
+
+	if (fd >= BPF_CORE_READ(table, max_fds) || bpf_probe_read_kernel(&file, sizeof(file), files + fd) || !file)
+		return;
+	/* What else a call can sleep for, such as memory, is rare. */
+	if (place.kind == SOCKET && BPF_CORE_READ(file, f_flags) & O_NONBLOCK)
+		return;
+	if ((BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT) == S_IFSOCK) {
+		socket = BPF_CORE_READ(file, private_data);
+		sock = BPF_CORE_READ(socket, sk);
+		family = BPF_CORE_READ(sock, __sk_common.skc_family);
+		if (family != AF_INET && family != AF_INET6)
+			return;
+		place.kind = SOCKET;
+		place.of = BPF_CORE_READ(sock, sk_napi_id);
+	} else if (place.kind == POLL) {
+		place.kind = POLLED;
+		place.of = fd;
+	} else {
+		return;
+	}
+	calls = calls_at(&place);
+	if (!calls)
+		return;
+	calls->calls++;
+	calls->slept++;
+}
+
 SEC("raw_tp/sys_enter")
 int quell_enter(__u64 *ctx)
 {
 	__u64 regs = ctx[0], pid_tgid, flags, max_events = 0;
 	__s64 id = (__s64)ctx[1];
-	struct calls *calls, none = {};
 	struct pending call = {};
-	__u32 tid;
+	struct calls *calls;
+	__u32 tid, of_socket;
 
-	if (id < 0 || (id != EPOLL_WAIT && id != EPOLL_PWAIT && id != EPOLL_PWAIT2 && id != POLL_CALL && id != PPOLL &&
-		       id != SELECT && id != PSELECT6 && id != IO_URING_ENTER))
+	if (id < 0)
+		return 0;
+	of_socket = id < CALLS && SOCKET_CALLS[id / 64] >> (id % 64) & 1;
+	if (!of_socket && id != EPOLL_WAIT && id != EPOLL_PWAIT && id != EPOLL_PWAIT2 && id != POLL_CALL && id != PPOLL &&
+	    id != SELECT && id != PSELECT6 && id != IO_URING_ENTER)
 		return 0;
 	pid_tgid = bpf_get_current_pid_tgid();
 	call.place.tgid = pid_tgid >> 32;
 	call.place.tid = tid = (__u32)pid_tgid;
 	if (!bpf_map_lookup_elem(&programs, &call.place.tgid))
 		return 0;
-	call.place.epoll = POLL;
+	call.sleeps = sleeps();
+	call.place.kind = POLL;
+	if (of_socket) {
+		call.place.kind = SOCKET;
+		call.place.of = (__u32)argument(regs, ARGUMENT_0);
+		bpf_map_update_elem(&pending, &tid, &call, 0);
+		return 0;
+	}
 	if (id == EPOLL_WAIT || id == EPOLL_PWAIT || id == EPOLL_PWAIT2) {
-		call.place.epoll = (__s32)argument(regs, ARGUMENT_0);
+		call.place.kind = EPOLL;
+		call.place.of = (__u32)argument(regs, ARGUMENT_0);
 		max_events = (__u32)argument(regs, ARGUMENT_2);
-		if (call.place.epoll < 0)
+		if ((__s32)call.place.of < 0)
 			return 0;
 		if (id == EPOLL_PWAIT2)
 			call.zero = is_zero_time(argument(regs, ARGUMENT_3));
 		else
 			call.zero = !(__u32)argument(regs, ARGUMENT_3);
-	} else if (id == POLL_CALL) {
-		call.zero = !(__u32)argument(regs, ARGUMENT_2);
-	} else if (id == PPOLL) {
-		call.zero = is_zero_time(argument(regs, ARGUMENT_2));
+	} else if (id == POLL_CALL || id == PPOLL) {
+		call.polled = argument(regs, ARGUMENT_0);
+		call.files = (__u32)argument(regs, ARGUMENT_1);
+		call.zero = id == PPOLL ? is_zero_time(argument(regs, ARGUMENT_2)) : !(__u32)argument(regs, ARGUMENT_2);
 	} else if (id == IO_URING_ENTER) {
-		call.place.epoll = IO_URING;
+		call.place.kind = IO_URING;
 		flags = argument(regs, ARGUMENT_3);
 		call.zero = !(flags & IORING_ENTER_GETEVENTS) || !(__u32)argument(regs, ARGUMENT_2) ||
 			    is_zero_limit(flags, argument(regs, ARGUMENT_4));
 	} else {
 		call.zero = is_zero_time(argument(regs, ARGUMENT_4));
 	}
-	calls = bpf_map_lookup_elem(&waits, &call.place);
-	if (!calls) {
-		bpf_map_update_elem(&waits, &call.place, &none, 0);
-		calls = bpf_map_lookup_elem(&waits, &call.place);
-		if (!calls)
-			return 0;
-	}
+	calls = calls_at(&call.place);
+	if (!calls)
+		return 0;
 	calls->calls++;
 	calls->zero += call.zero;
 	if (max_events > calls->max_events)
@@ -160,18 +245,36 @@ int quell_enter(__u64 *ctx)
 SEC("raw_tp/sys_exit")
 int quell_exit(__u64 *ctx)
 {
-	__u32 tid = (__u32)bpf_get_current_pid_tgid();
+	__u32 tid = (__u32)bpf_get_current_pid_tgid(), slept, i;
 	struct pending *call = bpf_map_lookup_elem(&pending, &tid);
 	__s64 returned = (__s64)ctx[1];
+	struct pollfd polled;
 	struct calls *calls;
 
 	if (!call)
 		return 0;
+	slept = sleeps() != call->sleeps;
+	if (call->place.kind == SOCKET) {
+		if (slept)
+			count_file(call->place, call->place.of);
+		bpf_map_delete_elem(&pending, &tid);
+		return 0;
+	}
 	calls = bpf_map_lookup_elem(&waits, &call->place);
-	if (calls && returned > 0)
-		calls->events++;
-	else if (calls && returned == 0)
-		calls->zero_empty += call->zero;
+	if (calls) {
+		calls->slept += slept;
+		if (returned > 0)
+			calls->events++;
+		else if (returned == 0)
+			calls->zero_empty += call->zero;
+	}
+	if (slept && call->polled) {
+		for (i = 0; i < FILES && i < call->files; i++) {
+			if (bpf_probe_read_user(&polled, sizeof(polled), (void *)(call->polled + i * sizeof(polled))))
+				break;
+			count_file(call->place, (__u32)polled.fd);
+		}
+	}
 	bpf_map_delete_elem(&pending, &tid);
 	return 0;
 }

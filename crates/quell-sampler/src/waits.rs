@@ -1,4 +1,4 @@
-//! Counts the calls in which programs wait for files. The BPF programs run at every system call of the host, so they are
+//! Counts the calls in which programs wait for files and sockets. The BPF programs run at every system call of the host, so they are
 //! attached only for the time of an observation.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,24 +8,28 @@ use std::path::Path;
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::RawTracePoint;
 use aya::{Btf, Ebpf, EbpfLoader, Endianness};
-use quell_linux::Pid;
 use quell_linux::kernel::threads_are_in_sight;
 use quell_linux::proc::ProcRoot;
 use quell_linux::wait_calls::WaitCalls;
+use quell_linux::{NapiId, Pid};
 
 use crate::sampler::{SamplerError, missing};
 
 /// Compiled from `bpf/waits.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/waits.bpf.o");
 const PROGRAMS: [(&str, &str); 2] = [("quell_enter", "sys_enter"), ("quell_exit", "sys_exit")];
-/// Places of waits that are no epoll (`bpf/waits.bpf.c`).
-const POLL: i32 = -1;
-const IO_URING: i32 = -2;
+/// `enum kind` (`bpf/waits.bpf.c`).
+const EPOLL: u32 = 0;
+const POLL: u32 = 1;
+const IO_URING: u32 = 2;
+const SOCKET: u32 = 3;
 /// `struct place` and `struct calls`.
-type Key = [u32; 3];
-type Words = [u64; 5];
+type Key = [u32; 4];
+type Words = [u64; 6];
 /// `struct pending`.
-type Pending = [u32; 4];
+type Pending = [u32; 10];
+/// Words of the bit set of socket calls.
+const CALL_WORDS: usize = 8;
 
 /// Where a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +40,11 @@ pub enum WaitPlace {
     Poll,
     /// In `io_uring_enter`.
     IoUring,
+    /// In another call that slept for a TCP or UDP socket, or in a `poll` that slept for it: the queue of the socket, or,
+    /// if it has none, the number of a CPU.
+    Socket(Option<NapiId>),
+    /// In a `poll` that slept for the file with this descriptor, which is no socket.
+    Polled(i32),
 }
 
 /// Calls of one thread that wait at one place, during an observation.
@@ -51,6 +60,8 @@ pub struct WaitCounts {
     pub with_events: u64,
     /// Largest number of events that a call asked for.
     pub max_events: u64,
+    /// Calls in which the thread slept, and that have ended.
+    pub slept: u64,
 }
 
 impl WaitCounts {
@@ -107,6 +118,13 @@ impl WaitSampler {
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&btf));
         numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));
+        let mut socket_calls = [0_u64; CALL_WORDS];
+        for &call in calls.of_sockets {
+            if let Some(word) = usize::try_from(call / 64).ok().and_then(|word| socket_calls.get_mut(word)) {
+                *word |= 1 << (call % 64);
+            }
+        }
+        loader.override_global("SOCKET_CALLS", socket_calls.as_slice(), true);
         let [first, second, third, fourth, fifth] = &calls.arguments;
         loader
             .override_global("ARGUMENT_0", first, true)
@@ -145,29 +163,32 @@ impl WaitSampler {
     pub fn read(&self) -> Result<BTreeMap<WaitKey, WaitCounts>, SamplerError> {
         let mut read = BTreeMap::new();
         for entry in self.waits.iter() {
-            let ([tgid, tid, place], words) =
+            let ([tgid, tid, kind, of], words) =
                 entry.map_err(|error| SamplerError::new("reading the counters", &error))?;
             let (Some(pid), Some(tid)) = (Pid::from_kernel(tgid), Pid::from_kernel(tid)) else { continue };
-            let place = place_of(place);
-            let [calls, zero, zero_empty, with_events, max_events] = words;
-            read.insert((pid, tid, place), WaitCounts { calls, zero, zero_empty, with_events, max_events });
+            let [calls, zero, zero_empty, with_events, max_events, slept] = words;
+            let counts = WaitCounts { calls, zero, zero_empty, with_events, max_events, slept };
+            read.insert((pid, tid, place_of(kind, of)), counts);
         }
         Ok(read)
     }
 
-    /// The places at which threads are in a call with a timeout above 0 that began after the beginning.
+    /// The epolls in whose waits threads are, with a timeout above 0 and since the beginning.
     #[must_use]
-    pub fn asleep(&self) -> BTreeSet<(Pid, WaitPlace)> {
+    pub fn asleep(&self) -> BTreeSet<(Pid, i32)> {
         // Entries change while they are read: a call that ends meanwhile is not an error.
-        let entries = self.pending.iter().filter_map(Result::ok).filter(|(_, [.., is_zero])| *is_zero == 0);
-        entries.filter_map(|(_, [tgid, _, place, _])| Some((Pid::from_kernel(tgid)?, place_of(place)))).collect()
+        let calls = self.pending.iter().filter_map(|entry| Some(entry.ok()?.1));
+        let of_epolls = calls.filter(|&[_, _, kind, _, is_zero, ..]| kind == EPOLL && is_zero == 0);
+        of_epolls.filter_map(|[tgid, _, _, fd, ..]| Some((Pid::from_kernel(tgid)?, fd.cast_signed()))).collect()
     }
 }
 
-fn place_of(place: u32) -> WaitPlace {
-    match place as i32 {
+fn place_of(kind: u32, of: u32) -> WaitPlace {
+    match kind {
+        EPOLL => WaitPlace::Epoll(of.cast_signed()),
         POLL => WaitPlace::Poll,
         IO_URING => WaitPlace::IoUring,
-        epoll => WaitPlace::Epoll(epoll),
+        SOCKET => WaitPlace::Socket(NapiId::from_kernel(of)),
+        _ => WaitPlace::Polled(of.cast_signed()),
     }
 }

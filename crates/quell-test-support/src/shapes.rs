@@ -121,6 +121,20 @@ pub fn urgent() -> TcpStream {
     connection
 }
 
+/// Answers datagrams on the client's side, until an answer cannot be sent.
+pub fn answering() -> Vec<TcpStream> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+    std::thread::spawn(move || {
+        let mut word = [0; 8];
+        while let Ok((length, from)) = socket.recv_from(&mut word) {
+            if socket.send_to(&word[..length], from).is_err() {
+                break;
+            }
+        }
+    });
+    Vec::new()
+}
+
 /// Connections with a request at any time, from a thread each: a server that they saturate.
 pub fn busy(connections: usize) -> Vec<TcpStream> {
     let connected: Vec<TcpStream> = (0..connections).map(|_| used()).collect();

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_test_support::lab::TestLab;
-use quell_test_support::shapes::Shape;
+use quell_test_support::shapes::{Shape, answering};
 use quell_test_support::wait_until;
 
 const UNCHANGED: &str = "Nothing was changed; --accept-stalls";
@@ -26,8 +26,12 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str, shape: &'static str) -> Option<Self> {
+        Self::enter_with(test, shape, Vec::new)
+    }
+
+    fn enter_with(test: &str, shape: &'static str, connections: fn() -> Vec<TcpStream>) -> Option<Self> {
         let mut lab = TestLab::raise(test, 1)?;
-        let program = Shape::start(&mut lab, shape, Vec::<TcpStream>::new)?;
+        let program = Shape::start(&mut lab, shape, connections)?;
         Some(Self { program, lab, dir: tempfile::tempdir().unwrap() })
     }
 
@@ -86,6 +90,12 @@ fn a_mode_under_which_a_writable_socket_stalls_the_program_is_refused() {
 fn a_mode_under_which_waits_with_timeout_zero_stall_the_program_is_refused() {
     let Some(stage) = Stage::enter("cli-nested", "nested") else { return };
     stage.assert_refused("which watches it");
+}
+
+#[test]
+fn a_mode_under_which_a_program_sleeps_for_a_packet_of_its_own_queue_is_refused() {
+    let Some(stage) = Stage::enter_with("cli-asks", "asks", answering) else { return };
+    stage.assert_refused("a thread slept for a socket of this queue");
 }
 
 #[test]

@@ -31,11 +31,9 @@ pub fn plan_of_devices(
     mode: &DeliveryMode,
 ) -> Result<AttachPlan, DeviceError> {
     let query = SnapshotQuery::new(snapshot, None);
-    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
-    let here: Vec<&Device> = snapshot.devices.iter().filter(|device| Some(device.namespace) == own).collect();
     let chosen = match named {
-        None => here,
-        Some(names) => names.iter().map(|name| with_queues(&here, name)).collect::<Result<_, _>>()?,
+        None => own_devices(snapshot).collect(),
+        Some(names) => devices_with_queues(snapshot, names)?,
     };
     let mut plan = AttachPlan::default();
     for device in chosen {
@@ -49,11 +47,23 @@ pub fn plan_of_devices(
     Ok(plan)
 }
 
-fn with_queues<'a>(here: &[&'a Device], name: &str) -> Result<&'a Device, DeviceError> {
-    let device = here.iter().find(|device| device.name == name);
-    let device = device.ok_or_else(|| DeviceError::NoSuchDevice(name.to_owned()))?;
-    match device.napis.known_elements().next() {
-        Some(_) => Ok(device),
-        None => Err(DeviceError::NoQueues(name.to_owned())),
-    }
+/// The named devices of the caller's network namespace.
+///
+/// # Errors
+/// When one of them does not exist or has no queues.
+pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Result<Vec<&'a Device>, DeviceError> {
+    let named = |name: &String| {
+        let device = own_devices(snapshot).find(|device| device.name == *name);
+        let device = device.ok_or_else(|| DeviceError::NoSuchDevice(name.clone()))?;
+        match device.napis.known_elements().next() {
+            Some(_) => Ok(device),
+            None => Err(DeviceError::NoQueues(name.clone())),
+        }
+    };
+    names.iter().map(named).collect()
+}
+
+fn own_devices(snapshot: &Snapshot) -> impl Iterator<Item = &Device> {
+    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
+    snapshot.devices.iter().filter(move |device| Some(device.namespace) == own)
 }

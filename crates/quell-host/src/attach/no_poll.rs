@@ -45,7 +45,7 @@ pub enum NoPollCause {
         /// File descriptor of the epoll that watches it.
         outer: i32,
     },
-    /// No thread sleeps in the epoll.
+    /// No thread slept in the epoll at the time of the snapshot.
     NobodySleeps {
         /// The epoll.
         epoll: NamedEpoll,
@@ -212,8 +212,7 @@ impl NoPollCause {
             Self::Found(finding) => return finding.fix.first().map(ToString::to_string),
             Self::NotEnabled { .. } => "detach, then attach again",
             Self::WatchedByAnother { .. } | Self::NobodySleeps { .. } => {
-                "start the program with `quell run`, which turns a timeout of 0 into a short wait, or choose a mode \
-                 that only defers"
+                "`quell doctor` observes how the program waits; a mode that only defers does not depend on it"
             }
             Self::SeveralQueues { advice, .. } => return Some(advice.clone()),
         };
@@ -237,12 +236,12 @@ impl fmt::Display for NoPollCause {
                 write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))
             }
             Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.seen),
-            Self::NotEnabled { epoll } => write!(f, "{epoll} has no busy polling any more"),
+            Self::NotEnabled { epoll } => write!(f, "{epoll} does not busy poll"),
             Self::WatchedByAnother { inner, outer } => {
-                write!(f, "nobody sleeps in {inner}, which has the connections; epoll {outer} watches it")
+                write!(f, "nobody slept in {inner}, which has the connections; epoll {outer} watches it")
             }
             Self::NobodySleeps { epoll } => {
-                write!(f, "no thread sleeps in {epoll}; epoll_wait with a timeout of 0 polls nothing")
+                write!(f, "no thread slept in {epoll} when it was inspected, and only a thread that sleeps there polls")
             }
             Self::SeveralQueues { epoll, queues, .. } => {
                 write!(f, "{epoll} has sockets on {queues} queues and polls only that of the socket ready last")

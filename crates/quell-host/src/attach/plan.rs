@@ -186,6 +186,17 @@ pub(super) fn is_receiver(socket: &crate::snapshot::SnapshotSocket) -> bool {
 }
 
 impl AttachPlan {
+    /// Whether epolls have to poll queues, because their interrupts will be masked.
+    #[must_use]
+    pub fn polls_queues(&self) -> bool {
+        let suspends = |step: &QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
+        let polls = |step: &AttachStep| match step {
+            AttachStep::Epoll(step) => step.new.prefer_busy_poll || step.new.busy_poll_usecs > 0,
+            _ => false,
+        };
+        self.queues().any(suspends) || (self.queues().next().is_some() && self.steps.iter().any(polls))
+    }
+
     /// The queues that get settings.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {

@@ -1,5 +1,5 @@
-//! Observes programs for half a second: which objects of their epolls stay ready, and with which timeouts they wait. Both
-//! decide whether suspension stalls a program, and no snapshot shows them. It never waits on the programs' epolls and
+//! Observes programs for half a second: which objects of their epolls stay ready, with which timeouts they wait, and for
+//! which sockets they sleep elsewhere. These decide whether suspension stalls a program, and no snapshot shows them. It never waits on the programs' epolls and
 //! reads no data.
 //!
 //! Limits: an object that was unregistered between two samples, or that is registered with an epoll in a process that is
@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quell_linux::Pid;
+use quell_linux::{NapiId, Pid};
 use tracing::debug;
 
-use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Snapshot, WatchedKind};
 use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
-use waits::Waiting;
+use waits::{Waiting, Waits};
 
 /// Duration of an observation.
 pub const OBSERVED: Duration = Duration::from_millis(500);
@@ -45,6 +45,8 @@ pub struct Behavior {
     pub ready: BTreeMap<EpollKey, Vec<ReadyGroup>>,
     /// Waits by epoll.
     pub waits: BTreeMap<EpollKey, EpollWaits>,
+    /// Calls in which threads that handle the events of an epoll slept for a socket, by the queue of the socket.
+    pub blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
     /// Duration for which waits were observed.
     pub waits_observed: Duration,
     /// Why calls were not counted, so that [`waits`](Self::waits) are of samples; absent if they were.
@@ -103,6 +105,10 @@ pub struct EpollWaits {
     pub zero_empty: u64,
     /// Calls with a timeout above 0. If calls were not counted: samples in which a thread slept in one.
     pub sleeping: u64,
+    /// Calls in which the thread slept, and that have ended.
+    pub slept: u64,
+    /// Calls of `poll` in which threads slept for the epoll itself.
+    pub polled: u64,
     /// Whether a thread slept in a call in at least a tenth of the samples.
     pub is_slept_in: bool,
     /// Threads that called.
@@ -121,6 +127,8 @@ impl EpollWaits {
             zero: self.zero + other.zero,
             zero_empty: self.zero_empty + other.zero_empty,
             sleeping: self.sleeping + other.sleeping,
+            slept: self.slept + other.slept,
+            polled: self.polled + other.polled,
             is_slept_in: self.is_slept_in || other.is_slept_in,
             threads: self.threads + other.threads,
             sleeping_elsewhere: self.sleeping_elsewhere + other.sleeping_elsewhere,
@@ -129,11 +137,12 @@ impl EpollWaits {
     }
 }
 
-/// Programs whose epolls suspend interrupts.
+/// Programs whose epolls have to poll queues, because their interrupts are suspended or deferred.
 #[must_use]
-pub fn suspending_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
+pub fn polling_programs(snapshot: &Snapshot) -> BTreeSet<Pid> {
     let query = SnapshotQuery::new(snapshot, None);
-    query.epolls_by_descriptor.iter().filter(|epoll| query.suspends(epoll)).map(|epoll| epoll.process.pid).collect()
+    let polls = |epoll: &&EpollContext<'_>| query.longest_unpolled_ns(epoll).is_some();
+    query.epolls_by_descriptor.iter().filter(polls).map(|epoll| epoll.process.pid).collect()
 }
 
 /// Observes the epolls of these programs for [`OBSERVED`]. Calls are counted in the kernel, at every system call of the
@@ -184,10 +193,10 @@ impl Observation {
 
     fn end(self) -> Behavior {
         let observed = self.began.elapsed();
-        let (waits, waits_observed, not_counted) = self.waiting.end(observed);
+        let (Waits { by_epoll: waits, blocked }, waits_observed, not_counted) = self.waiting.end(observed);
         let Self { programs, samples, ready, .. } = self;
         let ready = ready.end();
-        let behavior = Behavior { programs, observed, samples, ready, waits, waits_observed, not_counted };
+        let behavior = Behavior { programs, observed, samples, ready, waits, blocked, waits_observed, not_counted };
         debug!(?behavior, "observed programs");
         behavior
     }

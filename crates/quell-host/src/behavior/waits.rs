@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quell_linux::proc::ProcRoot;
-use quell_linux::{Pid, kernel};
+use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{WaitCounts, WaitKey, WaitPlace, WaitSampler};
 use tracing::info;
 
@@ -17,8 +17,15 @@ const SLEEPS_IN_ONE_OF: u32 = 10;
 #[derive(Debug)]
 pub(super) enum Waiting {
     Counted { sampler: Box<WaitSampler>, samples: u32, asleep: BTreeMap<EpollKey, u32>, busy: BusyTimes },
-    Read(BTreeMap<EpollKey, EpollWaits>, Duration),
+    Read(Waits, Duration),
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
+}
+
+/// What threads did at epolls.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    pub(super) by_epoll: BTreeMap<EpollKey, EpollWaits>,
+    pub(super) blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
 }
 
 impl Waiting {
@@ -43,11 +50,7 @@ impl Waiting {
         match self {
             Self::Counted { sampler, samples, asleep, busy } => {
                 *samples += 1;
-                for (pid, place) in sampler.asleep() {
-                    if let WaitPlace::Epoll(fd) = place {
-                        *asleep.entry((pid, fd)).or_default() += 1;
-                    }
-                }
+                sampler.asleep().into_iter().for_each(|epoll| *asleep.entry(epoll).or_default() += 1);
                 if elapsed >= OBSERVED {
                     *self = Self::read(sampler, *samples, asleep, (busy, elapsed));
                 }
@@ -68,7 +71,7 @@ impl Waiting {
             Ok(counts) => {
                 let mut waits = by_epoll(&counts, |thread| busy_since(thread, busy).unwrap_or(elapsed));
                 for (epoll, times) in asleep {
-                    waits.entry(*epoll).or_default().is_slept_in = times * SLEEPS_IN_ONE_OF >= samples;
+                    waits.by_epoll.entry(*epoll).or_default().is_slept_in = times * SLEEPS_IN_ONE_OF >= samples;
                 }
                 Self::Read(waits, elapsed)
             }
@@ -77,10 +80,10 @@ impl Waiting {
     }
 
     /// The waits, the duration of their observation, and why calls were not counted.
-    pub(super) fn end(self, elapsed: Duration) -> (BTreeMap<EpollKey, EpollWaits>, Duration, Option<String>) {
+    pub(super) fn end(self, elapsed: Duration) -> (Waits, Duration, Option<String>) {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),
-            Self::Sampled { why, asleep } => (asleep, elapsed, Some(why)),
+            Self::Sampled { why, asleep } => (Waits { by_epoll: asleep, ..Waits::default() }, elapsed, Some(why)),
             Self::Counted { sampler, samples, asleep, busy } => {
                 Self::read(&sampler, samples, &asleep, (&busy, elapsed)).end(elapsed)
             }
@@ -121,22 +124,35 @@ fn busy_since(thread: (Pid, Pid), then: &BusyTimes) -> Option<Duration> {
     Some(busy_time(thread)?.saturating_sub(*then.get(&thread)?))
 }
 
-/// Adds up the calls of the threads on each epoll.
-fn by_epoll(
-    counts: &BTreeMap<WaitKey, WaitCounts>,
-    busy: impl Fn((Pid, Pid)) -> Duration,
-) -> BTreeMap<EpollKey, EpollWaits> {
-    let mut epolls: BTreeMap<EpollKey, EpollWaits> = BTreeMap::new();
+/// Adds up the calls of the threads at each epoll.
+fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) -> Duration) -> Waits {
+    let mut waits = Waits::default();
     for (&(pid, tid, place), counted) in counts {
         let WaitPlace::Epoll(fd) = place else { continue };
-        let sleeps = |place| counts.get(&(pid, tid, place)).is_some_and(|counted| counted.sleeping() > 0);
-        let waits = epolls.entry((pid, fd)).or_default();
-        waits.zero += counted.zero;
-        waits.zero_empty += counted.zero_empty;
-        waits.sleeping += counted.sleeping();
-        waits.threads += 1;
-        waits.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));
-        waits.busy += busy((pid, tid));
+        let of_thread = |place| counts.get(&(pid, tid, place)).copied().unwrap_or_default();
+        let sleeps = |place| of_thread(place).sleeping() > 0;
+        let epoll = waits.by_epoll.entry((pid, fd)).or_default();
+        epoll.zero += counted.zero;
+        epoll.zero_empty += counted.zero_empty;
+        epoll.sleeping += counted.sleeping();
+        epoll.slept += counted.slept;
+        epoll.polled += of_thread(WaitPlace::Polled(fd)).slept;
+        epoll.threads += 1;
+        epoll.sleeping_elsewhere += u32::from(sleeps(WaitPlace::Poll) || sleeps(WaitPlace::IoUring));
+        epoll.busy += busy((pid, tid));
+        if counted.with_events > 0 {
+            for (napi, calls) in blocked_on(counts, (pid, tid)) {
+                *waits.blocked.entry((pid, fd)).or_default().entry(napi).or_default() += calls;
+            }
+        }
     }
-    epolls
+    waits
+}
+
+/// Calls in which a thread slept for sockets, by the queue of the socket.
+fn blocked_on(counts: &BTreeMap<WaitKey, WaitCounts>, (pid, tid): (Pid, Pid)) -> impl Iterator<Item = (NapiId, u64)> {
+    counts.iter().filter_map(move |(&(of, thread, place), counted)| match place {
+        WaitPlace::Socket(Some(napi)) if (of, thread) == (pid, tid) => Some((napi, counted.slept)),
+        _ => None,
+    })
 }

@@ -1,5 +1,7 @@
-//! Rules about programs that stall their own queue under suspension: an object that stays ready, and waits with timeout
-//! 0. Commands refuse modes that would cause these findings.
+//! Rules about programs that stall their own queue under suspension: an object that stays ready, waits that never sleep,
+//! and sleep for a packet elsewhere. Commands refuse modes that would cause these findings.
+
+use std::time::Duration;
 
 use super::fix::Fix;
 use super::text::time_text;
@@ -9,7 +11,7 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Thread, WatchedFile, WatchedKind};
 use quell_linux::visible::counted;
 
-pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &ZERO_TIMEOUT];
+pub(super) const RULES: &[&Rule] = &[&READY_OBJECT, &ZERO_TIMEOUT, &BLOCKS];
 
 static READY_OBJECT: Rule = Rule {
     id: "ready-object-holds-suspension",
@@ -217,22 +219,26 @@ fn kind_in_words(kind: &WatchedKind) -> &str {
 static ZERO_TIMEOUT: Rule = Rule {
     id: "waits-with-timeout-zero",
     severity: Severity::Serious,
-    title: "no thread sleeps in an epoll that suspends interrupts",
-    why: "epoll_wait with timeout 0 suspends the queue when it returns events, but never polls the device and never ends \
-          the suspension. Packets wait up to irq-suspend-timeout.",
+    title: "no thread sleeps in an epoll that has to poll its queue",
+    why: "An epoll_wait that does not sleep leaves the interrupt masked when it returns events, and only one that finds \
+          none, with a timeout above 0, polls the device. Packets wait up to irq-suspend-timeout, or without suspension \
+          up to gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 requests/s \
-             to 863 with threads that call in turn, under suspend20",
-    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, was waited on at least \
+             to 863 with threads that call in turn, under suspend20; 0.04 ms to 3.4 ms with an inner epoll under fullbusy",
+    explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, or an epoll that \
+                  busy-polls a queue with a gro-flush-timeout of at least 1 ms, was waited on at least \
                   20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
                   no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
                   its threads sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time \
-                  (then 4 calls suffice, too); most of the calls returned nothing. \
+                  (then 4 calls suffice, too; it is a note if the calls are farther apart than this timeout); most of the calls returned nothing. Calls with longer timeouts count, \
+                  too, if none of them slept and the program sleeps in an outer epoll, or in a poll of this one. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
                   calls threads sleep. Two snapshots from files show only that a thread was running or waiting for a \
                   CPU at least 90 % of the time, for fewer than 1,000 packets per second, and never slept in \
-                  epoll_wait: a warning, because what it spins on is not visible. Fix: start the program with quell run, which turns timeout 0 into a short wait, \
-                  or use a mode without suspension.",
+                  epoll_wait: a warning, because what it spins on is not visible. Fix: a \
+                  mode without suspension; or quell run, which turns timeout 0 into a short wait under suspension, \
+                  unless the program calls only when the epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -248,21 +254,62 @@ const FEW: u64 = 100;
 const RUN_OR_DEFER: &str = "start the program with `quell run`, which turns timeout 0 into a short wait, or use a mode \
                             without suspension, such as defer20";
 
+const SLEEP_OR_DEFER: &str = "use a mode without busy polling, such as defer20, or let the program sleep in the epoll \
+                              that has the connections";
+
 fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
-    let suspending = query.epolls().filter(|epoll| query.suspends(epoll));
+    let waits_long = |epoll: &EpollContext<'_>| query.longest_unpolled_ns(epoll).is_some_and(|ns| ns >= LONG_NS);
+    let polling = query.epolls().filter(|epoll| query.suspends(epoll) || waits_long(epoll));
     let of = |epoll: &EpollContext<'_>| {
         let mut nodes = epoll.nodes();
-        let (severity, seen) = match query.behavior(epoll) {
-            Some(behavior) => of_waits(query, epoll, behavior)?,
+        let (severity, seen, advice) = match query.behavior(epoll) {
+            Some(behavior) => {
+                let (severity, seen) = of_waits(query, epoll, behavior)?;
+                (severity, seen, advice_of_waits(query, epoll, behavior))
+            }
             None => {
                 let (thread, seen) = of_spinning(query, epoll)?;
                 nodes.push(Node::from(thread));
-                (Severity::Warning, seen)
+                (Severity::Warning, seen, RUN_OR_DEFER)
             }
         };
-        Some(Observation { severity, nodes, seen, fix: vec![Fix::advice(RUN_OR_DEFER)] })
+        Some(Observation { severity, nodes, seen, fix: vec![Fix::advice(advice)] })
     };
-    suspending.filter_map(of).collect()
+    polling.filter_map(of).collect()
+}
+
+/// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere, and calls only
+/// when there are events, makes no such call, unless it calls until there are none.
+fn advice_of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> &'static str {
+    const EMPTY_ONE_OF: u64 = 4;
+    let waits = waits_on(query, epoll, behavior);
+    let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
+    let is_drained = behavior.not_counted.is_none()
+        && waits.zero_empty * EMPTY_ONE_OF >= waits.zero
+        && waits.sleeping * FEW <= waits.zero;
+    match query.suspends(epoll) && (is_drained || !is_called_if_ready) {
+        true => RUN_OR_DEFER,
+        false => SLEEP_OR_DEFER,
+    }
+}
+
+/// Judges calls with timeouts above 0 that never sleep, because the program sleeps elsewhere until the epoll has events. A
+/// saturated program does not sleep at all.
+fn of_ready_waits(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, time: &str) -> Option<(Severity, String)> {
+    let calls = waits.zero.saturating_add(waits.sleeping);
+    if calls < CALLS_OF_RESTING_MIN || waits.slept.saturating_mul(FEW) > calls {
+        return None;
+    }
+    let (severity, sleeps) = match outer {
+        Some(outer) => (Severity::Serious, format!("the program sleeps in epoll {}, which watches it", outer.epoll.fd)),
+        None if waits.polled > 0 => (Severity::Serious, "the program sleeps in poll, which watches it".to_owned()),
+        None if waits.sleeping_elsewhere > 0 => {
+            let elsewhere = "its threads sleep in poll, select or io_uring_enter; whether that watches it is unknown";
+            (Severity::Warning, elsewhere.to_owned())
+        }
+        None => return None,
+    };
+    Some((severity, format!("{} of {} in {time} slept; {sleeps}", waits.slept, counted(calls, "call"))))
 }
 
 /// Judges the waits on an epoll; `None` if threads sleep in it.
@@ -282,15 +329,13 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             None => (Severity::Warning, format!("{seen}; whether it is waited on is unknown: {why}")),
         });
     }
+    if waits.sleeping.saturating_mul(FEW) > waits.zero {
+        return of_ready_waits(&waits, outer, &time);
+    }
     let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
-        let few = (waits.sleeping == 0).then(|| {
-            format!("{} in {time}: too few to tell whether a thread sleeps in it", counted(waits.zero, "call"))
-        });
-        return few.map(|seen| (Severity::Warning, seen));
-    }
-    if waits.sleeping.saturating_mul(FEW) > waits.zero {
-        return None;
+        let few = format!("{} in {time}: too few to tell whether a thread sleeps in it", counted(waits.zero, "call"));
+        return Some((Severity::Warning, few));
     }
     let calls = match waits.sleeping {
         0 => format!("all {} in {time} had timeout 0", counted(waits.zero, "call")),
@@ -300,36 +345,120 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             counted(waits.zero.saturating_add(sleeping), "call")
         ),
     };
-    Some(cause_of_zero((&waits, sleeps_elsewhere), outer, &calls))
+    Some(match cause_of_zero((&waits, sleeps_elsewhere), outer, &calls) {
+        ZeroCause::Frames(seen) => of_frames(query, epoll, (&waits, behavior.waits_observed), seen),
+        ZeroCause::Serious(seen) => (Severity::Serious, seen),
+        ZeroCause::Unknown(seen) => (Severity::Warning, seen),
+    })
+}
+
+/// A program that looks for packets at regular times. They wait for the timer of the queue, which matters only if it is
+/// later than the next look.
+fn of_frames(
+    query: &SnapshotQuery<'_>,
+    epoll: &EpollContext<'_>,
+    (waits, observed): (&EpollWaits, Duration),
+    seen: String,
+) -> (Severity, String) {
+    let every = observed.div_f64(waits.zero as f64);
+    let timeout = query.longest_unpolled_ns(epoll).map(Duration::from_nanos);
+    match timeout.filter(|timeout| *timeout < every) {
+        Some(timeout) => {
+            let [every, timeout] =
+                [every, timeout].map(|time| time_text(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)));
+            (Severity::Note, format!("{seen}; the calls are {every} apart, and packets wait for up to {timeout}"))
+        }
+        None => (Severity::Serious, seen),
+    }
+}
+
+/// Why calls have timeout 0, in words.
+enum ZeroCause {
+    /// The thread sleeps elsewhere for a fixed time.
+    Frames(String),
+    Serious(String),
+    Unknown(String),
 }
 
 fn cause_of_zero(
     (waits, sleeps_elsewhere): (&EpollWaits, bool),
     outer: Option<&EpollContext<'_>>,
     calls: &str,
-) -> (Severity, String) {
+) -> ZeroCause {
     if let Some(outer) = outer {
-        return (
-            Severity::Serious,
-            format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd),
-        );
+        let seen = format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd);
+        return ZeroCause::Serious(seen);
+    }
+    if waits.polled > 0 {
+        return ZeroCause::Serious(format!("{calls}; the program sleeps in poll, which watches it"));
     }
     if waits.sleeping_elsewhere > 0 && waits.zero_empty * 2 < waits.zero {
-        let seen = format!("{calls}; their threads sleep in poll, select or io_uring_enter instead");
-        return (Severity::Serious, seen);
+        return ZeroCause::Serious(format!("{calls}; their threads sleep in poll, select or io_uring_enter instead"));
     }
     if sleeps_elsewhere {
         let threads = counted(waits.threads as usize, "thread");
-        return (Severity::Serious, format!("{calls}; {threads} slept elsewhere for most of the time"));
+        return ZeroCause::Frames(format!("{calls}; {threads} slept elsewhere for most of the time"));
     }
     if waits.zero_empty * 2 >= waits.zero {
         let empty = format!("{} returned nothing", waits.zero_empty);
-        return match waits.threads {
-            0 | 1 => (Severity::Serious, format!("{calls}, and {empty}: the thread spins")),
-            threads => (Severity::Serious, format!("{calls}, and {empty}: {threads} threads call in turn")),
-        };
+        return ZeroCause::Serious(match waits.threads {
+            0 | 1 => format!("{calls}, and {empty}: the thread spins"),
+            threads => format!("{calls}, and {empty}: {threads} threads call in turn"),
+        });
     }
-    (Severity::Warning, format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
+    ZeroCause::Unknown(format!("{calls} and most returned events; whether a thread sleeps in it when idle is unknown"))
+}
+
+static BLOCKS: Rule = Rule {
+    id: "blocks-on-polled-queue",
+    severity: Severity::Serious,
+    title: "a thread sleeps for a packet of the queue that it has to poll",
+    why: "While a thread handles the events of one epoll_wait, nobody polls its queue, whose interrupt is masked. A call \
+          that sleeps for a packet of this queue ends after irq-suspend-timeout, or without suspension after \
+          gro-flush-timeout.",
+    source: "fs/eventpoll.c, ep_suspend_napi_irqs; net/core/dev.c, busy_poll_stop; measured with a synchronous query of a \
+             database for each request: median latency 0.13 ms to 40 ms under suspend20, 0.06 ms to 77 ms under fullbusy",
+    explanation: "Detected if threads that receive events from an epoll slept at least 4 times in 500 ms outside of it, in \
+                  recv, send, connect or poll, for TCP or UDP sockets of a queue of this epoll, and the epoll suspends \
+                  the interrupt, or polls the queue while it is deferred: a query of a database or a name server for \
+                  each request, or a long answer that is sent by blocking calls. A warning if these timeouts are below \
+                  1 ms. The calls are counted as for waits-with-timeout-zero; without the capabilities, nothing is \
+                  detected. Of a poll, the first 4 files are examined; those of select are not. Fix: a mode without \
+                  busy polling, another queue for these sockets, or a program that waits for them in the epoll, too.",
+    needs_two: false,
+    judges_settings: false,
+    stalls: true,
+    examine: blocks,
+};
+
+/// Delay of a packet from which a program counts as stalled.
+const LONG_NS: u64 = 1_000_000;
+
+fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let of = |epoll: &EpollContext<'_>| {
+        let behavior = query.behavior(epoll)?;
+        let of = |one: &EpollContext<'_>| behavior.blocked.get(&(one.process.pid, one.epoll.fd));
+        let blocked = query.descriptors(epoll).filter_map(of).flatten();
+        let delayed = blocked.filter_map(|(&napi, &calls)| Some((calls, query.unpolled_ns(epoll, napi)?)));
+        let (calls, longest_ns) =
+            delayed.fold((0, 0), |(calls, longest), (more, ns)| (calls + more, u64::max(longest, ns)));
+        (calls >= CALLS_OF_RESTING_MIN).then(|| Observation {
+            severity: if longest_ns < LONG_NS { Severity::Warning } else { Severity::Serious },
+            nodes: epoll.nodes(),
+            seen: format!(
+                "{} in {}, a thread slept for a socket of this queue between two calls of epoll_wait, for up to {} each \
+                 in this mode",
+                counted(calls, "time"),
+                time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX)),
+                time_text(longest_ns)
+            ),
+            fix: vec![Fix::advice(
+                "use a mode without busy polling, such as defer20; or another queue for these sockets, or a program that \
+                 waits for them in the epoll, too",
+            )],
+        })
+    };
+    query.epolls().filter_map(of).collect()
 }
 
 /// Share of the time for which a thread that spins can run.

@@ -151,6 +151,21 @@ impl<'a> SnapshotQuery<'a> {
         epoll.prefers() && epoll.by_napi.keys().any(|&id| self.napi(id).is_some_and(|(_, napi)| napi.suspends()))
     }
 
+    /// Nanoseconds for which packets of an instance can wait while no thread is in `epoll_wait` on this epoll, because it
+    /// suspended the interrupt or left it deferred.
+    pub(crate) fn unpolled_ns(&self, epoll: &EpollContext<'_>, id: NapiId) -> Option<u64> {
+        let (_, napi) = self.napi(id).filter(|_| epoll.polls() && epoll.by_napi.contains_key(&id))?;
+        match epoll.prefers() && napi.suspends() {
+            true => napi.irq_suspend_timeout_ns.known().copied(),
+            false => napi.gro_flush_timeout_ns.known().copied().filter(|_| napi.defers()),
+        }
+    }
+
+    /// The longest of these times for the queues of the epoll.
+    pub(crate) fn longest_unpolled_ns(&self, epoll: &EpollContext<'_>) -> Option<u64> {
+        epoll.by_napi.keys().filter_map(|&id| self.unpolled_ns(epoll, id)).max()
+    }
+
     /// Polls of an instance between the two snapshots. `None` if it was not sampled.
     pub(crate) fn polls(&self, id: NapiId) -> Option<&'a QueueSample> {
         self.polls?.get(&id)

@@ -1,7 +1,7 @@
 """Servers that wait for their sockets in different ways: python3 shapes.py SHAPE ADDRESS PORT
 
 Each answers datagrams at PORT, and connections at the TCP port of the same number."""
-import ctypes, os, select, signal, socket, struct, sys, threading, time
+import ctypes, os, select, signal, socket, struct, subprocess, sys, threading, time
 
 SHAPE, ADDRESS, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 IN, OUT, ET, ONESHOT, RDHUP = select.EPOLLIN, select.EPOLLOUT, select.EPOLLET, select.EPOLLONESHOT, select.EPOLLRDHUP
@@ -25,11 +25,37 @@ udp = bound(socket.SOCK_DGRAM)
 connections = {}
 
 
+asked = None
+
+
+def ask(server):
+    """Asks another server, and sleeps for its answer outside of the epoll."""
+    server.send(b"?")
+    if SHAPE == "asks-by-poll":
+        poll = select.poll()
+        poll.register(server, select.POLLIN)
+        poll.poll()
+    server.recv(8)
+
+
+def ask_often(server):
+    while True:
+        ask(server)
+        time.sleep(0.001)
+
+
+def echo_datagrams(bound):
+    while True:
+        bound.sendto(*bound.recvfrom(8))
+
+
 def answer(fd):
     if fd == udp.fileno():
         try:
             while True:
                 data, peer = udp.recvfrom(2048)
+                if asked:
+                    ask(asked)
                 udp.sendto(data, peer)
         except BlockingIOError:
             pass
@@ -104,7 +130,8 @@ def reuse_number(registered, unrelated):
 
 
 SLOWED = ("writable", "connections-for-out", "half-closed", "half-closed-rdhup", "listener", "error-queue", "eventfd",
-          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child")
+          "signalfd", "pidfd", "number-reused", "notifications", "urgent", "unconnected", "left-to-child",
+          "terminal", "message-queue")
 epoll = select.epoll()
 epoll.register(udp, IN)
 
@@ -112,6 +139,18 @@ if SHAPE in ("plain", "one-ms", "spin", "connections-for-out"):
     epoll.register(listener, IN)
     events = IN | OUT if SHAPE == "connections-for-out" else IN
     serve(epoll, {"one-ms": 0.001, "spin": 0}.get(SHAPE), events)
+elif SHAPE.startswith("asks"):
+    asked = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    if SHAPE == "asks-loopback":
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        answering = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        answering.bind(("127.0.0.1", PORT))
+        threading.Thread(target=echo_datagrams, args=(answering,)).start()
+    asked.connect(("127.0.0.1" if SHAPE == "asks-loopback" else CLIENT, PORT))
+    if SHAPE == "asks-in-thread":
+        other, asked = asked, None
+        threading.Thread(target=ask_often, args=(other,)).start()
+    serve(epoll, None)
 elif SHAPE == "later":
     signal.signal(signal.SIGUSR1, lambda *_: epoll.register(connected(), IN | OUT))
     serve(epoll, None)
@@ -139,6 +178,18 @@ elif SHAPE == "error-queue":
 elif SHAPE in ("eventfd", "eventfd-edge"):
     event = os.eventfd(1) if hasattr(os, "eventfd") else os.pipe()[1]
     epoll.register(event, (IN if hasattr(os, "eventfd") else OUT) | (ET if SHAPE != "eventfd" else 0))
+    serve(epoll, None)
+elif SHAPE in ("terminal", "terminal-idle"):
+    # The side of a terminal emulator.
+    kept.extend(os.openpty())
+    epoll.register(kept[-2], OUT if SHAPE == "terminal" else IN)
+    serve(epoll, None)
+elif SHAPE in ("message-queue", "message-queue-idle"):
+    libc.mq_open.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p]
+    name = f"/quell-{os.getpid()}".encode()
+    queue = libc.mq_open(name, os.O_RDWR | os.O_CREAT, 0o600, None)
+    libc.mq_unlink(name)
+    epoll.register(queue, OUT if SHAPE == "message-queue" else IN)
     serve(epoll, None)
 elif SHAPE in ("signalfd", "signalfd-idle"):
     epoll.register(signalfd(signal.SIGUSR1), IN)
@@ -185,12 +236,12 @@ elif SHAPE in ("inherited", "served-by-child"):
     serve(epoll, None)
 elif SHAPE == "duplicate":
     serve(select.epoll.fromfd(os.dup(epoll.fileno())), None)
-elif SHAPE == "tick":
+elif SHAPE in ("tick", "slow-tick"):
     # A game server: it looks for packets once in each frame.
     while True:
         for fd, _ in epoll.poll(0):
             answer(fd)
-        time.sleep(1 / 60)
+        time.sleep(1 / 60 if SHAPE == "tick" else 1 / 20)
 elif SHAPE == "thread-per-connection":
     accepting = select.epoll()
     accepting.register(listener, IN)
@@ -210,23 +261,27 @@ elif SHAPE == "thread-per-connection":
         connection = listener.accept()[0]
         connection.setblocking(True)
         threading.Thread(target=echo, args=(connection,)).start()
-elif SHAPE in ("nested", "nested-waits", "nested-in-poll"):
+elif SHAPE in ("nested", "nested-waits", "nested-drains", "nested-no-limit", "nested-in-poll", "in-poll-no-limit"):
     inner = select.epoll()
     inner.register(udp, IN | ONESHOT)
     epoll.unregister(udp)
     epoll.register(inner, IN)
     poll = select.poll()
     poll.register(inner, select.POLLIN)
-    if SHAPE == "nested-in-poll":
+    if "in-poll" in SHAPE:
         epoll.close()
     while True:
-        if SHAPE == "nested":
-            epoll.poll()
-        elif SHAPE == "nested-in-poll":
+        if "in-poll" in SHAPE:
             poll.poll()
-        for fd, _ in inner.poll(None if SHAPE == "nested-waits" else 0):
-            answer(fd)
-            inner.modify(fd, IN | ONESHOT)
+        elif SHAPE != "nested-waits":
+            epoll.poll()
+        timeout = None if SHAPE in ("nested-waits", "nested-no-limit", "in-poll-no-limit") else 0
+        while events := inner.poll(timeout):
+            for fd, _ in events:
+                answer(fd)
+                inner.modify(fd, IN | ONESHOT)
+            if SHAPE != "nested-drains":
+                break
 elif SHAPE == "one-sleeps":
     # Like Go: one thread spins, another one sleeps in the same epoll.
 

@@ -118,7 +118,7 @@ fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     let napis = before.devices.iter().flat_map(|device| device.napis.known_elements().map(|napi| napi.id));
     let sampling = Sampling::begin(napis.collect());
     let began = Instant::now();
-    let programs = behavior::suspending_programs(&before);
+    let programs = behavior::polling_programs(&before);
     let behavior = (!programs.is_empty()).then(|| behavior::observe(&before, &programs, true));
     thread::sleep(Duration::from_secs(args.seconds).saturating_sub(began.elapsed()));
     let polls = sampling.and_then(Sampling::end).unwrap_or_else(|error| {

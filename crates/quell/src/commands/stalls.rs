@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use quell_host::attach::Attachment;
-use quell_host::behavior::{Behavior, observe, suspending_programs};
+use quell_host::behavior::{Behavior, observe, polling_programs};
 use quell_host::findings::{Finding, Fix, Node, examine_observed};
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -63,7 +63,7 @@ impl StallForecast {
 
     fn begin(&mut self, attachment: &Attachment, snapshot: &Snapshot) -> Option<JoinHandle<Behavior>> {
         let pids = attachment.targets().pids();
-        let programs: BTreeSet<_> = suspending_programs(snapshot).intersection(&pids).copied().collect();
+        let programs: BTreeSet<_> = polling_programs(snapshot).intersection(&pids).copied().collect();
         // The preload library of `quell run` sets epolls, too, which no pass reports.
         let counts = self.has_new_epolls || !programs.is_subset(&self.observed);
         if programs.is_empty() || !(counts || Instant::now() >= self.due?) {

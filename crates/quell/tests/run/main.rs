@@ -112,9 +112,13 @@ fn a_command_that_cannot_be_executed_changes_nothing() {
 #[test]
 fn an_impossible_queue_setting_starts_nothing() {
     let Some(lab) = RunLab::raise_without_memcached("refused") else { return };
-    let ended = lab.run(&["suspend200", "--device", "eth7"], &["true"]).end();
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.err.contains("there is no device eth7"), "{ended:?}");
+    for option in ["--device=eth7", "--steer=eth7", "--steer=server0,eth7"] {
+        for arguments in [&["suspend200", option][..], &["suspend200", option, "--dry-run"]] {
+            let ended = lab.run(arguments, &["true"]).end();
+            assert_eq!(ended.code, Some(1), "{option}: {ended:?}");
+            assert!(ended.err.contains("there is no device eth7"), "{option}: {ended:?}");
+        }
+    }
 }
 
 #[test]

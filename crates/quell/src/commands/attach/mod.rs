@@ -264,7 +264,7 @@ struct Observation {
     findings: Vec<Finding>,
 }
 
-/// Plans the attachment. Observes the programs if the mode suspends. If other processes share the queues, takes a second
+/// Plans the attachment. Observes the programs if their epolls are to poll queues. If other processes share the queues, takes a second
 /// snapshot, which shows how long they can wait.
 fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
@@ -275,8 +275,8 @@ fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<O
     let first = observed()?;
     let planned = plan(&first, None, &targets.pids(), request);
     let suspends = request.mode.napi().irq_suspend_timeout_ns > 0 && planned.impossible.is_empty();
-    let behavior =
-        (suspends && planned.queues().next().is_some()).then(|| behavior::observe(&first, &targets.pids(), true));
+    let observes = planned.impossible.is_empty() && planned.polls_queues();
+    let behavior = observes.then(|| behavior::observe(&first, &targets.pids(), true));
     if !suspends || planned.affected_processes.is_empty() {
         let findings = consequences_observed(&first, None, &planned, behavior.as_ref());
         return Ok(Observation { snapshot: first, plan: planned, findings });
@@ -389,8 +389,9 @@ fn effect(
         return None;
     }
     // A signal ends the wait, as does the end of the attachment; the caller checks for both.
-    let until = Instant::now() + time;
     let mut wait = || {
+        // Loading the programs that count polls can take as long as the check.
+        let until = Instant::now() + time;
         while !is_over() && Instant::now() < until {
             let left = until.saturating_duration_since(Instant::now());
             if !matches!(interruption.wait(left.min(ENDED_WITHIN)), Ok(None)) {

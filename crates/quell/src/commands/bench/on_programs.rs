@@ -13,7 +13,7 @@ use quell_bench::experiment::{
 };
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
-use quell_host::attach::consequences::{consequences, consequences_observed};
+use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
@@ -174,9 +174,11 @@ fn measure(
     refuse_queues_of_others(journal, &preview.plan).map_err(|error| failure(&error.into()))?;
     preview.plan.accepts_stalls = args.accept_stalls;
     if !args.accept_stalls {
-        stalls::refuse(&findings_of_suspension(&preview, &targets), "measures")?;
+        let polls = preview.plans().iter().any(AttachPlan::polls_queues);
+        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &targets.pids(), true));
         for plan in preview.plans() {
-            stalls::refuse(&consequences(&preview.snapshot, None, plan), "measures")?;
+            let findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
+            stalls::refuse(&findings, "measures")?;
         }
     }
     output::say(&plan(&preview, &request));

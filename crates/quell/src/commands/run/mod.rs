@@ -106,7 +106,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.dry_run {
         output::data(&render::launch(&launch))?;
         if !args.no_queues {
-            let (plan, findings) = queues::plan(&launch.choice)?;
+            let (plan, findings) = queues::plan(&launch.choice, &launch.placement)?;
             output::data(&render::queues(&plan))?;
             output::data(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
             queues::refuse_impossible(&launch.choice, &plan)?;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use quell_change::transaction::ChangeStage;
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::launch::plan_of_devices;
+use quell_host::attach::launch::{devices_with_queues, plan_of_devices};
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, AttachPlan, AttachRequest, Attachment, EpollsSetBy, Selection, Targets};
 use quell_host::findings::Finding;
@@ -41,8 +41,11 @@ pub(super) struct Queues {
 ///
 /// # Errors
 /// When no snapshot can be taken, or a device does not exist.
-pub(super) fn plan(choice: &LaunchChoice) -> Result<(AttachPlan, Vec<Finding>), Failure> {
+pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan, Vec<Finding>), Failure> {
     let (snapshot, _) = take(&SnapshotScope::default()).map_err(|error| not_taken(&error))?;
+    if let Some(steer) = &wanted.steer {
+        devices_with_queues(&snapshot, &steer.devices).map_err(Failure::usage)?;
+    }
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
     let plan = plan_of_devices(&snapshot, named, &choice.mode.value).map_err(Failure::usage)?;
     let mut findings = consequences(&snapshot, None, &plan);
@@ -71,7 +74,7 @@ impl Queues {
     /// When the queues cannot be set; all changes are undone.
     pub(super) fn set(choice: &LaunchChoice, follows: bool, wanted: Wanted, details: bool) -> Result<Self, Failure> {
         let mode = choice.mode.value;
-        let (plan, findings) = plan(choice)?;
+        let (plan, findings) = plan(choice, &wanted)?;
         plan.log();
         refuse_impossible(choice, &plan)?;
         if !follows && plan.queues().all(|step| step.is_there()) {

@@ -21,8 +21,8 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     let all_watched = plan.quiet.iter().all(|epoll| epoll.watched_by.is_some());
     text.push_str(match (all_watched, follows) {
         (true, _) => {
-            "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: start the \
-             program with `quell run`, or choose a mode that only defers\n"
+            "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: choose a \
+             mode that only defers\n"
         }
         (false, true) => "their connections will get the mode when packets arrive\n",
         (false, false) => "use --follow, or detach and attach again while there is traffic\n",
