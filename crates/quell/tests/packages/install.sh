@@ -28,10 +28,13 @@ case $package in
         purge() { inside dpkg -P quell; }
         ;;
     *.rpm)
+        # Directories that the package `filesystem`, or the shell, has in a distribution with rpm.
+        mkdir -p "$root"/usr/share/{fish/vendor_completions.d,zsh/site-functions,licenses}
         # The root has no database of rpm that would list its C library.
-        install() { rpm --root "$root" -i --nodeps "$package"; }
-        upgrade() { rpm --root "$root" -U --nodeps --replacepkgs "$package"; }
-        remove() { rpm --root "$root" -e quell; }
+        rpm() { command rpm --root "$root" --dbpath /var/lib/rpm "$@"; }
+        install() { rpm -i --nodeps "$package"; }
+        upgrade() { rpm -U --nodeps --replacepkgs "$package"; }
+        remove() { rpm -e quell; }
         # An rpm leaves results.
         purge() { rm -r "$root/var/lib/quell/results" && rmdir "$root/var/lib/quell"; }
         ;;
