@@ -1,8 +1,6 @@
-//! Observes and changes the host. [`snapshot`] reads its state, [`findings`] diagnoses it, and [`plan`] computes the
-//! changes that a profile requires.
-//!
-//! The [`journal`] records every change before it is made. Changes are undone in reverse order at exit, after Ctrl-C
-//! and after a panic. After `kill -9`, the next Quell process undoes them.
+//! Observes the host and decides its changes. [`snapshot`] reads its state, [`findings`] diagnoses it, [`plan`] computes
+//! the changes that a profile requires, and [`attach`] those that a mode requires. [`quell_change`] records, makes and
+//! undoes them.
 //!
 //! This crate does not print, and it does not choose modes or profiles.
 

@@ -1,5 +1,5 @@
 //! The changes of a host. Planners produce them, a [`Transaction`](crate::transaction::Transaction) records and makes
-//! them, and everything that reads a journal knows them as [`Change`] only: [`kind`] has what it asks, and each kind
+//! them, and everything that reads a journal knows them as [`Change`] only: `kind` has what it asks, and each kind
 //! answers beside its record in [`crate::settings`].
 
 mod kind;

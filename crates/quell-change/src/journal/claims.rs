@@ -1,4 +1,4 @@
-//! Finds what the owners of a queue or an epoll have set, in all journals. [`crate::ownership`] decides from it.
+//! Finds what the owners of a queue or an epoll have set, in all journals. `ownership` decides from it.
 
 use std::cmp::Reverse;
 use std::fs::File;
