@@ -176,7 +176,7 @@ fn an_experiment_on_a_queue_of_another_program_is_refused_and_names_that_program
     connection.read_exact(&mut [0; 7]).unwrap();
     stage.attach(MODE);
     let pid = other.pid().to_string();
-    let named = format!("attach {MODE} (memcached {}) has set NAPI ", stage.pid());
+    let named = format!("attach {MODE} (memcached {}) has set it, ", stage.pid());
     for command in [&["bench", "--modes", "base,defer200"][..], &["tune", "--goal", "least cpu"]] {
         let refused = stage.says(5, &[command, &["--pid", &pid, "--yes"]].concat());
         assert!(refused.contains(&named) && refused.contains("nothing was changed"), "{refused}");
