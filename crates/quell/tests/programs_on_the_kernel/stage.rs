@@ -16,6 +16,8 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
+/// The searches have budgets of at most 120 seconds.
+const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
 /// memcached in a lab, and clients that send requests.
 pub(crate) struct Stage {
@@ -255,7 +257,7 @@ fn send(connection: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 
 /// Waits until `quell` exits. Returns exit code, stdout and stderr.
 pub(crate) fn end(mut quell: Child) -> (Option<i32>, String, String) {
-    let status = quell.wait(ARRIVES_WITHIN).unwrap().expect("quell exits in time");
+    let status = quell.wait(ENDS_WITHIN).unwrap().expect("quell exits in time");
     let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
     (status.code(), text(quell.stdout_tail()), text(quell.stderr_tail()))
 }
