@@ -12,7 +12,7 @@ use crate::program::Program;
 /// The mode of the tests.
 pub(crate) const MODE: &str = "suspend200";
 /// Long enough to attach and detach a mode during the load, even on a busy machine.
-pub(crate) const UNDER_LOAD: Effort = Effort::Closed { seconds: 4.0, expected_per_s: 100_000.0 };
+pub(crate) const UNDER_LOAD: Effort = Effort::Closed { seconds: 10.0, expected_per_s: 100_000.0 };
 /// Whether a queue has the values of the mode.
 pub(crate) fn is_suspending(queue: &Napi) -> bool {
     let settings = queue.settings;
