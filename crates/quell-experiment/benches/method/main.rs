@@ -1,6 +1,6 @@
 //! Validates the analysis on recorded noise: how often an experiment without a difference reports one, and which
 //! differences it finds. For comparison, the rule of earlier versions (`paired_rule`) is applied to the same recordings
-//! for the same time. `docs/statistics.md` has the results.
+//! for the same time. `docs/results/statistics.md` has the results.
 //!
 //! cargo bench -p quell-experiment --bench method -- [EXPERIMENTS-OF-A [OF-B [PART-OF-A-RECORDING'S-NAME]]]
 //!
