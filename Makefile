@@ -21,7 +21,7 @@ help: ## list the targets
 bench: ## find the best delivery mode for this machine (about two minutes after the build; less with BENCH="--quick")
 	@tools/install-missing
 	@tools/install-missing memcached || echo "continuing without memcached"
-	@$(CARGO) build --release --locked --quiet -p quell
+	@$(CARGO) build --release --locked -p quell
 	@$(SUDO) target/release/quell bench $(BENCH)
 
 test: ## run all tests; the last line counts passed tests, and skipped ones by reason
