@@ -15,7 +15,8 @@ use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_load::{
-    Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule, Workload,
+    Distribution, Generator, LoadError, OfferedLoad, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule,
+    Workload,
 };
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
 use tracing::info;
@@ -35,7 +36,6 @@ use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
-use quell_load::OfferedLoad;
 
 /// Number of attempts after which a lab check counts as failed.
 const LOOKS_MAX: u32 = 4;

@@ -5,17 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, PidFdError, Signal};
 use quell_linux::proc::{BootId, ProcError, ProcRoot};
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 use tracing::{debug, error_span, info, warn};
 
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal, Stay,
-    UnusableJournal, Watchdog,
+    Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal,
+    OwnedJournal, Stay, UnusableJournal, Watchdog,
 };
 use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
@@ -27,7 +26,6 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 /// Persistent changes of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Persistent {
-    /// Path of the journal.
     pub path: PathBuf,
     /// Contents of the journal.
     pub history: History,
@@ -65,20 +63,10 @@ pub enum PersistError {
         "could not signal the watchdog of {}: {source}; it undoes all changes unless they are confirmed in time",
         visible::path(path)
     )]
-    Watchdog {
-        /// Path of the journal.
-        path: PathBuf,
-        /// Cause.
-        source: PidFdError,
-    },
+    Watchdog { path: PathBuf, source: PidFdError },
     /// The owner of an attachment or experiment could not be signalled.
     #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
-    Keeper {
-        /// Path of the journal.
-        path: PathBuf,
-        /// Cause.
-        source: PidFdError,
-    },
+    Keeper { path: PathBuf, source: PidFdError },
     /// The process was signalled and has not exited yet.
     #[error(
         "process {pid}, the owner of {}, is still running {} s after SIGTERM; it restores its changes when it ends",
@@ -86,9 +74,7 @@ pub enum PersistError {
         after.as_secs()
     )]
     StillAtIt {
-        /// Path of the journal.
         path: PathBuf,
-        /// Process ID.
         pid: Pid,
         /// Time waited.
         after: Duration,
@@ -100,7 +86,6 @@ pub enum PersistError {
         visible::path(path)
     )]
     OutOfSight {
-        /// Path of the journal.
         path: PathBuf,
         /// PID of the process in its own namespace.
         pid: u32,
@@ -110,10 +95,7 @@ pub enum PersistError {
         "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
         visible::path(path)
     )]
-    TooLate {
-        /// Path of the journal.
-        path: PathBuf,
-    },
+    TooLate { path: PathBuf },
     /// The watchdog cannot receive confirmations.
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
@@ -329,6 +311,26 @@ impl PersistError {
     }
 }
 
+/// Waits for the owner of the journal at `path` to release or lose its lock, and takes it over. Returns `None` if the owner
+/// has reverted all changes.
+///
+/// # Errors
+/// When the journal cannot be read; names the holder of the lock ten seconds after a signal.
+pub fn take_over(journal: &Journal, path: &Path, told: &Interruption) -> Result<Option<OwnedJournal>, PersistError> {
+    debug!(journal = visible::path(path), "waiting for the journal's lock");
+    match journal.take_when_abandoned(path, told)? {
+        Some(JournalFile::Abandoned(owned)) => Ok(Some(owned)),
+        Some(JournalFile::Unusable(unusable)) => {
+            warn!(error = %unusable, "the journal that was taken over is damaged");
+            Err(unusable.into())
+        }
+        _ => {
+            info!("the journal is gone: its owner has reverted all changes");
+            Ok(None)
+        }
+    }
+}
+
 /// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then waits at most
 /// `patience` for a confirmation. Calls `ready` once it can receive confirmations.
 ///
@@ -345,18 +347,7 @@ pub fn watch(
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let _span = error_span!("watch").entered();
-    debug!(journal = visible::path(path), ?patience, "waiting for the journal's lock");
-    let mut owned = match journal.take_when_abandoned(path, &asked)? {
-        Some(JournalFile::Abandoned(owned)) => owned,
-        Some(JournalFile::Unusable(unusable)) => {
-            warn!(error = %unusable, "the journal that was taken over is damaged");
-            return Err(unusable.into());
-        }
-        _ => {
-            info!("the journal is gone: its owner has reverted all changes");
-            return Ok(WatchEnded::AlreadyReverted);
-        }
-    };
+    let Some(mut owned) = take_over(journal, path, &asked)? else { return Ok(WatchEnded::AlreadyReverted) };
     info!(stay = ?owned.history().stay, ?patience, "took over the journal");
     if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
         info!("confirmed: the changes persist");

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use quell_linux::Pid;
 use quell_linux::file::is_locked_by;
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 use tracing::{debug, error_span, info, warn};
 
 use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
@@ -18,7 +17,6 @@ use crate::journal::{
     Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay,
     UnusableJournal, Watchdog, Witness,
 };
-use crate::recreated::ValuesInForce;
 use crate::settings::epoll::undo_epolls;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
@@ -115,18 +113,12 @@ impl Reverted {
 pub enum Found {
     /// Its owner is running; it was left alone.
     Running {
-        /// Path of the journal.
         path: PathBuf,
         /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
     /// Its changes persist or have a guardian; it was left alone.
-    Kept {
-        /// Path of the journal.
-        path: PathBuf,
-        /// Contents.
-        history: History,
-    },
+    Kept { path: PathBuf, history: History },
     /// Its owner was dead. It was reverted, at least in part.
     Recovered {
         /// Path of the journal, which still exists if something failed.
@@ -338,10 +330,6 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         };
         let _span = error_span!("undo", seq = together[0].0).entered();
         let history = journal.history();
-        let in_force = match &first.change {
-            Change::HostSetting(setting) => ValuesInForce::before_undo_of(setting, proc, &others, history),
-            _ => ValuesInForce::default(),
-        };
         let undoings = match &first.change {
             // An unreadable list of journals must not prevent the restoration.
             Change::EpollParameters(_) => {
@@ -353,7 +341,6 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                 vec![change.kind().undo(&mut Undo { proc, boot_id, others, history, outcome, contexts })]
             }
         };
-        in_force.set_again(proc);
         let mut undone = Vec::new();
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
             match undoing {

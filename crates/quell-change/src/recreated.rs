@@ -7,10 +7,8 @@ use quell_linux::proc::ProcRoot;
 use quell_mode::{NapiAttribute, PartialNapiSettings};
 use tracing::{info, warn};
 
-use crate::change::{HostSetting, NapiSettingsChange};
+use crate::change::{HostSetting, NapiSettingsChange, Undo};
 use crate::devices;
-use crate::journal::History;
-use crate::journal::claims::Others;
 use crate::settings::{SettingsError, napi};
 
 /// Values of other owners that are in force on the queues of a device.
@@ -18,9 +16,9 @@ use crate::settings::{SettingsError, napi};
 pub(crate) struct ValuesInForce(Vec<(NapiSettingsChange, PartialNapiSettings)>);
 
 impl ValuesInForce {
-    /// Those that the undo of `setting` by the journal `own` can reset. An error hides a queue, because it must not
-    /// prevent the undo.
-    pub(crate) fn before_undo_of(setting: &HostSetting, proc: &ProcRoot, others: &Others, own: &History) -> Self {
+    /// Those that the undo of `setting` can reset. An error hides a queue, because it must not prevent the undo.
+    pub(crate) fn before_undo_of(setting: &HostSetting, undo: &Undo<'_>) -> Self {
+        let Undo { proc, others, history, .. } = undo;
         let Some(device) = setting.sysfs_inode.filter(|_| setting.setting.recreates_queues()) else {
             return Self::default();
         };
@@ -29,8 +27,8 @@ impl ValuesInForce {
         let queues: BTreeMap<_, _> =
             of_device.into_iter().map(|change| ((change.rx_queue, change.place), change)).collect();
         let in_force = |change: NapiSettingsChange| {
-            let owners = others.of_queue(&change, Some(own)).ok()?;
-            let device = devices::find(proc, &change.device_key()).ok()??;
+            let owners = others.of_queue(&change, Some(history)).ok()?;
+            let device = devices::find(proc, &change.recorded_device()).ok()??;
             let now = napi::instance_now(&device, &change).ok()?.map(|napi| napi.settings);
             let value = |attribute: &NapiAttribute| Some((*attribute, owners.in_force(*attribute, now.as_ref())?));
             let values: PartialNapiSettings = NapiAttribute::ALL.iter().filter_map(value).collect();
@@ -61,7 +59,7 @@ fn set_again(
     change: &NapiSettingsChange,
     values: &PartialNapiSettings,
 ) -> Result<bool, SettingsError> {
-    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(false) };
+    let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(false) };
     let Some(napi) = napi::instance_now(&device, change)? else { return Ok(false) };
     if values.unlike(&napi.settings).is_empty() {
         return Ok(false);

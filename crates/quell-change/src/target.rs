@@ -3,10 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_linux::Pid;
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 use tracing::info;
 
 use crate::journal::TargetProgram;

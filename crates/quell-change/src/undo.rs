@@ -39,7 +39,6 @@ pub enum UndoError {
         shell_words::quote(name)
     )]
     NotTheSame {
-        /// Name.
         name: String,
         /// Cookie of the namespace that was created.
         made: u64,
@@ -54,7 +53,6 @@ pub enum UndoError {
     StillInside {
         /// Name of the namespace.
         namespace: String,
-        /// Process IDs.
         left: Vec<i32>,
         /// Time limit that was exceeded.
         within: Duration,
@@ -64,7 +62,6 @@ pub enum UndoError {
     Impossible {
         /// `network namespace`, `interface` or `process`.
         what: &'static str,
-        /// Name.
         name: String,
         /// Rule that it violates.
         why: String,

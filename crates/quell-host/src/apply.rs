@@ -8,6 +8,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, Watchdog};
+use quell_change::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
+use quell_change::recovery::{Reverted, is_running};
+use quell_change::settings::SettingsError;
+use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_linux::visible::counted;
@@ -16,11 +21,6 @@ use tracing::{info, warn};
 
 use crate::plan::{ChangeText, DeniedFiles, PlanInput, PlannedChange, ProfilePlan};
 use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
-use quell_change::journal::{Entry, History, Journal, JournalError, Purpose, Watchdog};
-use quell_change::persistent::{self, PersistError, PersistState, Persistent, forget_earlier_boots};
-use quell_change::recovery::{Reverted, is_running};
-use quell_change::settings::SettingsError;
-use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;

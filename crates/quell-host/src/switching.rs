@@ -12,6 +12,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use quell_change::journal::{Journal, JournalError, Purpose};
+use quell_change::namespaces;
+use quell_change::recovery::Reverted;
+use quell_change::settings::{SettingsError, epoll, set_queue};
+use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction, refuse_queues_of_programs};
 use quell_linux::netdev::Netdev;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
@@ -26,11 +31,6 @@ use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
-use quell_change::journal::{Journal, JournalError, Purpose};
-use quell_change::namespaces;
-use quell_change::recovery::Reverted;
-use quell_change::settings::{SettingsError, epoll, set_queue};
-use quell_change::transaction::{ChangeError, EpollValues, QueueValues, Transaction, refuse_queues_of_programs};
 
 /// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]

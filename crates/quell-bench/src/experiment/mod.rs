@@ -13,6 +13,11 @@ pub mod server_side;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
+use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
+use figures::Work;
+use judge::{Judge, JudgeError, Judges, PrintedFigures};
+use program::{Programs, SubjectError, Traffic};
 use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
@@ -25,18 +30,13 @@ use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
+use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::vm::GuestFacts;
-use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
-use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
-use figures::Work;
-use judge::{Judge, JudgeError, Judges, PrintedFigures};
-use program::{Programs, SubjectError, Traffic};
-use quell_load::OfferedLoad;
 
 /// Value of the `schema` field in files of this version.
 pub const SCHEMA: &str = "quell-experiment/1";

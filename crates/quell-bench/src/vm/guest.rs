@@ -24,7 +24,9 @@ use quell_linux::netdev::Netdev;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::udp::UdpSocket;
-use quell_load::{Generator, LoadError, LoadSpec, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};
+use quell_load::{
+    Generator, LoadError, LoadSpec, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload,
+};
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Threaded};
 use quell_tune::{TuneEvent, TunePlan, TunePlanError, TuneResult, tune};
 use quell_vm::nic::{End, GuestNic, NicError};
@@ -39,7 +41,6 @@ use crate::experiment::{
     finished_experiment, needs_launch,
 };
 use crate::lab::napi::Queues;
-use quell_load::OfferedLoad;
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;

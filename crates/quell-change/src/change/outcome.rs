@@ -44,10 +44,7 @@ pub enum ChangeOutcome {
         executable: Option<FileId>,
     },
     /// An RSS context, with the ID assigned by the driver.
-    RssContext {
-        /// Context ID.
-        id: RssContextId,
-    },
+    RssContext { id: RssContextId },
     /// A flow rule, with the location assigned by the driver.
     FlowRule {
         /// Rule location.

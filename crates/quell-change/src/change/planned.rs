@@ -89,9 +89,7 @@ pub enum RuleAction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlannedQueue {
-    /// Device.
     pub device: DeviceId,
-    /// Queue number.
     pub queue: u32,
     /// NAPI ID; `None` until an earlier change creates the instance.
     pub napi: Option<NapiId>,
@@ -111,34 +109,27 @@ pub(crate) const RANK_OF_QUEUES: u8 = 16;
 pub enum PlannedChange {
     /// A flow rule: added (no old action) or deleted (no new action). The driver assigns the location.
     FlowRule {
-        /// Device.
         device: DeviceId,
         /// Packets that match.
         matches: FlowMatch,
-        /// Action.
         action: Diff<RuleAction>,
     },
     /// An additional RSS context: created (no old table) or deleted (no new table).
     RssContext {
-        /// Device.
         device: DeviceId,
-        /// Context.
         context: ContextRef,
         /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
     /// Indirection table of an existing context.
     RssTable {
-        /// Device.
         device: DeviceId,
-        /// Context ID.
         context: RssContextId,
         /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
     /// An offload feature.
     Feature {
-        /// Device.
         device: DeviceId,
         /// Name used by the kernel.
         name: String,
@@ -146,76 +137,44 @@ pub enum PlannedChange {
         on: Diff<bool>,
     },
     /// Number of channels. Recreates the queues.
-    Channels {
-        /// Device.
-        device: DeviceId,
-        /// Counts.
-        counts: Diff<ChannelCounts>,
-    },
+    Channels { device: DeviceId, counts: Diff<ChannelCounts> },
     /// Ring sizes. Most drivers recreate the queues.
-    Rings {
-        /// Device.
-        device: DeviceId,
-        /// Sizes.
-        sizes: Diff<RingSizes>,
-    },
+    Rings { device: DeviceId, sizes: Diff<RingSizes> },
     /// Coalescing of all queues; contains changed parameters only.
-    Coalescing {
-        /// Device.
-        device: DeviceId,
-        /// Parameters.
-        values: Diff<Coalescing>,
-    },
+    Coalescing { device: DeviceId, values: Diff<Coalescing> },
     /// Coalescing of one queue; contains changed parameters only.
-    QueueCoalescing {
-        /// Device.
-        device: DeviceId,
-        /// Queue number.
-        queue: u32,
-        /// Parameters.
-        values: Diff<Coalescing>,
-    },
+    QueueCoalescing { device: DeviceId, queue: u32, values: Diff<Coalescing> },
     /// `rps_cpus` of a receive queue.
     RpsCpus {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
     /// Affinity of a queue's interrupt.
     IrqAffinity {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// IRQ number; `None` until an earlier change creates the queue.
         irq: Option<u32>,
-        /// CPUs.
         cpus: Diff<CpuList>,
     },
     /// CPUs that use a transmit queue (`xps_cpus`).
     XpsCpus {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
     /// `xps_rxqs` of a transmit queue.
     XpsRxqs {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// Receive queues; empty: off.
         rx_queues: Diff<Vec<u32>>,
     },
     /// Threaded NAPI of all queues, for kernels that support it only per device (before 6.17).
     DeviceThreading {
-        /// Device.
         device: DeviceId,
         /// Whether kthreads poll.
         on: Diff<bool>,
@@ -224,31 +183,24 @@ pub enum PlannedChange {
     Napi(PlannedQueue),
     /// CPU affinity of a queue's NAPI kthread.
     ThreadCpus {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// Thread ID; `None` until an earlier change creates the kthread.
         thread: Option<Pid>,
-        /// CPUs.
         cpus: Diff<CpuList>,
     },
     /// Scheduling of a queue's NAPI kthread.
     ThreadScheduling {
-        /// Device.
         device: DeviceId,
-        /// Queue number.
         queue: u32,
         /// Thread ID; `None` until an earlier change creates the kthread.
         thread: Option<Pid>,
-        /// Class and priority.
         scheduling: Diff<Scheduling>,
     },
     /// A sysctl, as text.
     Sysctl {
         /// Name with dots.
         name: String,
-        /// Value.
         value: Diff<String>,
     },
 }

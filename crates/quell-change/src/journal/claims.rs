@@ -213,17 +213,13 @@ pub enum OwnersRefuse {
     },
     /// An experiment would switch it, although the mode of another program has set it.
     #[error("{owner} has set it, and would lose its mode: end it first (`quell status` lists it); nothing was changed")]
-    ServesPrograms {
-        /// Name of the owner.
-        owner: String,
-    },
+    ServesPrograms { owner: String },
     /// The new values would end what another owner needs.
     #[error(
         "{owner} needs {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
          mode that keeps this"
     )]
     TakesEffect {
-        /// Name of the owner.
         owner: String,
         /// What the owner needs.
         needs: &'static str,
@@ -233,7 +229,6 @@ pub enum OwnersRefuse {
     /// The queue would be removed.
     #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
     Removal {
-        /// Name of the owner.
         owner: String,
         /// What the owner needs.
         needs: &'static str,

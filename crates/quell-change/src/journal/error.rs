@@ -1,12 +1,11 @@
 //! Errors of journal files. Each text gives the operation, the file, and the effect on the host.
 
-use quell_linux::visible;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use quell_linux::file::{LockHolder, lock_holder};
 use quell_linux::proc::ProcRoot;
+use quell_linux::visible;
 
 use super::history::HistoryError;
 
@@ -88,7 +87,6 @@ pub struct JournalError {
     pub attempt: Attempt,
     /// File or directory.
     pub path: PathBuf,
-    /// Cause.
     pub source: io::Error,
 }
 
@@ -129,9 +127,7 @@ impl JournalError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal {} was left alone: {why}{}", visible::path(path), self.advice())]
 pub struct UnusableJournal {
-    /// Path of the journal.
     pub path: PathBuf,
-    /// Reason.
     pub why: HistoryError,
 }
 

@@ -26,7 +26,6 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 pub enum JournalFile {
     /// Its owner is running.
     Running {
-        /// Path of the journal.
         path: PathBuf,
         /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
@@ -44,18 +43,12 @@ pub enum JournalFile {
 pub enum ListedJournal {
     /// Its owner is running.
     Running {
-        /// Path of the journal.
         path: PathBuf,
         /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
     /// Its owner is dead.
-    Abandoned {
-        /// Path of the journal.
-        path: PathBuf,
-        /// Contents.
-        history: History,
-    },
+    Abandoned { path: PathBuf, history: History },
     /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
     /// It could not be read.

@@ -67,7 +67,6 @@ pub enum HistoryError {
     Damaged {
         /// Line number, from 1.
         line: usize,
-        /// Cause.
         source: LineError,
     },
     /// A line is intact but contradicts the lines before it.

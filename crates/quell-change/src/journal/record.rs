@@ -3,10 +3,9 @@
 //! A line consists of the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, and a
 //! newline. The checksum detects truncated or edited lines. It does not protect against malice.
 
-use serde::{Deserialize, Serialize};
-
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
+use serde::{Deserialize, Serialize};
 
 use super::purpose::Purpose;
 use crate::change::{Change, ChangeOutcome, UndoOutcome};
@@ -59,7 +58,6 @@ pub enum Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Watchdog {
-    /// Process ID.
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
@@ -72,7 +70,6 @@ pub struct Watchdog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keeper {
-    /// Process ID.
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
@@ -93,7 +90,6 @@ impl Keeper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetProgram {
-    /// Process ID.
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,

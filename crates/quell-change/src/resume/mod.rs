@@ -10,9 +10,8 @@
 mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::thread;
 use std::time::Duration;
+use std::{io, thread};
 
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::event::{Epoll, Trigger};

@@ -1,13 +1,12 @@
 //! CPU affinity of a thread of another process: set, verified, and restored unless another program has changed it
 //! since. CPUs that went offline or left the thread's cpuset in the meantime are left out.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CPU_LIMIT, CpuList, NapiId, Pid, kernel};
+use serde::{Deserialize, Serialize};
 
 use super::SettingsError;
 use crate::change::{CompareError, Comparison, Drift, Kind, Present, Undo, UndoOutcome, identity};
@@ -17,9 +16,7 @@ use crate::undo::UndoError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ThreadAffinity {
-    /// Process ID.
     pub pid: u32,
-    /// Thread ID.
     pub tid: u32,
     /// Start time of the thread, in clock ticks since boot.
     pub thread_start_time_ticks: u64,
@@ -58,11 +55,9 @@ impl Kind for ThreadAffinity {
 /// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// Process ID.
     pub pid: Pid,
     /// Start time of the process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Thread ID.
     pub tid: Pid,
     /// Thread name (`comm`).
     pub thread: String,

@@ -2,20 +2,18 @@
 //! and restored. A duplicate of an epoll is open only for a few system calls, never during a wait or a write to disk.
 //! While it is open, the program's own `close` does not free the epoll.
 
-use quell_linux::proc::BootId;
-use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use quell_linux::Pid;
-use quell_linux::epoll_params;
 use quell_linux::kcmp::{epoll_watches, is_same_file};
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::proc::{BootId, FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::{Pid, epoll_params};
 use quell_mode::EpollParams;
+use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use super::napi::suspending;
@@ -57,6 +55,17 @@ pub struct EpollPlace {
     pub pid: u32,
     pub start_time_ticks: u64,
     pub fd: i32,
+}
+
+impl EpollPlace {
+    #[must_use]
+    pub fn new(pid: Pid, start_time_ticks: u64, fd: i32) -> Self {
+        Self { pid: pid.get().unsigned_abs(), start_time_ticks, fd }
+    }
+
+    pub(crate) fn of(process: ProcessIdentity, fd: i32) -> Self {
+        Self::new(process.pid, process.starttime.0, fd)
+    }
 }
 
 impl EpollParameters {
@@ -464,7 +473,7 @@ mod tests {
         }
         let ProcessIdentity { pid, starttime, .. } = identity(&ProcRoot::default(), Pid::of_this_process());
         let fd = epoll.as_fd().as_raw_fd();
-        let place = EpollPlace { pid: pid.get().unsigned_abs(), start_time_ticks: starttime.0, fd };
+        let place = EpollPlace::new(pid, starttime.0, fd);
         Some(EpollParameters::new(place, Claims::default().take(1, Some(&EpollParams::default()), vec![PREFERS])))
     }
 

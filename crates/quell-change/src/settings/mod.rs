@@ -90,20 +90,13 @@ pub enum SettingsError {
     Duplicate(#[source] std::io::Error),
     /// The sockets of a group belong to processes that may not be inspected.
     #[error("{group}: no permission to inspect a process that holds one of its sockets; needs CAP_SYS_PTRACE")]
-    HeldElsewhere {
-        /// Address of the group.
-        group: String,
-    },
+    HeldElsewhere { group: String },
     /// The sockets of the group have changed since the snapshot.
     #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]
-    GroupChanged {
-        /// Address of the group.
-        group: String,
-    },
+    GroupChanged { group: String },
     /// The server's own filter could not be kept for undo.
     #[error("{group}: could not keep the server's own filter: {source}; nothing was changed")]
     FilterNotKept {
-        /// Address of the group.
         group: String,
         /// Error returned by the system call.
         source: std::io::Error,
@@ -111,7 +104,6 @@ pub enum SettingsError {
     /// The server's own filter, kept for undo, is gone.
     #[error("{group}: could not attach the server's own filter again: {path}: {source}")]
     FilterGone {
-        /// Address of the group.
         group: String,
         /// File that kept it.
         path: String,
@@ -127,7 +119,6 @@ pub enum SettingsError {
     /// The kernel reports other values for a socket than requested.
     #[error("a socket was set to {asked}, but the kernel reports {read}")]
     SocketReadBack {
-        /// Requested values.
         asked: SocketValues,
         /// Values that the kernel reports.
         read: SocketValues,
@@ -137,31 +128,21 @@ pub enum SettingsError {
         "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
     AffinityReadBack {
-        /// Thread ID.
         tid: i32,
-        /// Requested affinity.
         asked: CpuList,
         /// Affinity that the kernel reports.
         read: CpuList,
     },
     /// The object does not exist.
     #[error("{what} does not exist")]
-    Gone {
-        /// Description of the object.
-        what: String,
-    },
+    Gone { what: String },
     /// The process has exited, or its PID was reused.
     #[error("process {pid} has exited; its PID may have been reused")]
-    ProcessGone {
-        /// Process ID.
-        pid: i32,
-    },
+    ProcessGone { pid: i32 },
     /// The kernel reports other values for a queue than requested.
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
     NapiReadBack {
-        /// NAPI ID.
         napi: u32,
-        /// Requested values.
         asked: PartialNapiSettings,
         /// Values that the kernel reports.
         read: PartialNapiSettings,
@@ -173,7 +154,6 @@ pub enum SettingsError {
         pid: i32,
         /// File descriptor in that process.
         fd: i32,
-        /// Requested parameters.
         asked: EpollParams,
         /// Parameters that the kernel reports.
         read: EpollParams,

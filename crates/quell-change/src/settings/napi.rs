@@ -1,8 +1,5 @@
 //! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
 
-use crate::devices::RecordedDevice;
-use quell_linux::Ifindex;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,17 +9,19 @@ use quell_linux::netdev::{Napi, Netdev, Queue, QueueKind};
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{Ifindex, NapiId, Pid};
 use quell_mode::{NapiAttribute, PartialNapiSettings};
+use serde::{Deserialize, Serialize};
 use tracing::debug;
 
 use super::{SettingsError, answered};
 use crate::change::{
-    CompareError, Comparison, Drift, Kind, Present, RANK_OF_QUEUES, Undo, UndoOrder, UndoOutcome, unless_out_of_sight,
+    CompareError, Comparison, Diff, Drift, Kind, PlannedQueue, Present, RANK_OF_QUEUES, Undo, UndoOrder, UndoOutcome,
+    unless_out_of_sight,
 };
-use crate::change::{Diff, PlannedQueue};
-use crate::devices::{self, FoundDevice};
+use crate::devices::{self, FoundDevice, RecordedDevice};
 use crate::driver_inference::napis_follow_queues;
+use crate::journal::JournalError;
 use crate::journal::claims::QueueOwners;
 use crate::ownership::{Claim, End};
 use crate::resume::Resumer;
@@ -99,9 +98,14 @@ impl NapiSettingsChange {
         Some(Claim { at, since, before, values: values.collect(), made })
     }
 
-    pub fn device_key(&self) -> RecordedDevice {
+    pub fn recorded_device(&self) -> RecordedDevice {
         let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
         RecordedDevice { namespace_cookie, ifindex, sysfs_inode }
+    }
+
+    fn drifted(&self, present: &Present<'_>, now: &Napi) -> Result<PartialNapiSettings, JournalError> {
+        let owners = present.others.of_queue(self, Some(present.history))?.besides(self);
+        Ok(drift(self, &owners, &now.settings))
     }
 
     fn drift(&self, device: &str, made: PartialNapiSettings, now: Option<PartialNapiSettings>) -> Drift {
@@ -131,7 +135,7 @@ impl Kind for NapiSettingsChange {
     fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
         // The program of an attachment cannot use a queue that vanished with its device.
         let is_lost = |comparison| if self.in_plan.is_some() { comparison } else { Comparison::Same };
-        let device = match devices::find(present.proc, &self.device_key()) {
+        let device = match devices::find(present.proc, &self.recorded_device()) {
             Ok(Some(device)) => device,
             Ok(None) => return Ok(is_lost(Comparison::Gone)),
             Err(error) if error.is_out_of_sight() => {
@@ -148,8 +152,7 @@ impl Kind for NapiSettingsChange {
         let Some(napi) = instance_now(&device, self)? else {
             return Ok(Comparison::Differs(self.drift(name, self.new, None)));
         };
-        let owners = present.others.of_queue(self, Some(present.history))?.besides(self);
-        let drifted = drift(self, &owners, &napi.settings);
+        let drifted = self.drifted(present, &napi)?;
         if drifted.is_empty() {
             return Ok(Comparison::Same);
         }
@@ -159,10 +162,9 @@ impl Kind for NapiSettingsChange {
     fn make_again(&self, present: &Present<'_>) -> Result<(), CompareError> {
         // As for any writer of a queue with several owners.
         let _turn = present.others.turn(&mut || false)?;
-        let Some(device) = devices::find(present.proc, &self.device_key())? else { return Ok(()) };
+        let Some(device) = devices::find(present.proc, &self.recorded_device())? else { return Ok(()) };
         let Some(napi) = instance_now(&device, self)? else { return Ok(()) };
-        let owners = present.others.of_queue(self, Some(present.history))?.besides(self);
-        let drifted = drift(self, &owners, &napi.settings);
+        let drifted = self.drifted(present, &napi)?;
         Ok(set(&device.namespace, present.proc, napi.id, &self.new.where_present_in(&drifted))?)
     }
 
@@ -171,7 +173,7 @@ impl Kind for NapiSettingsChange {
     }
 
     fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
-        Ok(devices::find(proc, &self.device_key())?.is_some())
+        Ok(devices::find(proc, &self.recorded_device())?.is_some())
     }
 
     fn undo_order(&self) -> UndoOrder {
@@ -183,7 +185,7 @@ impl Kind for NapiSettingsChange {
     }
 
     fn waiting(&self, proc: &ProcRoot) -> Option<String> {
-        let device = devices::find(proc, &self.device_key()).ok()??;
+        let device = devices::find(proc, &self.recorded_device()).ok()??;
         Some(describe_waiting(self, &device.link.name))
     }
 
@@ -421,7 +423,7 @@ pub(crate) fn restore(
     made: bool,
     owners: &QueueOwners,
 ) -> Result<UndoOutcome, SettingsError> {
-    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
+    let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
         let is_old = |values: &PartialNapiSettings| values.unlike(&change.old).is_empty();
         return Ok(match change.alternatives.iter().chain([&change.new]).all(is_old) {

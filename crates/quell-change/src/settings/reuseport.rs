@@ -2,28 +2,24 @@
 //! duplicate is open only for a few system calls, never during a write to disk. While it is open, the program's own
 //! `close` does not close the socket.
 
-use quell_linux::reuseport::ClassicInstruction;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::{fmt, fs};
 
-use quell_linux::kernel;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{BriefDuplicate, PidFd};
 use quell_linux::proc::{FdKind, ProcRoot};
-use quell_linux::reuseport::{Detachment, EbpfFilter, attach, attach_classic, attach_ebpf, detach};
-use quell_linux::visible;
+use quell_linux::reuseport::{ClassicInstruction, Detachment, EbpfFilter, attach, attach_classic, attach_ebpf, detach};
+use quell_linux::{kernel, visible};
 use quell_sampler::{GroupProgram, group_programs};
+use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use super::SettingsError;
 use crate::change::{Kind, Undo, UndoOutcome};
 use crate::namespaces;
-use crate::reuseport_group::Protocol;
-use crate::reuseport_group::{GroupFilter, GroupKey, ServersFilter, reason, waiting_sockets};
+use crate::reuseport_group::{GroupFilter, GroupKey, Protocol, ServersFilter, reason, waiting_sockets};
 use crate::undo::UndoError;
 
 /// A filter that selects the socket of a reuseport group.

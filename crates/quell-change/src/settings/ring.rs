@@ -2,12 +2,13 @@
 //! since. A ring that already busy polls is left alone, because setting it again would overwrite the program's
 //! settings.
 
+use std::fmt;
+
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_configure, set};
 use quell_linux::pidfd::DuplicatedFd;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 use super::{SettingsError, handle_of};
 use crate::change::{Kind, Undo, UndoOutcome, identity};

@@ -12,8 +12,7 @@ use super::{ChangeError, ChangeStage, Transaction, hears};
 use crate::change::{Change, ChangeOutcome, EpollParameters};
 use crate::journal::claims::{Owned, next_boot_ns};
 use crate::journal::record::Record;
-use crate::settings::epoll::EpollPlace;
-use crate::settings::epoll::{self, EpollToSet};
+use crate::settings::epoll::{self, EpollPlace, EpollToSet};
 use crate::settings::{SettingsError, not_possible};
 
 /// An epoll that gets new parameters.
@@ -127,8 +126,7 @@ impl Transaction {
 impl EpollToSet {
     /// Plans the change of an epoll with the parameters `now`. Returns `None` if it has its parameters and no owner.
     fn plan(&self, now: EpollParams, at: u64, owned: &[Owned<EpollParameters>]) -> Option<EpollParameters> {
-        let ProcessIdentity { pid, starttime, .. } = self.process;
-        let place = EpollPlace { pid: pid.get().unsigned_abs(), start_time_ticks: starttime.0, fd: self.fd };
+        let place = EpollPlace::of(self.process, self.fd);
         let owners = epoll::owners(place, owned);
         let is_needed = now != self.new || !owners.is_empty();
         is_needed.then(|| EpollParameters::new(place, owners.take(at, Some(&now), vec![self.new])))

@@ -96,7 +96,6 @@ pub enum ChangeError {
     HasOwner {
         /// The object.
         what: String,
-        /// Name of the owner.
         owner: String,
     },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
@@ -115,11 +114,9 @@ pub enum ChangeError {
     /// Another owner of a queue refuses the values.
     #[error("NAPI {napi} of {device}: {why}")]
     Refused {
-        /// NAPI ID.
         napi: u32,
         /// Device of the queue.
         device: String,
-        /// Reason.
         why: OwnersRefuse,
     },
 }

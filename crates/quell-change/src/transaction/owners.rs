@@ -6,8 +6,7 @@ use quell_linux::proc::ProcRoot;
 use quell_mode::{EpollParams, PartialNapiSettings};
 
 use super::{ChangeError, Transaction};
-use crate::change::PlannedQueue;
-use crate::change::{Change, NapiSettingsChange};
+use crate::change::{Change, NapiSettingsChange, PlannedQueue};
 use crate::journal::claims::{Others, OwnersRefuse, QueueOwners};
 use crate::journal::{History, Journal, JournalError};
 use crate::namespaces;

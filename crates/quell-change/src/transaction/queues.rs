@@ -9,8 +9,7 @@ use quell_mode::PartialNapiSettings;
 use tracing::{debug, error_span};
 
 use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
-use crate::change::PlannedQueue;
-use crate::change::{Change, ChangeOutcome, NapiSettingsChange, QueueInPlan};
+use crate::change::{Change, ChangeOutcome, NapiSettingsChange, PlannedQueue, QueueInPlan};
 use crate::journal::claims::Turn;
 use crate::settings::host::HostAccess;
 use crate::settings::napi::{self, WantedQueue};

@@ -67,8 +67,7 @@ impl Transaction {
         let owned = others.of_epolls(self.history())?;
         let first = next_boot_ns(&owned, boottime_ns());
         changes.extend((first..).zip(epolls).map(|(at, epoll)| {
-            let (pid, start_time_ticks) = (epoll.process.pid.get().unsigned_abs(), epoll.process.starttime.0);
-            let place = EpollPlace { pid, start_time_ticks, fd: epoll.fd };
+            let place = EpollPlace::of(epoll.process, epoll.fd);
             let claim = epoll::owners(place, &owned).take(at, Some(&epoll.old), epoll.values.clone());
             Change::EpollParameters(EpollParameters::new(place, claim))
         }));

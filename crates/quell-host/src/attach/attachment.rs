@@ -5,6 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use quell_change::journal::{
+    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+};
+use quell_change::namespaces;
+use quell_change::persistent::{PersistError, forget_earlier_boots};
+use quell_change::recovery::{Reverted, is_running};
+use quell_change::settings::SettingsError;
+use quell_change::target::{Selection, TargetError, Targets};
+use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
@@ -21,15 +30,6 @@ use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
 use crate::steer::{Steering, mark_steered};
-use quell_change::journal::{
-    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
-};
-use quell_change::namespaces;
-use quell_change::persistent::{PersistError, forget_earlier_boots};
-use quell_change::recovery::{Reverted, is_running};
-use quell_change::settings::SettingsError;
-use quell_change::target::{Selection, TargetError, Targets};
-use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;

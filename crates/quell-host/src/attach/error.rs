@@ -1,15 +1,15 @@
 //! Errors of attaching.
 
+use quell_change::journal::{JournalError, Purpose};
+use quell_change::persistent::PersistError;
+use quell_change::target::TargetError;
+use quell_change::transaction::ChangeError;
 use quell_linux::Pid;
 
 use super::pass::place;
 use super::plan::AttachStep;
 use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
-use quell_change::journal::{JournalError, Purpose};
-use quell_change::persistent::PersistError;
-use quell_change::target::TargetError;
-use quell_change::transaction::ChangeError;
 
 /// Reason why an attachment failed.
 #[derive(Debug, thiserror::Error)]

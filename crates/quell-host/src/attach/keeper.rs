@@ -6,22 +6,21 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use quell_change::change::Change;
+use quell_change::journal::{Journal, Keeper, OwnedJournal, Stay};
+use quell_change::persistent::{Guardian, PersistError, release, take_over, tell};
+use quell_change::recovery::{Reverted, revert};
 use quell_linux::file::is_locked_by;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_linux::visible;
 use quell_linux::{Pid, clock};
-use tracing::{debug, error_span, info, warn};
+use tracing::{error_span, info, warn};
 
 use super::attachment::Attached;
 use super::stall::{LOOKED_EVERY, StallWatch, SuspendedQueue, watching_sampler};
 use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
-use quell_change::change::Change;
-use quell_change::journal::{Journal, JournalFile, Keeper, OwnedJournal, Stay};
-use quell_change::persistent::{Guardian, PersistError, release, tell};
-use quell_change::recovery::{Reverted, revert};
 
 /// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
@@ -76,18 +75,7 @@ pub fn keep(
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let _span = error_span!("keep").entered();
-    debug!(journal = visible::path(path), "waiting for the journal's lock");
-    let owned = match journal.take_when_abandoned(path, &interruption)? {
-        Some(JournalFile::Abandoned(owned)) => owned,
-        Some(JournalFile::Unusable(unusable)) => {
-            warn!(error = %unusable, "the journal that was taken over is damaged");
-            return Err(unusable.into());
-        }
-        _ => {
-            info!("the journal is gone: its owner has reverted all changes");
-            return Ok(KeepingEnded::AlreadyReverted);
-        }
-    };
+    let Some(owned) = take_over(journal, path, &interruption)? else { return Ok(KeepingEnded::AlreadyReverted) };
     let waited = match is_owned_by_this_process(&owned, &proc)? {
         true => {
             let pids: Vec<u32> = owned.history().targets.iter().map(|target| target.pid).collect();

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_change::settings::socket::SocketId;
 use quell_linux::{NapiId, Pid};
 use quell_mode::EpollParams;
 
 use super::plan::{AttachPlan, AttachStep, EpollStep, Limitation, QueueStep};
-use quell_change::settings::socket::SocketId;
-
 use super::pollers::{RingStep, SocketsStep};
 
 /// Objects that an attachment has set, could not set, or cannot identify.

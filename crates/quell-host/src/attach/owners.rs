@@ -25,8 +25,8 @@ pub(super) fn newer_owner_has_set(transaction: &Transaction, step: &AttachStep) 
     match step {
         AttachStep::Queue(step) => transaction.newer_owner_has_set_queue(step.napi, &step.old),
         AttachStep::Epoll(step) => {
-            let (pid, start_time_ticks) = (step.pid.get().unsigned_abs(), step.start_time_ticks);
-            transaction.newer_owner_has_set_epoll(EpollPlace { pid, start_time_ticks, fd: step.fd }, step.old)
+            let place = EpollPlace::new(step.pid, step.start_time_ticks, step.fd);
+            transaction.newer_owner_has_set_epoll(place, step.old)
         }
         AttachStep::Sockets(_) | AttachStep::Ring(_) => Ok(false),
     }

@@ -1,11 +1,12 @@
 //! Result of one pass over the programs of an attachment, and texts that identify its steps.
 
-use super::plan::{AttachStep, EpollStep, QueueStep};
-use super::pollers::{RingStep, SocketsStep};
-use crate::snapshot::Snapshot;
 use quell_change::journal::TargetProgram;
 use quell_change::transaction::ChangeError;
 use quell_linux::visible::counted;
+
+use super::plan::{AttachStep, EpollStep, QueueStep};
+use super::pollers::{RingStep, SocketsStep};
+use crate::snapshot::Snapshot;
 
 /// Result of one pass.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 //! its AF_XDP sockets and its io_urings with sockets. Pure.
 
 use quell_change::settings::socket::SocketId;
+use quell_change::settings::values::{SocketPolling, SocketValues};
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_mode::{DeliveryMode, ModeKind, NAPI_POLL_WEIGHT};
@@ -9,7 +10,6 @@ use serde::Serialize;
 
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Files, Process};
-use quell_change::settings::values::{SocketPolling, SocketValues};
 
 /// Sockets of a process that get busy polling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

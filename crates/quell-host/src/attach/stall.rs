@@ -7,6 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use quell_change::change::Change;
+use quell_change::journal::History;
+use quell_change::namespaces;
+use quell_change::resume::{Freed, poll_queue};
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid, kernel};
@@ -14,10 +18,6 @@ use quell_sampler::{PollCounters, Sampler, SamplerError};
 use tracing::{debug, warn};
 
 use super::plan::QueueStep;
-use quell_change::change::Change;
-use quell_change::journal::History;
-use quell_change::namespaces;
-use quell_change::resume::{Freed, poll_queue};
 
 /// Interval between two looks at the counters.
 pub const LOOKED_EVERY: Duration = Duration::from_millis(100);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use quell_change::journal::{History, StallRecord};
 use quell_linux::Pid;
 use quell_linux::clock::boottime_ns;
 use tracing::{info, warn};
@@ -14,7 +15,6 @@ use super::stall::StallLook;
 use crate::behavior;
 use crate::findings::{Finding, examine_observed};
 use crate::snapshot::{SnapshotScope, take};
-use quell_change::journal::{History, StallRecord};
 
 /// Shortest time between two searches for the cause, which take as much CPU time as a snapshot.
 const CAUSE_EVERY: Duration = Duration::from_secs(60);

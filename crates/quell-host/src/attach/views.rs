@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use quell_change::journal::{Entry, Journal};
 use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
 
 use super::attachment::{Attached, attachments};
 use crate::snapshot::SnapshotScope;
-use quell_change::journal::{Entry, Journal};
 
 /// Adds the network namespaces of attachments that touch a namespace of the scope: those of their queues and programs. A
 /// scope of one device, or of the whole host, stays as it is. Does nothing if the journals cannot be read.

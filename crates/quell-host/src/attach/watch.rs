@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use quell_change::journal::StallRecord;
 use quell_linux::{NapiId, Pid, kernel};
 use quell_sampler::{Sampler, SamplerError};
 use tracing::{info, warn};
@@ -14,7 +15,6 @@ use super::no_poll::{NoPollCause, no_poll_cause_now};
 use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
-use quell_change::journal::StallRecord;
 
 /// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -278,8 +278,8 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     polling.filter_map(of).collect()
 }
 
-/// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere, and calls only
-/// when there are events, makes no such call, unless it calls until there are none.
+/// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere makes such a
+/// call only if it calls until the epoll has no events.
 fn advice_of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> &'static str {
     const EMPTY_ONE_OF: u64 = 4;
     let waits = waits_on(query, epoll, behavior);

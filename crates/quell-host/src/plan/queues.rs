@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use quell_change::change::QueueInPlan;
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
 use quell_linux::sched::{Policy, Scheduling};
@@ -13,7 +14,6 @@ use quell_mode::{DeliveryMode, PartialNapiSettings};
 use super::device::{self, Coalesced, Outlook};
 use super::{Current, DeviceId, Diff, Made, PlannedChange, PlannedQueue, ProfilePlan, ProfileStep, cpus};
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, Thread, TxQueue, UnknownReason};
-use quell_change::change::QueueInPlan;
 
 /// Settings for one queue in a profile. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]

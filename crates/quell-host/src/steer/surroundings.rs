@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use quell_change::namespaces::{self, SearchError};
 use quell_change::reuseport_group::{GroupKey, GroupSocket, waiting_sockets};
 use quell_linux::address::Addresses;
 use quell_linux::link::Links;
@@ -15,7 +16,6 @@ use quell_linux::{Ifindex, Pid};
 
 use super::programs::KnownPrograms;
 use crate::snapshot::{Protocol, Snapshot};
-use quell_change::namespaces::{self, SearchError};
 
 /// Sockets and addresses of namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

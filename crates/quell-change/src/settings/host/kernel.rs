@@ -12,8 +12,7 @@ use quell_linux::proc::{InterruptLine, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
-use crate::change::DeviceId;
-use crate::change::HostSetting;
+use crate::change::{DeviceId, HostSetting};
 use crate::devices::{self, FoundDevice};
 use crate::driver_inference::virtio_rx_interrupt;
 use crate::namespaces;
@@ -42,7 +41,7 @@ impl SettingPlace {
     /// # Errors
     /// When a namespace or its devices cannot be read.
     pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
-        Ok(match change.device_key() {
+        Ok(match change.recorded_device() {
             Some(key) => devices::find(proc, &key)?.map(Self::Device),
             None => namespaces::by_cookie(proc, change.namespace_cookie)?.map(Self::Namespace),
         })

@@ -12,8 +12,7 @@ use quell_linux::proc::SysctlName;
 use quell_linux::sched;
 
 use super::SettingsError;
-use crate::change::{ChangeOutcome, UndoOutcome};
-use crate::change::{ChannelCounts, Diff, PlannedChange, RingSizes};
+use crate::change::{ChangeOutcome, ChannelCounts, Diff, PlannedChange, RingSizes, UndoOutcome};
 
 pub(crate) use back::Value;
 pub(crate) use kernel::{HostAccess, KnownContexts, SettingPlace};

@@ -10,10 +10,11 @@ use crate::change::{
     CompareError, Comparison, Drift, Kind, PlannedChange, Present, Undo, UndoOrder, UndoOutcome, unless_out_of_sight,
 };
 use crate::devices::RecordedDevice;
+use crate::recreated::ValuesInForce;
 use crate::settings::SettingsError;
 use crate::undo::UndoError;
 
-/// A planned change, with its namespace and device.
+/// A change of a plan, with what identifies its namespace and device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostSetting {
@@ -29,7 +30,7 @@ pub struct HostSetting {
 
 impl HostSetting {
     /// `None` for settings without a device.
-    pub(crate) fn device_key(&self) -> Option<RecordedDevice> {
+    pub(crate) fn recorded_device(&self) -> Option<RecordedDevice> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;
         Some(RecordedDevice { namespace_cookie, ifindex: device.ifindex, sysfs_inode })
@@ -50,10 +51,12 @@ impl fmt::Display for HostSetting {
 impl Kind for HostSetting {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         let what = self.setting.device().map_or_else(|| self.setting.text().what, ToString::to_string);
+        let of_others = ValuesInForce::before_undo_of(self, undo);
         let undoing = SettingPlace::find(undo.proc, self).and_then(|place| match place {
             Some(place) => restore(&place.kernel(undo.proc), undo.contexts, &self.setting, undo.outcome),
             None => Ok(UndoOutcome::AlreadyGone),
         });
+        of_others.set_again(undo.proc);
         unless_out_of_sight(undoing, &what)
     }
 

@@ -3,8 +3,7 @@
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
 use super::kernel::{HostAccess, KnownContexts};
-use crate::change::{ChangeOutcome, UndoOutcome};
-use crate::change::{ContextRef, DeviceId, Diff, RuleAction};
+use crate::change::{ChangeOutcome, ContextRef, DeviceId, Diff, RuleAction, UndoOutcome};
 use crate::settings::SettingsError;
 
 pub(super) fn table(

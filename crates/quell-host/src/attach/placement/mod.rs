@@ -10,6 +10,10 @@ use std::mem::{Discriminant, discriminant};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use quell_change::change::{Change, ReuseportFilter};
+use quell_change::journal::Journal;
+use quell_change::settings::SettingsError;
+use quell_change::transaction::{ChangeError, ChangeStage};
 use quell_linux::Pid;
 use tracing::{debug, info, warn};
 
@@ -22,10 +26,6 @@ use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, SteerRequest, Steering, Verification,
     connections, groups, look, mark_steered, pins, plan,
 };
-use quell_change::change::{Change, ReuseportFilter};
-use quell_change::journal::Journal;
-use quell_change::settings::SettingsError;
-use quell_change::transaction::{ChangeError, ChangeStage};
 
 /// Interval between snapshots of the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);

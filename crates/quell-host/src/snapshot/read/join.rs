@@ -3,13 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use quell_change::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 use quell_linux::proc::{FdKind, Interrupts};
 use quell_linux::{NapiId, Pid};
 
 use super::super::{Device, Files, HeldSocket, Linked, Process, Provenance, Reading, SnapshotScope, SnapshotSocket};
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
-use quell_change::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 
 /// Infers the NAPI instances of receive queues that the kernel does not report. A device without NAPI has none, and
 /// some devices are matched by order.

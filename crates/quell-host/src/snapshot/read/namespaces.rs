@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quell_change::namespaces;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{NetDev, ProcError, ProcRoot};
 use quell_linux::sysfs::Sysfs;
@@ -11,7 +12,6 @@ use super::super::{NetworkNamespace, Reading, SnapshotScope, Unknown, UnknownRea
 use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
-use quell_change::namespaces;
 
 /// A namespace to read.
 pub(super) struct Space {
