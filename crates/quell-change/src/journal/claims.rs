@@ -21,7 +21,7 @@ const TURN_WITHIN: Duration = Duration::from_secs(60);
 
 /// The other journals of this host.
 #[derive(Debug)]
-pub struct Others {
+pub(crate) struct Others {
     journal: Journal,
     own: PathBuf,
     boot_id: String,
@@ -29,7 +29,7 @@ pub struct Others {
 
 /// Lock on the journal directory. Only its holder reads or changes objects that several journals share.
 #[derive(Debug)]
-pub struct Turn(#[expect(dead_code, reason = "closing the file ends the lock")] File);
+pub(crate) struct Turn(#[expect(dead_code, reason = "closing the file ends the lock")] File);
 
 impl Others {
     /// The other journals of the same boot in the directory of the journal `own`.
@@ -39,7 +39,7 @@ impl Others {
     }
 
     /// All journals of this boot.
-    pub fn all(journal: &Journal, boot_id: String) -> Self {
+    pub(crate) fn all(journal: &Journal, boot_id: String) -> Self {
         Self { journal: journal.clone(), own: PathBuf::new(), boot_id }
     }
 
@@ -47,7 +47,7 @@ impl Others {
     ///
     /// # Errors
     /// When the directory cannot be opened or locked; names the holder on timeout.
-    pub fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
+    pub(crate) fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
         let dir = self.journal.dir();
         let failed = |source| JournalError { attempt: Attempt::Turn, path: dir.to_owned(), source };
         let file = File::open(dir).map_err(failed)?;
@@ -104,7 +104,11 @@ impl Others {
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub fn of_queue(&self, queue: &NapiSettingsChange, own: Option<&History>) -> Result<QueueOwners, JournalError> {
+    pub(crate) fn of_queue(
+        &self,
+        queue: &NapiSettingsChange,
+        own: Option<&History>,
+    ) -> Result<QueueOwners, JournalError> {
         let of_queue = |change: &Change| match change {
             Change::NapiSettings(change) if change.is_of_the_queue_of(queue) => {
                 Some((change.set_at_boot_ns, change.clone()))
@@ -132,7 +136,7 @@ impl Others {
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
+    pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
         let of_epoll = |change: &Change| match change {
             Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
             _ => None,
@@ -193,14 +197,14 @@ pub(crate) fn name_of_owner(history: &History) -> String {
 }
 
 /// Time stamp for a change made now, later than these, even with a coarse clock.
-pub fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
+pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
     let last = owned.iter().map(|owned| owned.at).max();
     last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
 }
 
 /// Owners of one queue.
 #[derive(Debug, Clone, Default)]
-pub struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
+pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 
 /// Reason why a queue is not set, although its values are possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -247,7 +251,7 @@ impl QueueOwners {
     }
 
     /// Those other than this change of the own journal.
-    pub fn besides(mut self, change: &NapiSettingsChange) -> Self {
+    pub(crate) fn besides(mut self, change: &NapiSettingsChange) -> Self {
         self.0.retain(|owned| owned.is_of_another_journal() || owned.at != change.set_at_boot_ns);
         self
     }
@@ -264,7 +268,7 @@ impl QueueOwners {
     }
 
     /// Whether the queue has no owner.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 

@@ -9,7 +9,7 @@
 //!
 //! [`crate::transaction`] makes changes through a journal.
 
-pub mod claims;
+pub(crate) mod claims;
 pub mod error;
 pub mod found;
 pub mod history;

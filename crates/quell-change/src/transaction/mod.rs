@@ -196,7 +196,7 @@ impl Transaction {
     ///
     /// # Errors
     /// When they could not be recorded.
-    pub fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
+    pub(crate) fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
         let seqs = self.next_seq()..;
         let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made });
         let made: Vec<Record> = made.collect();
@@ -210,7 +210,7 @@ impl Transaction {
     }
 
     /// The journals that can contain other owners of an object.
-    pub fn others(&self) -> Others {
+    pub(crate) fn others(&self) -> Others {
         Others::beside(self.journal_path(), self.boot_id())
     }
 
