@@ -64,7 +64,7 @@ fn settings(values: [u64; 3]) -> PartialNapiSettings {
     ATTRIBUTES.into_iter().zip(values).collect()
 }
 
-/// As [`KernelValues::epoll`].
+/// Parameters in the format of [`KernelValues::epoll`].
 fn shown(params: EpollParams) -> String {
     format!("{}/{}/{}", params.busy_poll_usecs, params.busy_poll_budget, u8::from(params.prefer_busy_poll))
 }
