@@ -28,7 +28,7 @@ use quell_mode::profile::{Profile, Source};
 use quell_mode::{EpollParams, NapiAttribute, PartialNapiSettings};
 use quell_test_support::kernel_values::KernelValues;
 use quell_test_support::lab::{TestLab, UdpProgram, go_on};
-use quell_test_support::{Lacks, skip, wait_until};
+use quell_test_support::{Lacks, Numbers, number_of_variable, skip, wait_until};
 
 /// Sequences in a normal run; `make nightly` plays more.
 const SEQUENCES: u64 = 20;
@@ -64,7 +64,7 @@ fn settings(values: [u64; 3]) -> PartialNapiSettings {
     ATTRIBUTES.into_iter().zip(values).collect()
 }
 
-/// As [`KernelValues::epoll`].
+/// Parameters in the format of [`KernelValues::epoll`].
 fn shown(params: EpollParams) -> String {
     format!("{}/{}/{}", params.busy_poll_usecs, params.busy_poll_budget, u8::from(params.prefer_busy_poll))
 }
@@ -79,20 +79,6 @@ struct Stack {
 impl Stack {
     fn value(&self) -> &String {
         self.owners.last().map_or(&self.bottom, |(_, value)| value)
-    }
-}
-
-/// A small generator of numbers, so that a seed repeats a sequence.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn usize_below(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).unwrap()
     }
 }
 
@@ -143,6 +129,10 @@ impl Stage {
         Journal::in_dir(self.dir.path())
     }
 
+    fn request<'a>(&'a self, profile: &'a Profile) -> ApplyRequest<'a> {
+        ApplyRequest { netns: Some(&self.netns), profile, called: "test.toml", content: 0, partly: false }
+    }
+
     fn read(&self) -> BTreeMap<String, String> {
         let mut state = BTreeMap::new();
         for (queue, now) in self.kernel.napis("server0").into_iter().enumerate() {
@@ -163,14 +153,7 @@ impl Stage {
     fn take(&mut self, owner: usize) {
         let held = if owner == PROFILE_OWNER {
             let profile = Profile::parse(&[Source::new("test.toml", PROFILE)]).unwrap();
-            let request = ApplyRequest {
-                netns: Some(&self.netns),
-                profile: &profile,
-                called: "test.toml",
-                content: 0,
-                partly: false,
-            };
-            match apply(&self.journal(), &request, None, &mut go_on).unwrap().journal {
+            match apply(&self.journal(), &self.request(&profile), None, &mut go_on).unwrap().journal {
                 Some(path) => Held::Profile(path),
                 // The host had its values already, and from nobody who will take them away.
                 None => return,
@@ -232,7 +215,7 @@ impl Stage {
             epoll_params::set(&self.program.epoll, params).unwrap();
             ("epoll".to_owned(), shown(params))
         } else {
-            let (queue, attribute) = (numbers.usize_below(QUEUES), ATTRIBUTES[numbers.usize_below(ATTRIBUTES.len())]);
+            let (queue, attribute) = (numbers.usize_below(QUEUES), numbers.one_of(&ATTRIBUTES));
             let change = [(attribute, value)].into_iter().collect();
             Netdev::open_in(&self.lab.server).unwrap().set_napi(napis(&self.lab.server)[queue], &change).unwrap();
             (name(queue, attribute), value.to_string())
@@ -260,7 +243,7 @@ impl Stage {
     }
 
     fn play(&mut self, seed: u64) {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Numbers::new(seed);
         self.foreign(&mut numbers);
         self.model =
             self.read().into_iter().map(|(name, bottom)| (name, Stack { bottom, owners: Vec::new() })).collect();
@@ -356,15 +339,8 @@ fn an_undo_that_brings_queues_back_sets_the_values_of_their_owners_again() {
     for removing in ["channels]\nrx = 1", "features]\nrx-gro = false"] {
         let profile = format!("[device.lab]\nname = \"server0\"\n[device.lab.{removing}\n");
         let profile = Profile::parse(&[Source::new("test.toml", &profile)]).unwrap();
-        let request = ApplyRequest {
-            netns: Some(&stage.netns),
-            profile: &profile,
-            called: "test.toml",
-            content: 0,
-            partly: false,
-        };
         let mut removed = Vec::new();
-        let stopped = apply(&stage.journal(), &request, None, &mut |step, at| {
+        let stopped = apply(&stage.journal(), &stage.request(&profile), None, &mut |step, at| {
             if (step, at) != (0, ChangeStage::Made) {
                 return ControlFlow::Continue(());
             }
@@ -378,14 +354,10 @@ fn an_undo_that_brings_queues_back_sets_the_values_of_their_owners_again() {
     stage.check("the end of the owner");
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
-
 #[test]
 fn owners_in_any_order_leave_the_values_of_the_newest_that_remains() {
-    let first = number("QUELL_OWNER_SEED", 1);
-    for seed in first..first + number("QUELL_OWNER_SEQUENCES", SEQUENCES) {
+    let first = number_of_variable("QUELL_OWNER_SEED", 1);
+    for seed in first..first + number_of_variable("QUELL_OWNER_SEQUENCES", SEQUENCES) {
         eprintln!("sequence {seed}");
         let Some(mut stage) = Stage::raise("owners") else { return };
         stage.play(seed);

@@ -133,4 +133,3 @@ int xdp_pass(struct xdp_md *frame)
 {
 	return XDP_PASS;
 }
-

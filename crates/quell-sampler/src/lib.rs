@@ -1,7 +1,7 @@
 //! Samples the polls of NAPI instances in the kernel: who polls, how many packets, how long the packets can have waited
 //! in the ring. [`Sampler`] loads the BPF programs of `bpf/sampler.bpf.c` and reads their counters; [`WaitSampler`] those
 //! of `bpf/waits.bpf.c`, which count the waits of programs. [`group_programs`] lists the programs of reuseport groups.
-//! [`XdpEcho`] answers requests for benchmarks and tests. Everything else is pure, and only observes.
+//! These only observe. [`XdpEcho`] answers requests for benchmarks and tests. Everything else is pure.
 //!
 //! The programs are C with CO-RE, the language of this field. Their objects are committed, so that a build needs no clang
 //! (`make bpf` rebuilds it, `make lint` compares). `aya` loads it: unlike `libbpf-rs` it needs no C library (libelf,

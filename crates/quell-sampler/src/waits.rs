@@ -1,5 +1,5 @@
-//! Counts the calls in which programs wait for files and sockets. The BPF programs run at every system call of the host, so they are
-//! attached only for the time of an observation.
+//! Counts the calls in which programs wait for files and sockets. The BPF programs run at every system call of the host,
+//! so they are attached only for the time of an observation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -40,10 +40,10 @@ pub enum WaitPlace {
     Poll,
     /// In `io_uring_enter`.
     IoUring,
-    /// In another call that slept for a TCP or UDP socket, or in a `poll` that slept for it: the queue of the socket, or,
-    /// if it has none, the number of a CPU.
+    /// In `poll` or another call that slept for a TCP or UDP socket: its NAPI ID. A socket without a queue can have the
+    /// number of a CPU instead, which no queue has as its ID.
     Socket(Option<NapiId>),
-    /// In a `poll` that slept for the file with this descriptor, which is no socket.
+    /// In a `poll` that slept for the file with this descriptor, which is not a socket.
     Polled(i32),
 }
 
@@ -60,7 +60,7 @@ pub struct WaitCounts {
     pub with_events: u64,
     /// Largest number of events that a call asked for.
     pub max_events: u64,
-    /// Calls in which the thread slept, and that have ended.
+    /// Ended calls in which the thread slept.
     pub slept: u64,
 }
 
@@ -173,7 +173,7 @@ impl WaitSampler {
         Ok(read)
     }
 
-    /// The epolls in whose waits threads are, with a timeout above 0 and since the beginning.
+    /// Epolls in which threads wait now, in calls with a timeout above 0 that began after [`attach`](Self::attach).
     #[must_use]
     pub fn asleep(&self) -> BTreeSet<(Pid, i32)> {
         // Entries change while they are read: a call that ends meanwhile is not an error.

@@ -13,6 +13,9 @@ use quell_linux::event::{Epoll, Trigger, WakeEvent};
 use quell_sampler::{SamplerError, WaitCounts, WaitPlace, WaitSampler};
 use quell_test_support::{Lacks, skip};
 
+/// Timeout of waits that must sleep. A thread that is preempted for this long before it sleeps does not.
+const SHORT: Duration = Duration::from_millis(100);
+
 fn sampler_of(pids: impl IntoIterator<Item = Pid>) -> Option<WaitSampler> {
     match WaitSampler::attach(Path::new("/sys"), &pids.into_iter().collect()) {
         Err(error @ (SamplerError::Denied { .. } | SamplerError::Unsupported(_) | SamplerError::Refused { .. })) => {
@@ -30,7 +33,7 @@ fn calls_of_epoll_wait_are_counted_by_timeout_and_result() {
     let mut epoll = Epoll::new(7).unwrap();
     epoll.add(&event, 1, Trigger::Level).unwrap();
     (0..3).for_each(|_| epoll.wait(Some(Duration::ZERO)).unwrap());
-    epoll.wait(Some(Duration::from_millis(1))).unwrap();
+    epoll.wait(Some(SHORT)).unwrap();
     event.raise().unwrap();
     epoll.wait(Some(Duration::ZERO)).unwrap();
     epoll.wait(None).unwrap();
@@ -50,7 +53,7 @@ listener = socket.create_server(("127.0.0.1", 0))
 def serve():
     connection, _ = listener.accept()
     while connection.recv(1):
-        time.sleep(0.02)
+        time.sleep(0.2)
         connection.send(b"x")
 threading.Thread(target=serve, daemon=True).start()
 client = socket.create_connection(listener.getsockname())
@@ -105,7 +108,7 @@ import ctypes, select, sys
 call = ctypes.CDLL(None).syscall
 epoll = select.epoll()
 time = lambda *values: (ctypes.c_long * 2)(*values)
-zero, short = time(0, 0), time(0, 1000)
+zero, short = time(0, 0), time(0, 100_000_000)
 params = (ctypes.c_uint * 30)()
 ring = call(425, 4, params)
 sys.stdin.readline()

@@ -21,7 +21,7 @@ pub struct KernelNapi {
     pub threaded: Option<u64>,
 }
 
-/// A process in a network namespace that reads by raw messages and system calls; it ends with this value.
+/// A process in a network namespace that reads by raw messages and system calls. Dropping the value ends it.
 #[derive(Debug)]
 pub struct KernelValues {
     process: Child,
@@ -70,7 +70,6 @@ impl KernelValues {
             assert_ne!(self.answers.borrow_mut().read_line(&mut line).unwrap(), 0, "no answer to {request}");
             match line.trim_end() {
                 "." => return lines,
-                "" => {}
                 line => lines.push(line.to_owned()),
             }
         }

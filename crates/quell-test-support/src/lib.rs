@@ -9,6 +9,7 @@
 pub mod kernel_values;
 #[cfg(feature = "lab")]
 pub mod lab;
+mod numbers;
 #[cfg(feature = "lab")]
 pub mod shapes;
 mod skip;
@@ -16,6 +17,7 @@ pub mod small_disk;
 mod turn;
 mod wait;
 
+pub use numbers::{Numbers, number_of_variable};
 pub use skip::{Lacks, kernel_threads_are_out_of_sight, skip, skip_missing, skip_part};
 pub use turn::LabTurn;
 pub use wait::{PATIENCE, wait_until};

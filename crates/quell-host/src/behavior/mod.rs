@@ -1,6 +1,6 @@
 //! Observes programs for half a second: which objects of their epolls stay ready, with which timeouts they wait, and for
-//! which sockets they sleep elsewhere. These decide whether suspension stalls a program, and no snapshot shows them. It never waits on the programs' epolls and
-//! reads no data.
+//! which sockets they sleep elsewhere. These decide whether a mode stalls a program, and no snapshot shows them. The
+//! observation never waits on the programs' epolls and reads no data.
 //!
 //! Limits: an object that was unregistered between two samples, or that is registered with an epoll in a process that is
 //! not observed, is not seen; nor are waits through `IORING_OP_EPOLL_WAIT`, calls of 32-bit programs, and, beyond the first
@@ -45,7 +45,7 @@ pub struct Behavior {
     pub ready: BTreeMap<EpollKey, Vec<ReadyGroup>>,
     /// Waits by epoll.
     pub waits: BTreeMap<EpollKey, EpollWaits>,
-    /// Calls in which threads that handle the events of an epoll slept for a socket, by the queue of the socket.
+    /// Calls in which threads that receive events from an epoll slept for a socket, by the queue of the socket.
     pub blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
     /// Duration for which waits were observed.
     pub waits_observed: Duration,
@@ -105,7 +105,7 @@ pub struct EpollWaits {
     pub zero_empty: u64,
     /// Calls with a timeout above 0. If calls were not counted: samples in which a thread slept in one.
     pub sleeping: u64,
-    /// Calls in which the thread slept, and that have ended.
+    /// Ended calls in which the thread slept.
     pub slept: u64,
     /// Calls of `poll` in which threads slept for the epoll itself.
     pub polled: u64,

@@ -1,10 +1,10 @@
-//! Rules about programs that stall their own queue under suspension: an object that stays ready, waits that never sleep,
-//! and sleep for a packet elsewhere. Commands refuse modes that would cause these findings.
+//! Rules about programs that stall their own queue while its interrupt is masked: an object that stays ready, waits that
+//! never sleep, and sleep for a packet elsewhere. Commands refuse modes that would cause these findings.
 
 use std::time::Duration;
 
 use super::fix::Fix;
-use super::text::time_text;
+use super::text::{duration_text, time_text};
 use super::{Node, Observation, Rule, Severity};
 use crate::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup, cause_in_snapshot, is_reported_by_each_wait};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
@@ -71,12 +71,8 @@ fn of_ready_group(
     };
     match group.unconfirmed {
         None => {
-            let time_ns = u64::try_from(behavior.observed.as_nanos()).unwrap_or(u64::MAX);
-            seen.push_str(&format!(
-                "; ready in each of {} in {}",
-                counted(behavior.samples, "sample"),
-                time_text(time_ns)
-            ));
+            let time = duration_text(behavior.observed);
+            seen.push_str(&format!("; ready in each of {} in {time}", counted(behavior.samples, "sample")));
         }
         Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
     }
@@ -230,15 +226,16 @@ static ZERO_TIMEOUT: Rule = Rule {
                   20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
                   no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
                   its threads sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time \
-                  (then 4 calls suffice, too; it is a note if the calls are farther apart than this timeout); most of the calls returned nothing. Calls with longer timeouts count, \
-                  too, if none of them slept and the program sleeps in an outer epoll, or in a poll of this one. \
+                  (then 4 calls suffice, too; a note if they are farther apart than the timeout of the queue); most of \
+                  the calls returned nothing. Calls with longer timeouts count, too, if at most 1 % of them slept and the \
+                  program sleeps in an outer epoll, or in a poll of this one. \
                   Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
                   sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
                   calls threads sleep. Two snapshots from files show only that a thread was running or waiting for a \
                   CPU at least 90 % of the time, for fewer than 1,000 packets per second, and never slept in \
-                  epoll_wait: a warning, because what it spins on is not visible. Fix: a \
-                  mode without suspension; or quell run, which turns timeout 0 into a short wait under suspension, \
-                  unless the program calls only when the epoll has events.",
+                  epoll_wait: a warning, because what it spins on is not visible. Fix: a mode without busy polling; or \
+                  quell run, which turns timeout 0 into a short wait under suspension, unless the program calls only \
+                  when the epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -264,8 +261,9 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let mut nodes = epoll.nodes();
         let (severity, seen, advice) = match query.behavior(epoll) {
             Some(behavior) => {
-                let (severity, seen) = of_waits(query, epoll, behavior)?;
-                (severity, seen, advice_of_waits(query, epoll, behavior))
+                let waits = waits_on(query, epoll, behavior);
+                let (severity, seen) = of_waits(query, epoll, behavior, &waits)?;
+                (severity, seen, advice_of_waits(query, epoll, behavior, &waits))
             }
             None => {
                 let (thread, seen) = of_spinning(query, epoll)?;
@@ -280,9 +278,13 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 
 /// A call with a short wait ends the suspension only if it finds no events. A program that sleeps elsewhere makes such a
 /// call only if it calls until the epoll has no events.
-fn advice_of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> &'static str {
+fn advice_of_waits(
+    query: &SnapshotQuery<'_>,
+    epoll: &EpollContext<'_>,
+    behavior: &Behavior,
+    waits: &EpollWaits,
+) -> &'static str {
     const EMPTY_ONE_OF: u64 = 4;
-    let waits = waits_on(query, epoll, behavior);
     let is_called_if_ready = query.outer(epoll).is_some() || waits.polled > 0 || waits.sleeping_elsewhere > 0;
     let is_drained = behavior.not_counted.is_none()
         && waits.zero_empty * EMPTY_ONE_OF >= waits.zero
@@ -293,8 +295,8 @@ fn advice_of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior
     }
 }
 
-/// Judges calls with timeouts above 0 that never sleep, because the program sleeps elsewhere until the epoll has events. A
-/// saturated program does not sleep at all.
+/// Judges calls with timeouts above 0 that never sleep, because the program sleeps elsewhere until the epoll has events.
+/// A saturated program does not sleep at all.
 fn of_ready_waits(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, time: &str) -> Option<(Severity, String)> {
     let calls = waits.zero.saturating_add(waits.sleeping);
     if calls < CALLS_OF_RESTING_MIN || waits.slept.saturating_mul(FEW) > calls {
@@ -313,13 +315,17 @@ fn of_ready_waits(waits: &EpollWaits, outer: Option<&EpollContext<'_>>, time: &s
 }
 
 /// Judges the waits on an epoll; `None` if threads sleep in it.
-fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> Option<(Severity, String)> {
-    let waits = waits_on(query, epoll, behavior);
+fn of_waits(
+    query: &SnapshotQuery<'_>,
+    epoll: &EpollContext<'_>,
+    behavior: &Behavior,
+    waits: &EpollWaits,
+) -> Option<(Severity, String)> {
     let sleeps_there = waits.is_slept_in || (behavior.not_counted.is_some() && waits.sleeping > 0);
     if !epoll.waiters.is_empty() || sleeps_there {
         return None;
     }
-    let time = time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX));
+    let time = duration_text(behavior.waits_observed);
     let outer = query.outer(epoll);
     if let Some(why) = &behavior.not_counted {
         let seen = format!("in none of {} in {time} did a thread sleep in it", counted(behavior.samples, "sample"));
@@ -330,7 +336,7 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
         });
     }
     if waits.sleeping.saturating_mul(FEW) > waits.zero {
-        return of_ready_waits(&waits, outer, &time);
+        return of_ready_waits(waits, outer, &time);
     }
     let sleeps_elsewhere = waits.busy * 2 < behavior.waits_observed;
     if waits.zero < if outer.is_some() || sleeps_elsewhere { CALLS_OF_RESTING_MIN } else { CALLS_MIN } {
@@ -345,15 +351,15 @@ fn of_waits(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Beha
             counted(waits.zero.saturating_add(sleeping), "call")
         ),
     };
-    Some(match cause_of_zero((&waits, sleeps_elsewhere), outer, &calls) {
-        ZeroCause::Frames(seen) => of_frames(query, epoll, (&waits, behavior.waits_observed), seen),
+    Some(match cause_of_zero((waits, sleeps_elsewhere), outer, &calls) {
+        ZeroCause::Frames(seen) => of_frames(query, epoll, (waits, behavior.waits_observed), seen),
         ZeroCause::Serious(seen) => (Severity::Serious, seen),
         ZeroCause::Unknown(seen) => (Severity::Warning, seen),
     })
 }
 
-/// A program that looks for packets at regular times. They wait for the timer of the queue, which matters only if it is
-/// later than the next look.
+/// Judges a program that looks for packets at regular times. Its calls do not poll, so packets wait for the timer of the
+/// queue. This delays them only if the timer expires after the next call.
 fn of_frames(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,
@@ -364,8 +370,7 @@ fn of_frames(
     let timeout = query.longest_unpolled_ns(epoll).map(Duration::from_nanos);
     match timeout.filter(|timeout| *timeout < every) {
         Some(timeout) => {
-            let [every, timeout] =
-                [every, timeout].map(|time| time_text(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)));
+            let [every, timeout] = [every, timeout].map(duration_text);
             (Severity::Note, format!("{seen}; the calls are {every} apart, and packets wait for up to {timeout}"))
         }
         None => (Severity::Serious, seen),
@@ -449,7 +454,7 @@ fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
                 "{} in {}, a thread slept for a socket of this queue between two calls of epoll_wait, for up to {} each \
                  in this mode",
                 counted(calls, "time"),
-                time_text(u64::try_from(behavior.waits_observed.as_nanos()).unwrap_or(u64::MAX)),
+                duration_text(behavior.waits_observed),
                 time_text(longest_ns)
             ),
             fix: vec![Fix::advice(

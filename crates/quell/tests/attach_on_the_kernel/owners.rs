@@ -1,6 +1,5 @@
 //! Several owners of one queue or epoll: profiles, attachments and launched programs that begin and end in any order.
 
-use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
@@ -120,7 +119,6 @@ fn a_profile_that_would_end_the_suspension_of_an_attachment_is_refused() {
     stage.assert_back();
 }
 
-/// The program under `quell run`, in the lab's namespace.
 #[test]
 fn a_profile_that_would_remove_a_queue_of_an_attachment_is_refused() {
     let Some((stage, kernel)) = enter("own-removed") else { return };
@@ -160,20 +158,7 @@ fn a_setting_whose_queue_returns_when_a_profile_is_reverted_does_not_wait() {
 #[test]
 fn an_experiment_on_a_queue_of_another_program_is_refused_and_names_that_program() {
     let Some((mut stage, kernel)) = enter("own-bench") else { return };
-    let words = ["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1", "-p", "11301"];
-    let other = stage.lab.start(Spawn::new("memcached").args(words));
-    let mut connection = None;
-    let connect = || std::net::TcpStream::connect("192.0.2.1:11301");
-    wait_until(
-        || {
-            connection = stage.lab.client.run(connect).unwrap().ok();
-            connection.is_some()
-        },
-        "the server does not listen",
-    );
-    let mut connection = connection.unwrap();
-    connection.write_all(b"version\r\n").unwrap();
-    connection.read_exact(&mut [0; 7]).unwrap();
+    let (other, _connection) = stage.second_server();
     stage.attach(MODE);
     let pid = other.pid().to_string();
     let named = format!("attach {MODE} (memcached {}) has set it, ", stage.pid());
@@ -186,6 +171,7 @@ fn an_experiment_on_a_queue_of_another_program_is_refused_and_names_that_program
     stage.assert_back();
 }
 
+/// Another memcached under `quell run`, in the lab's namespace.
 fn launch(stage: &Stage) -> Child {
     let mut command =
         stage.quell(&["run", MODE, "--", "memcached", "-u", "root", "-U", "0", "-l", "192.0.2.1", "-p", "11212"]);

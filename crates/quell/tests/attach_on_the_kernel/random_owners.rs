@@ -2,7 +2,6 @@
 //! every queue and epoll has its values from before. `QUELL_COMMAND_SEQUENCES` sets the number of sequences,
 //! `QUELL_OWNER_SEED` the seed of the first.
 
-use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Stdio};
@@ -11,29 +10,15 @@ use quell_linux::Pid;
 use quell_linux::link::Links;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{FdKind, ProcRoot};
-use quell_linux::process::Spawn;
 use quell_test_support::kernel_values::{KernelNapi, KernelValues};
+use quell_test_support::{Numbers, number_of_variable};
 
-use crate::stage::{Stage, wait_until};
+use crate::stage::{Stage, assert_answers, wait_until};
 
 /// Sequences in a normal run; `make nightly` plays more.
 const SEQUENCES: u64 = 3;
 const EVENTS: u64 = 7;
 const MODES: [&str; 6] = ["suspend200", "suspend20", "defer50", "napibusy", "threaded", "base"];
-
-/// A small generator of numbers, so that a seed repeats a sequence.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % end
-    }
-
-    fn one_of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
-        choices[self.below(choices.len())]
-    }
-}
 
 struct Play {
     stage: Stage,
@@ -48,19 +33,8 @@ impl Play {
     fn raise(seed: u64) -> Option<Self> {
         let mut stage = Stage::enter("random")?;
         let kernel = KernelValues::of_namespace(&stage.lab.server_name)?;
-        let words = ["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1", "-p", "11301"];
-        let second = stage.lab.start(Spawn::new("memcached").args(words));
-        let mut connection = None;
-        let connect = || TcpStream::connect("192.0.2.1:11301").ok();
-        wait_until(
-            || {
-                connection = stage.lab.client.run(connect).unwrap();
-                connection.is_some()
-            },
-            "the second server does not listen",
-        );
-        let connection = connection.unwrap();
-        Some(Self { stage, kernel, second, connection, running: Vec::new(), numbers: Numbers(seed) })
+        let (second, connection) = stage.second_server();
+        Some(Self { stage, kernel, second, connection, running: Vec::new(), numbers: Numbers::new(seed) })
     }
 
     fn pids(&self) -> [Pid; 2] {
@@ -70,8 +44,7 @@ impl Play {
     /// Packets for both programs, so that the queues of their sockets are known.
     fn packets(&mut self) {
         self.stage.answers();
-        self.connection.write_all(b"version\r\n").unwrap();
-        assert_ne!(self.connection.read(&mut [0; 64]).unwrap(), 0);
+        assert_answers(&mut self.connection);
     }
 
     fn state(&self) -> (Vec<KernelNapi>, Vec<String>) {
@@ -124,7 +97,8 @@ impl Play {
     }
 
     fn event(&mut self) -> String {
-        let pid = self.pids()[self.numbers.below(2)].to_string();
+        let pids = self.pids();
+        let pid = self.numbers.one_of(&pids).to_string();
         let (mode, netns) = (self.numbers.one_of(&MODES), self.stage.lab.server_name.clone());
         let profile = self.stage.profile(self.numbers.one_of(&MODES));
         let profile = profile.to_str().unwrap();
@@ -147,7 +121,7 @@ impl Play {
             8 => self.run(&["detach", &pid]),
             9 => self.run(&["revert"]),
             10 if !self.running.is_empty() => {
-                let number = self.numbers.below(self.running.len());
+                let number = self.numbers.usize_below(self.running.len());
                 self.end(number, Signal::KILL)
             }
             11 => self.kill_a_keeper(),
@@ -165,7 +139,7 @@ impl Play {
             said.push(event);
         }
         while !self.running.is_empty() {
-            let number = self.numbers.below(self.running.len());
+            let number = self.numbers.usize_below(self.running.len());
             let signal = if self.numbers.below(4) == 0 { Signal::KILL } else { Signal::TERM };
             let ended = self.end(number, signal);
             said.push(ended);
@@ -181,14 +155,10 @@ impl Play {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
-}
-
 #[test]
 fn commands_in_any_order_leave_the_values_from_before() {
-    let first = number("QUELL_OWNER_SEED", 1);
-    for seed in first..first + number("QUELL_COMMAND_SEQUENCES", SEQUENCES) {
+    let first = number_of_variable("QUELL_OWNER_SEED", 1);
+    for seed in first..first + number_of_variable("QUELL_COMMAND_SEQUENCES", SEQUENCES) {
         let Some(play) = Play::raise(seed) else { return };
         play.play(seed);
     }

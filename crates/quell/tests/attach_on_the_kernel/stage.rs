@@ -87,13 +87,25 @@ impl Stage {
 
     /// Checks that every connection gets an answer.
     pub(crate) fn answers(&mut self) {
-        for connection in &mut self.connections {
-            connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
-            connection.write_all(b"version\r\n").unwrap();
-            let mut answer = [0; 64];
-            let read = connection.read(&mut answer).unwrap();
-            assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
-        }
+        self.connections.iter_mut().for_each(assert_answers);
+    }
+
+    /// Starts another memcached, which shares the queues, and connects to it.
+    pub(crate) fn second_server(&mut self) -> (quell_linux::process::Child, TcpStream) {
+        let words = ["-u", "root", "-U", "0", "-t", "1", "-l", "192.0.2.1", "-p", "11301"];
+        let server = self.lab.start(Spawn::new("memcached").args(words));
+        let mut connection = None;
+        let connect = || TcpStream::connect("192.0.2.1:11301").ok();
+        wait_until(
+            || {
+                connection = self.lab.client.run(connect).unwrap();
+                connection.is_some()
+            },
+            "the second server does not listen",
+        );
+        let mut connection = connection.unwrap();
+        assert_answers(&mut connection);
+        (server, connection)
     }
 
     pub(crate) fn pid(&self) -> String {
@@ -151,6 +163,15 @@ impl Stage {
         std::fs::remove_file(&path).unwrap();
         child
     }
+}
+
+/// Checks that memcached answers on a connection.
+pub(crate) fn assert_answers(connection: &mut TcpStream) {
+    connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+    connection.write_all(b"version\r\n").unwrap();
+    let mut answer = [0; 64];
+    let read = connection.read(&mut answer).unwrap();
+    assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
 }
 
 pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: &str) {

@@ -264,8 +264,8 @@ struct Observation {
     findings: Vec<Finding>,
 }
 
-/// Plans the attachment. Observes the programs if their epolls are to poll queues. If other processes share the queues, takes a second
-/// snapshot, which shows how long they can wait.
+/// Plans the attachment. Observes the programs if their epolls have to poll queues. If the mode suspends and other
+/// processes share the queues, takes a second snapshot, which shows how long they can wait.
 fn look(targets: &Targets, request: &AttachRequest, wanted: &Wanted) -> Result<Observation, TakeError> {
     let observed = || -> Result<Snapshot, TakeError> {
         let mut snapshot = observe()?;

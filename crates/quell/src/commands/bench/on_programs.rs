@@ -16,7 +16,6 @@ use quell_change::transaction::ChangeError;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
-use quell_host::findings::Finding;
 use quell_host::switching::{SwitchError, refuse_queues_of_others};
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
@@ -211,14 +210,6 @@ pub(in crate::commands) fn preview(
         }
         thread::sleep(LOOK_AGAIN);
     }
-}
-
-/// Findings that the first suspending mode would cause, from an observation of the programs. Empty if no mode suspends.
-pub(in crate::commands) fn findings_of_suspension(preview: &Preview, targets: &Targets) -> Vec<Finding> {
-    let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
-    let Some(suspending) = preview.plans().iter().find(suspends) else { return Vec::new() };
-    let behavior = behavior::observe(&preview.snapshot, &targets.pids(), true);
-    consequences_observed(&preview.snapshot, None, suspending, Some(&behavior))
 }
 
 /// Describes the planned changes and the affected programs.

@@ -7,8 +7,10 @@ use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::program::{Programs, Traffic};
 use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side};
 use quell_change::journal::{Journal, Purpose};
-use quell_host::attach::Targets;
 use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::{AttachPlan, Targets};
+use quell_host::behavior;
 use quell_host::findings::Finding;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, kernel, visible};
@@ -18,9 +20,7 @@ use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneS
 use super::args::TuneArgs;
 use super::{Searched, check, guarded, metrics, refused, show_progress};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
-use crate::commands::bench::on_programs::{
-    LoadSource, affected, exit_of_switching, findings_of_suspension, preview, under_load,
-};
+use crate::commands::bench::on_programs::{LoadSource, affected, exit_of_switching, preview, under_load};
 use crate::commands::bench::{self, seed_from_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -232,6 +232,14 @@ fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> 
     let uses_cpu = metrics.into_iter().any(|metric| matches!(metric, TuneMetric::Cpu | TuneMetric::Busy));
     let measured = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis()).server_cpus;
     uses_cpu && CpuList::online(kernel::sysfs()).is_ok_and(|online| online != measured)
+}
+
+/// Findings that the first suspending mode would cause, from an observation of the programs. Empty if no mode suspends.
+fn findings_of_suspension(preview: &Preview, targets: &Targets) -> Vec<Finding> {
+    let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
+    let Some(suspending) = preview.plans().iter().find(suspends) else { return Vec::new() };
+    let behavior = behavior::observe(&preview.snapshot, &targets.pids(), true);
+    consequences_observed(&preview.snapshot, None, suspending, Some(&behavior))
 }
 
 /// Kinds of mode of which no value can be set, or that would stall the programs.
