@@ -1,5 +1,5 @@
-//! Shows how much 13 of the fitted constants move the errors of the training modes. All of them are varied at random, and
-//! each run has its own seed. Errors are regressed on the logarithms of the constants, so that the walk of adaptive
+//! Shows how much 13 of the fitted constants move the errors of the training modes. All of them are varied at random,
+//! and each run has its own seed. Errors are regressed on the logarithms of the constants, so that the walk of adaptive
 //! moderation averages out. Prints what 20 % of each constant does. Usage:
 //! `cargo bench -p quell-sim-study --bench sensitivity -- RUNS [HOST.toml]`
 

@@ -129,8 +129,8 @@ impl IrqSuspension {
 }
 
 impl PublishedCell {
-    /// Run of the cell. Under adaptive moderation it is longer: moderation stays in one profile for up to hundreds of ms,
-    /// and the tail of a short run is that of one profile. Published runs last for seconds.
+    /// Run of the cell. Under adaptive moderation it is longer: moderation stays in one profile for up to hundreds of
+    /// ms, and the tail of a short run is that of one profile. Published runs last for seconds.
     #[must_use]
     pub fn run(&self, host: &HostProfile, scale: RunScale) -> Run {
         let factor = if self.mode.napi().defers() { 1 } else { MODERATED_FACTOR };
