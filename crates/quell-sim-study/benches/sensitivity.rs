@@ -1,5 +1,5 @@
-//! How much each fitted constant moves the errors of the training modes. Constants are varied together and at random, each
-//! run has its own seed, and errors are regressed on the logarithms of the constants, so that the walk of adaptive
+//! Shows how much 13 of the fitted constants move the errors of the training modes. All of them are varied at random,
+//! and each run has its own seed. Errors are regressed on the logarithms of the constants, so that the walk of adaptive
 //! moderation averages out. Prints what 20 % of each constant does. Usage:
 //! `cargo bench -p quell-sim-study --bench sensitivity -- RUNS [HOST.toml]`
 
@@ -8,8 +8,8 @@
 use nalgebra::{DMatrix, DVector};
 use quell_sim::sweep::in_parallel;
 use quell_sim::{Column, Constant, HostProfile, RunScale};
-use quell_sim_study::fit::weighted_error;
-use quell_sim_study::published::{ComparedCell, IrqSuspension, PublishedCell, held_out};
+use quell_sim_study::fit::weighted_errors;
+use quell_sim_study::published::{IrqSuspension, PublishedCell, held_out};
 
 const CONSTANTS: [&str; 13] = [
     "device_irq_ns",
@@ -48,7 +48,8 @@ fn main() {
             constant.set(&mut host.constants, value);
         }
         let scale = RunScale { seed: run as u64 + 1, ..RunScale::FULL };
-        errors(&training, &host, scale)
+        let errors = |cell: &&PublishedCell| weighted_errors(cell, &host, scale).expect("it runs");
+        training.iter().flat_map(errors).collect::<Vec<f64>>()
     };
     let rows = in_parallel(runs, 2, simulate, |_| ());
     let errors = DMatrix::from_fn(runs, rows[0].len(), |run, error| rows[run][error]);
@@ -75,15 +76,6 @@ fn main() {
             twenty_pct[most],
         );
     }
-}
-
-fn errors(training: &[&PublishedCell], host: &HostProfile, scale: RunScale) -> Vec<f64> {
-    let of_cell = |cell: &&PublishedCell| {
-        let figures = cell.run(host, scale).simulate().expect("it runs").figures(host.cpus);
-        let compared = ComparedCell::new(cell, vec![figures]).expect("one run");
-        Column::ALL.map(|column| weighted_error(&compared, column))
-    };
-    training.iter().flat_map(of_cell).collect()
 }
 
 /// A number in [0, 1) that looks random (the finalizer of `SplitMix64`).

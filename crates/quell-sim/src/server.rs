@@ -210,8 +210,7 @@ impl Run {
     }
 
     /// Initial CPU of each worker: a random permutation with the expected numbers of workers on their queue's CPU and
-    /// in its cache. Placements as they are on average leave a seed to decide what is chance in one run of a host, and
-    /// not which kind of run it is.
+    /// in its cache, so that seeds do not differ in these numbers.
     fn places(&self, workers: usize) -> Vec<usize> {
         const DRAWS: usize = 64;
         let mut random = RandomStream::new(self.seed, Purpose::Placement);
@@ -228,19 +227,18 @@ fn permutation(count: usize, random: &mut RandomStream) -> Vec<usize> {
     places
 }
 
-/// Distance of a permutation from the mean of all: one element in its place, and the others in the group of their place
-/// as often as by chance.
+/// Difference of a permutation from the mean of all, in the number of workers in their place and in the cache of their
+/// place. On average one worker is in its place.
 fn untypical(places: &[usize], cpus_per_cache: usize) -> (usize, usize) {
-    let near = |&(worker, place): &(usize, usize)| worker / cpus_per_cache == place / cpus_per_cache;
     let pairs = || places.iter().copied().enumerate();
     let in_place = pairs().filter(|(worker, place)| worker == place).count();
-    let in_group = pairs().filter(near).count();
-    let group_of = |worker: usize| {
+    let in_cache = pairs().filter(|(worker, place)| worker / cpus_per_cache == place / cpus_per_cache).count();
+    let places_in_cache = |worker: usize| {
         let first = worker / cpus_per_cache * cpus_per_cache;
         places.len().min(first + cpus_per_cache) - first
     };
-    let expected = (0..places.len()).map(group_of).sum::<usize>() / places.len().max(1);
-    (in_place.abs_diff(1), in_group.abs_diff(expected))
+    let expected = (0..places.len()).map(places_in_cache).sum::<usize>() / places.len().max(1);
+    (in_place.abs_diff(1), in_cache.abs_diff(expected))
 }
 
 #[cfg(test)]

@@ -210,8 +210,8 @@ impl<T> Drop for StopOnExit<'_, T> {
     }
 }
 
-/// Runs jobs on up to `threads` threads, and passes each result to `emit` in the order of the jobs, as soon as the results
-/// before it are there. At most `AHEAD` results per thread wait. `emit` can end the remaining work.
+/// Runs jobs on up to `threads` threads, and passes each result to `emit` in the order of the jobs, as soon as the
+/// results before it are there. At most `AHEAD` results per thread wait. `emit` can end the remaining work.
 pub fn in_order<T: Send, B>(
     jobs: Range<usize>,
     threads: usize,

@@ -84,8 +84,8 @@ struct MoreRow {
     napi_polls_zero_pct: f64,
 }
 
-/// Duration of a run under adaptive moderation, in durations of other runs.
-const MODERATED_TIMES: u64 = 5;
+/// Factor on the duration of a run under adaptive moderation.
+const MODERATED_FACTOR: u64 = 5;
 
 const TABLE: &str = "irq-suspension.csv";
 const MORE: &str = "irq-suspension-more.csv";
@@ -129,13 +129,12 @@ impl IrqSuspension {
 }
 
 impl PublishedCell {
-    /// Run of the cell. Published runs last for seconds, and adaptive moderation stays in one profile for up to hundreds
-    /// of ms, so that modes with interrupts need a longer time than the others: the tail of a shorter run is that of one
-    /// profile.
+    /// Run of the cell. Under adaptive moderation it is longer: moderation stays in one profile for up to hundreds of
+    /// ms, and the tail of a short run is that of one profile. Published runs last for seconds.
     #[must_use]
     pub fn run(&self, host: &HostProfile, scale: RunScale) -> Run {
-        let times = if self.mode.napi().defers() { 1 } else { MODERATED_TIMES };
-        let scale = RunScale { measured_ns: times * scale.measured_ns, ..scale };
+        let factor = if self.mode.napi().defers() { 1 } else { MODERATED_FACTOR };
+        let scale = RunScale { measured_ns: factor * scale.measured_ns, ..scale };
         Run::memcached(self.mode, self.load, host, scale)
     }
 }

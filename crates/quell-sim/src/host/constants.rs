@@ -81,7 +81,7 @@ macro_rules! constants {
 
 constants! {
     device_irq_ns = 1500.0 in 100.0..=10000.0: "Hard interrupt of the NIC: entry, event queue, scheduling the poll, and enabling the vector again afterwards";
-    preempting_irq_ns = 0.0 in 0.0..=20000.0: "Additional cost of such an interrupt on a CPU that is not idle";
+    preempting_irq_ns = 0.0 in 0.0..=20000.0: "Additional cost of such an interrupt on a CPU that runs a thread";
     timer_irq_ns = 300.0 in 50.0..=3000.0: "Interrupt of a timer: entry, expiry, and programming the next event";
     busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy-poll loop with a timer as backstop: arming or moving the timer, and releasing the NAPI instance";
     napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll without the cost of its packets: softirq, poll function, and completion";

@@ -1,6 +1,6 @@
 //! Adaptive interrupt moderation: the hill climbing of the kernel's DIM library (`lib/dim/net_dim.c`) over five
-//! profiles. At the end of a poll after 64 or more completion events, it compares the rates of bytes, packets and events
-//! with those of the previous window, and steps towards more bytes, more packets or fewer events.
+//! profiles. A window ends with the first poll after 64 completion events. DIM compares the rates of bytes, packets and
+//! events with those of the previous window, and steps towards more bytes, more packets or fewer events.
 
 use super::packet_size::{PacketCounts, PacketSizer};
 use crate::engine::Ns;
@@ -145,7 +145,7 @@ impl Moderation {
         self.window_events += 1;
     }
 
-    /// `net_dim`, which the driver calls when it enables the interrupt: at the end of a window, decides on the profile.
+    /// `net_dim`, which the driver calls when it enables the interrupt. Decides on the profile at the end of a window.
     /// The next window starts when the NIC uses the new profile (`DIM_APPLY_NEW_PROFILE`).
     pub(crate) fn sample(&mut self, now_ns: Ns, sizes: &mut PacketSizer) {
         if self.applied != self.index {
@@ -163,6 +163,7 @@ impl Moderation {
         self.decide(Rates {
             bytes: per_ms(sizes.draw(self.window_packets)),
             packets: per_ms(self.window_packets.all()),
+            // `dim_calc_stats` divides `DIM_NEVENTS`, not the number of events that it counted.
             events: per_ms(EVENTS_PER_WINDOW.into()),
         });
         self.applies_at_ns = now_ns + self.apply_ns;

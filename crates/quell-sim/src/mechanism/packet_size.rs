@@ -1,5 +1,5 @@
-//! Sizes of packets on the wire, which adaptive interrupt moderation compares first. They are drawn at the end of a
-//! window, because windows end only where interrupts are enabled.
+//! Sizes of packets on the wire. Adaptive interrupt moderation compares their sums before it compares anything else.
+//! Sizes are drawn at the end of a window, so that modes without interrupts draw none.
 
 use super::PacketKind;
 use crate::engine::{Purpose, RandomStream};
@@ -11,7 +11,7 @@ pub struct PacketSizes {
     pub request_bytes: u32,
     /// Size of a response with an empty value, in bytes.
     pub response_bytes: u32,
-    /// Size of an acknowledgement without data, in bytes.
+    /// Size of an acknowledgement without data, and of the response to a request that writes a value, in bytes.
     pub ack_bytes: u32,
     /// Values in the packets. `None` if all packets of a kind have the same size.
     pub values: Option<StoredValues>,
@@ -20,7 +20,7 @@ pub struct PacketSizes {
 /// Values that requests write and responses return. Their sizes follow a generalized Pareto distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoredValues {
-    /// Share of the requests that write a value. Their responses contain none.
+    /// Share of the requests that write a value.
     pub written_share: f64,
     /// Scale of the distribution, in bytes.
     pub scale_bytes: f64,

@@ -217,7 +217,6 @@ impl World {
     pub(crate) fn open_books(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.book_segment(cpu);
-            self.cpus[cpu].segment_began_ns = self.now_ns;
             self.cpus[cpu].time = CpuTime::default();
         }
         for index in 0..self.threads.len() {

@@ -23,10 +23,9 @@ impl World {
         let work = rx.take(budget, now_ns);
         let taken = &rx.taken[before..];
         let packets: Ns = taken.iter().map(|packet| costs.receive_ns(packet.kind)).sum();
-        let distances = || {
-            taken.iter().map(|packet| costs.distance(self.sockets[packet.socket as usize].served_on.get(), cpu)).sum()
-        };
-        let contended_ns = costs.contended_packets_ns(contention, batch, distances);
+        let served_on = taken.iter().map(|packet| self.sockets[packet.socket as usize].served_on.get());
+        let distances = served_on.map(|served_on| costs.distance(served_on, cpu));
+        let contended_ns = costs.contended_packets_ns(distances, contention, batch);
         if rx.vector.adaptive() {
             let received = PacketCounts::received(taken.iter().map(|packet| packet.kind));
             rx.vector.polled(received, PacketCounts { responses: transmitted.into(), ..PacketCounts::default() });

@@ -79,9 +79,8 @@ impl World {
             PollPhase::Look => match self.sockets[poll.socket as usize].received.pop_front() {
                 Some(sent_ns) => {
                     poll.phase = PollPhase::Taken(sent_ns);
-                    let crossing_ns =
-                        self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu as usize, state.cpu, 0.0, 1);
-                    Next::Run(self.costs.ring_ns + crossing_ns)
+                    let rx_cpu = self.sockets[poll.socket as usize].rx_cpu as usize;
+                    Next::Run(self.costs.ring_ns + self.costs.crossing_ns(rx_cpu, state.cpu))
                 }
                 None if poll.kicks => {
                     poll.phase = PollPhase::Kick;

@@ -109,9 +109,11 @@ impl World {
             let (cpu, contention) = (self.threads[thread].cpu, self.contention());
             let state = &mut self.sockets[socket as usize];
             state.served_on = Link::to(cpu);
-            let crossing_ns = self.costs.crossing_ns(state.rx_cpu as usize, cpu, contention, returned);
-            let requests_ns = u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns);
-            return Next::Run(requests_ns + self.costs.parts_ns(parts, requests));
+            let (costs, rx_cpu) = (&self.costs, state.rx_cpu as usize);
+            let crossing_ns =
+                costs.crossing_ns(rx_cpu, cpu) + costs.contended_crossing_ns(rx_cpu, cpu, contention, returned);
+            let requests_ns = u64::from(requests) * (costs.request_ns(returned) + crossing_ns);
+            return Next::Run(requests_ns + costs.parts_ns(parts, requests));
         }
         if returned == server.max_events {
             server.max_events = (2 * server.max_events).min(server.max_events_limit);
@@ -215,7 +217,7 @@ impl World {
         let arrived_ns = state.received.front().map_or(0, |sent_ns| sent_ns + self.traffic.one_way_ns());
         let irq_cpu = state.napi.get().map(|queue| &self.queues[queue]).filter(|rx| rx.vector.fired_ns() >= arrived_ns);
         let toucher = if rx_cpu == cpu { irq_cpu.map_or(cpu, |rx| rx.irq_cpu) } else { rx_cpu };
-        self.costs.crossing_ns(toucher, cpu, 0.0, 1)
+        self.costs.crossing_ns(toucher, cpu)
     }
 
     pub(crate) fn recv_sleep(&mut self, thread: usize) -> Next {

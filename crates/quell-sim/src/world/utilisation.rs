@@ -1,11 +1,11 @@
-//! Utilisation of the host: the share of its CPUs that were busy in the last millisecond.
+//! Utilisation of the host: the share of time for which its CPUs were busy, averaged over the last millisecond.
 
 use super::World;
 use super::cpu::Context;
 use crate::engine::Ns;
 use crate::host::Costs;
 
-/// Time over which the utilisation is averaged.
+/// Minimum time over which the utilisation is averaged.
 const WINDOW_NS: Ns = 1_000_000;
 
 #[derive(Debug, Default)]
