@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use clap::{Arg, Args, Command, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
@@ -101,6 +101,7 @@ fn with_candidates_of(argument: Arg) -> Arg {
         ("profile", "NAME|FILE") => argument.add(ArgValueCompleter::new(profiles)),
         ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(profile_files)),
         ("show" | "result", _) => argument.add(ArgValueCompleter::new(result_files)),
+        _ if argument.get_value_hint() == ValueHint::AnyPath => argument.add(ArgValueCompleter::new(files)),
         _ => argument,
     }
 }
@@ -164,6 +165,10 @@ fn is_pasted_unchanged(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:@+".contains(&byte))
 }
 
+fn files(current: &OsStr) -> Vec<CompletionCandidate> {
+    paths(&PathCompleter::any(), current)
+}
+
 fn profile_files(current: &OsStr) -> Vec<CompletionCandidate> {
     files_ending_in("toml", current)
 }
@@ -190,7 +195,11 @@ fn result_files(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Files with this extension, and directories.
 fn files_ending_in(extension: &'static str, current: &OsStr) -> Vec<CompletionCandidate> {
-    let mut found = PathCompleter::any().filter(move |path: &Path| ends_in(path, extension)).complete(current);
+    paths(&PathCompleter::any().filter(move |path: &Path| ends_in(path, extension)), current)
+}
+
+fn paths(completer: &PathCompleter, current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = completer.complete(current);
     found.retain(|one| {
         let name = Path::new(one.get_value()).file_name().and_then(OsStr::to_str);
         name.is_some_and(is_pasted_unchanged)

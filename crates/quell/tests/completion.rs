@@ -89,7 +89,10 @@ fn files_whose_names_mean_something_to_a_shell_are_not_offered() {
     ["host.toml", "$(id).toml", "a b.toml"].into_iter().for_each(write);
     std::fs::create_dir(directory.path().join("`id`")).unwrap();
     let typed = format!("{}/", directory.path().display());
-    assert_eq!(in_bash(&["quell", "apply", &typed]), [format!("{typed}host.toml")]);
+    for option in [&["apply"][..], &["bench", "--output"]] {
+        let words = [&["quell"], option, &[typed.as_str()]].concat();
+        assert_eq!(in_bash(&words), [format!("{typed}host.toml")], "{option:?}");
+    }
 }
 
 #[test]
