@@ -12,10 +12,10 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help package release-check check-aarch64 mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
+.PHONY: help package check-packages release-check check-aarch64 mpi test-mpi nightly install-for-tests bpf bench test test-stressed test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
 # Where there is no memcached to be had, or the machine cannot run the lab for another reason, quell says so and asks the model.
 bench: ## find the best delivery mode for this machine (about two minutes after the build; less with BENCH="--quick")
@@ -102,15 +102,18 @@ nightly: ## tests that are too slow for CI or need a network: guests, 200 kills,
 	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
 	QUELL_COMMAND_SEQUENCES=60 $(CARGO) test --locked -p quell --test attach_on_the_kernel random_owners
 	$(MAKE) check-aarch64
-	$(MAKE) release-check
+	$(MAKE) check-packages
 	$(MAKE) fuzz SECONDS=600
 
 package: ## build a deb, an rpm and a tarball into target/package (about six minutes)
 	@tools/install-missing objdump
 	@tools/package
 
-# What remains for a person is printed at the end.
-release-check: ## check everything that a release needs: versions, packages, reproducible, linted, installed and removed (root)
+check-packages: ## build the packages twice, compare and lint them, install and remove them in empty roots (root)
+	@tools/install-missing objdump lintian rpmlint rpm mmdebstrap mandoc man
+	@tools/check-packages
+
+release-check: ## check the versions and the packages for a release, and print what is left for a person (root)
 	@tools/install-missing objdump lintian rpmlint rpm mmdebstrap mandoc man
 	@tools/release-check
 

@@ -1,11 +1,11 @@
-//! Completion of command lines. The script that a shell reads calls this program for each completion, so that candidates
-//! are those of the host: processes with epolls, running units, devices, network namespaces.
+//! Completion of command lines. The script that a shell reads calls this program for each completion, so that
+//! candidates are those of the host: processes with epolls, running units, devices, network namespaces.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use clap::{Arg, Args, Command, ValueEnum};
+use clap::{Arg, Args, Command, ValueEnum, ValueHint};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
@@ -99,8 +99,9 @@ fn with_candidates_of(argument: Arg) -> Arg {
         ("first" | "mode" | "modes", _) => argument.add(ArgValueCompleter::new(modes)),
         ("explain", "ID") => argument.add(ArgValueCandidates::new(findings)),
         ("profile", "NAME|FILE") => argument.add(ArgValueCompleter::new(profiles)),
-        ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(files_ending_in("toml"))),
+        ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(profile_files)),
         ("show" | "result", _) => argument.add(ArgValueCompleter::new(result_files)),
+        _ if argument.get_value_hint() == ValueHint::AnyPath => argument.add(ArgValueCompleter::new(files)),
         _ => argument,
     }
 }
@@ -108,10 +109,9 @@ fn with_candidates_of(argument: Arg) -> Arg {
 /// A mode, or the next one of a list.
 fn modes(current: &OsStr) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
-    let (before, typed) = current.rsplit_once(',').map_or(("", &*current), |(before, typed)| (before, typed));
-    let separator = if before.is_empty() { "" } else { "," };
+    let (before, typed) = current.split_at(current.rfind(',').map_or(0, |comma| comma + 1));
     let matching = MODES.iter().filter(|mode| mode.starts_with(typed));
-    matching.map(|mode| CompletionCandidate::new(format!("{before}{separator}{mode}"))).collect()
+    matching.map(|mode| CompletionCandidate::new(format!("{before}{mode}"))).collect()
 }
 
 /// User processes that have an epoll, and those whose files this user cannot see.
@@ -136,17 +136,17 @@ fn units() -> Vec<CompletionCandidate> {
     let proc = ProcRoot::default();
     let unit = |process: ProcDir| process.unit().ok().flatten();
     let units = proc.pids().unwrap_or_default().into_iter().filter_map(|pid| unit(proc.process(pid)));
-    named(units.filter(|unit| is_pasted_unchanged(unit)))
+    named(units)
 }
 
 fn devices() -> Vec<CompletionCandidate> {
     let links = Links::open().and_then(|mut links| links.list()).unwrap_or_default();
-    named(links.into_iter().map(|link| link.name).filter(|name| is_pasted_unchanged(name)))
+    named(links.into_iter().map(|link| link.name))
 }
 
 fn namespaces() -> Vec<CompletionCandidate> {
     let names = Namespace::list_named().unwrap_or_default();
-    named(names.iter().map(|name| name.as_str().to_owned()).filter(|name| is_pasted_unchanged(name)))
+    named(names.iter().map(|name| name.as_str().to_owned()))
 }
 
 fn findings() -> Vec<CompletionCandidate> {
@@ -155,41 +155,56 @@ fn findings() -> Vec<CompletionCandidate> {
 }
 
 fn named(names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
-    names.collect::<BTreeSet<String>>().into_iter().map(CompletionCandidate::new).collect()
+    let names: BTreeSet<String> = names.filter(|name| is_pasted_unchanged(name)).collect();
+    names.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Whether no shell gives a character of the name a meaning. Others choose the names of control groups and devices, and a
-/// shell inserts a candidate into the command line as it is.
+/// Whether no shell gives a character of the name a meaning. Others choose the names of control groups, devices and
+/// files, and bash inserts a candidate into the command line as it is.
 fn is_pasted_unchanged(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-:@+".contains(&byte))
+}
+
+fn files(current: &OsStr) -> Vec<CompletionCandidate> {
+    paths(&PathCompleter::any(), current)
+}
+
+fn profile_files(current: &OsStr) -> Vec<CompletionCandidate> {
+    files_ending_in("toml", current)
 }
 
 /// Shipped profiles, and files.
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     let shipped = program_profiles::SHIPPED.iter().map(|(name, _)| CompletionCandidate::new(*name));
-    let typed = current.to_string_lossy().into_owned();
-    let mut found: Vec<_> = shipped.filter(|name| name.get_value().to_string_lossy().starts_with(&typed)).collect();
-    found.extend(files_ending_in("toml").complete(current));
+    let typed = current.to_string_lossy();
+    let mut found: Vec<_> = shipped.filter(|name| name.get_value().to_string_lossy().starts_with(&*typed)).collect();
+    found.extend(profile_files(current));
     found
 }
 
 /// Results in the state directory, and files.
 fn result_files(current: &OsStr) -> Vec<CompletionCandidate> {
-    let mut found = files_ending_in("json").complete(current);
+    let mut found = files_ending_in("json", current);
     if current.is_empty() {
         let stored = results::directory().join("").into_os_string();
-        found.extend(
-            files_ending_in("json")
-                .complete(&stored)
-                .into_iter()
-                .filter(|one| ends_in(one.get_value().as_ref(), "json")),
-        );
+        let stored = files_ending_in("json", &stored).into_iter();
+        found.extend(stored.filter(|one| ends_in(one.get_value().as_ref(), "json")));
     }
     found
 }
 
-fn files_ending_in(extension: &'static str) -> PathCompleter {
-    PathCompleter::any().filter(move |path: &Path| ends_in(path, extension))
+/// Files with this extension, and directories.
+fn files_ending_in(extension: &'static str, current: &OsStr) -> Vec<CompletionCandidate> {
+    paths(&PathCompleter::any().filter(move |path: &Path| ends_in(path, extension)), current)
+}
+
+fn paths(completer: &PathCompleter, current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = completer.complete(current);
+    found.retain(|one| {
+        let name = Path::new(one.get_value()).file_name().and_then(OsStr::to_str);
+        name.is_some_and(is_pasted_unchanged)
+    });
+    found
 }
 
 fn ends_in(path: &Path, extension: &str) -> bool {

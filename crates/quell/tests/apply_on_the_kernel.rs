@@ -92,6 +92,8 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     for again in [&["apply", "--netns", SERVER, "--dry-run", profile][..], &["apply", "--netns", SERVER, profile]] {
         quell.says(0, again);
     }
+    let unconfirmed = quell.says(2, &["apply", "--netns", SERVER, "--confirm", "60m", profile]);
+    assert!(unconfirmed.contains("is already applied: run `quell revert` first"), "{unconfirmed}");
     let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
     assert!(!verdict.contains("serious"), "{verdict}");
 

@@ -83,6 +83,19 @@ fn profiles_and_results_are_completed_as_files() {
 }
 
 #[test]
+fn files_whose_names_mean_something_to_a_shell_are_not_offered() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str| std::fs::write(directory.path().join(name), "").unwrap();
+    ["host.toml", "$(id).toml", "a b.toml"].into_iter().for_each(write);
+    std::fs::create_dir(directory.path().join("`id`")).unwrap();
+    let typed = format!("{}/", directory.path().display());
+    for option in [&["apply"][..], &["bench", "--output"]] {
+        let words = [&["quell"], option, &[typed.as_str()]].concat();
+        assert_eq!(in_bash(&words), [format!("{typed}host.toml")], "{option:?}");
+    }
+}
+
+#[test]
 fn fish_completes_with_descriptions() {
     let Some(mut fish) = shell("fish") else { return };
     let script = "quell completion fish | source; complete --do-complete 'quell det'";

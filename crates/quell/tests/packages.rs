@@ -1,5 +1,5 @@
-//! The packages, installed in an empty root: the programs of the root run them, an upgrade changes no setting, removal restores
-//! the host and leaves no file. `QUELL_PACKAGES` names the directory that `make package` filled.
+//! The packages, installed in an empty root: the programs of the root run them, an upgrade changes no setting, removal
+//! restores the host and leaves no file. `QUELL_PACKAGES` names the directory that `make package` filled.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -27,7 +27,7 @@ impl Installed {
 /// The package with this extension.
 fn package(extension: &str) -> Option<PathBuf> {
     let Some(directory) = std::env::var_os("QUELL_PACKAGES") else {
-        skip(Lacks::LeftTo("make release-check"), "QUELL_PACKAGES names no directory with packages");
+        skip(Lacks::LeftTo("make check-packages"), "QUELL_PACKAGES names no directory with packages");
         return None;
     };
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());

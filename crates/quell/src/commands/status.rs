@@ -62,7 +62,8 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
     observer.report().map_err(|error| error.to_string())
 }
 
-/// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in effect.
+/// Prints the applied profiles and attachments, their age, their drift, and whether the modes of programs are in
+/// effect.
 ///
 /// # Errors
 /// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was taken back.

@@ -1,5 +1,5 @@
-//! Converts the Markdown of `docs/` to the macros of man(7): headings, paragraphs, lists, tables and code blocks, with bold,
-//! italic, code and links in them.
+//! Converts the Markdown of `docs/` to the macros of man(7): headings, paragraphs, lists, tables and code blocks, with
+//! bold, italic, code and links in them.
 
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
@@ -41,15 +41,15 @@ pub(super) fn convert(markdown: &str, guides: &[Guide]) -> Converted {
             converter.converted.sections.push((heading.replace('`', ""), Roff::new()));
         } else if let Some(heading) = line.strip_prefix("### ") {
             converter.roff().control("SS", [quoted(&heading.replace('`', "")).as_str()]);
-        } else if line.starts_with("```") {
-            let code = block(&|next| !next.starts_with("```"));
+        } else if is_fence(line) {
+            let code = block(&|next| !is_fence(next));
             lines.next();
             converter.code(&code);
         } else if line.starts_with('|') {
             let rows = block(&|next| next.starts_with('|'));
             converter.table(line, &rows);
         } else if let Some((mark, first)) = list_item(line) {
-            let rest = block(&|next| next.starts_with(' ') && !next.trim().is_empty());
+            let rest = block(&|next| next.starts_with(' ') && !next.trim().is_empty() && !is_fence(next));
             converter.item(mark, &joined(first, &rest));
         } else if !line.trim().is_empty() && !line.starts_with("![") {
             let rest = block(&is_paragraph);
@@ -61,11 +61,12 @@ pub(super) fn convert(markdown: &str, guides: &[Guide]) -> Converted {
 }
 
 fn is_paragraph(line: &str) -> bool {
-    !(line.trim().is_empty() || line.starts_with(['#', '|', '`']) && !is_code_span(line) || list_item(line).is_some())
+    !(line.trim().is_empty() || line.starts_with(['#', '|']) || is_fence(line) || list_item(line).is_some())
 }
 
-fn is_code_span(line: &str) -> bool {
-    line.starts_with('`') && !line.starts_with("```")
+/// Whether the line begins or ends a code block. That of an item is indented.
+fn is_fence(line: &str) -> bool {
+    line.trim_start().starts_with("```")
 }
 
 /// The mark and the text of a line that begins an item of a list.
@@ -121,13 +122,17 @@ impl Converter<'_> {
         self.text(text);
     }
 
-    /// A table becomes a list, because its rows are wider than a terminal: the first cell is the term, and the other cells
-    /// have the heading of their column if there are several.
+    /// A table becomes a list, because its rows are wider than a terminal: the first cell is the term, and the other
+    /// cells have the heading of their column if there are several. A row without a term continues the one above.
     fn table(&mut self, heading: &str, rows: &[&str]) {
         let columns = cells(heading);
         for row in rows.iter().skip(1).map(|row| cells(row)) {
-            self.roff().control("TP", []);
-            self.text(row.first().map_or("", String::as_str));
+            if let Some(term) = row.first().filter(|term| !term.is_empty()) {
+                self.roff().control("TP", []);
+                self.text(term);
+            } else {
+                self.roff().control("IP", []);
+            }
             let filled = row.iter().zip(&columns).skip(1).filter(|(cell, _)| !cell.is_empty());
             let described: Vec<String> = match columns.len() {
                 ..=2 => filled.map(|(cell, _)| cell.clone()).collect(),
@@ -239,6 +244,12 @@ mod tests {
     }
 
     #[test]
+    fn a_row_with_an_empty_first_cell_continues_the_row_above() {
+        let table = "| key | meaning |\n| --- | --- |\n| a | text |\n| | other |\n";
+        assert_eq!(introduction(table), ".TP\na\ntext\n.IP\nother\n");
+    }
+
+    #[test]
     fn lines_of_a_paragraph_and_of_an_item_are_joined() {
         assert_eq!(introduction("a\nb\n\n- c\n  d\n2. e\n"), ".PP\na b\n.IP \\(bu 3\nc d\n.IP 2 3\ne\n");
     }
@@ -246,6 +257,14 @@ mod tests {
     #[test]
     fn code_is_neither_filled_nor_interpreted() {
         assert_eq!(introduction("```sh\n.a *b*\n\nc\n```\n"), ".PP\n.RS 4\n.EX\n\\&.a *b*\n.sp\nc\n.EE\n.RE\n");
+    }
+
+    #[test]
+    fn code_of_an_item_is_indented() {
+        let item = "- a\n  b\n\n  ```sh\n  c\n  ```\n- d\n";
+        let code = ".PP\n.RS 4\n.EX\n  c\n.EE\n.RE\n";
+        assert_eq!(introduction(item), format!(".IP \\(bu 3\na b\n{code}.IP \\(bu 3\nd\n"));
+        assert_eq!(introduction(&item.replacen("\n\n", "\n", 1)), introduction(item));
     }
 
     #[test]

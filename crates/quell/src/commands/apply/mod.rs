@@ -107,8 +107,13 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         };
     }
     let applied = match transact(&request, args.confirm) {
-        Err(ApplyError::AlreadyApplied { path, history }) if args.confirm.is_none() && is_of(&history, &request) => {
-            output::say(&format!("{} is already applied", history.begin.purpose));
+        Err(ApplyError::AlreadyApplied { path, history }) if is_of(&history, &request) => {
+            let purpose = &history.begin.purpose;
+            if args.confirm.is_some() {
+                let text = format!("{purpose} is already applied: run `quell revert` first; nothing was changed");
+                return Err(Failure::new(Exit::KernelRefused, text));
+            }
+            output::say(&format!("{purpose} is already applied"));
             return reassert([(path.as_path(), &*history)], args.json);
         }
         applied => applied.map_err(failure)?,
@@ -118,12 +123,13 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     shown
 }
 
-/// Whether the journal is that of the same profile, with the same text.
+/// Whether the journal is that of a profile with the same text.
 fn is_of(history: &History, request: &ApplyRequest<'_>) -> bool {
     matches!(&history.begin.purpose, Purpose::Profile { content: Some(content), .. } if *content == request.content)
 }
 
-/// Plans the profile. Waits at most `patience` for its devices and their links; the plan says what is missing afterwards.
+/// Plans the profile. Waits at most `patience` for its devices and their links; the plan says what is missing
+/// afterwards.
 fn look(request: &ApplyRequest<'_>, patience: Option<Duration>) -> Result<(PlanInput, ProfilePlan), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let until = Instant::now() + patience.unwrap_or_default();
@@ -194,7 +200,7 @@ fn transact(request: &ApplyRequest<'_>, confirm: Option<Duration>) -> Result<App
     match confirm {
         None => apply::apply(&journal, request, None, &mut observer),
         Some(time) => {
-            let mut start = |path: &std::path::Path| watchdog::start(path, time).map_err(|failure| failure.text);
+            let mut start = |path: &Path| watchdog::start(path, time).map_err(|failure| failure.text);
             apply::apply(&journal, request, Some(&mut start), &mut observer)
         }
     }
