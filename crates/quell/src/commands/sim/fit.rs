@@ -35,7 +35,8 @@ pub(crate) struct FitArgs {
     /// Maximum number of rounds; the fit stops early when a round gains less than 1 %.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Measured virtual time of each cell during the fit, in seconds; errors are reported for longer runs.
+    /// Measured virtual time of each cell during the fit, in seconds; five times as long in modes without deferral.
+    /// Errors are reported for longer runs.
     #[arg(long, value_name = "S", default_value_t = 0.04)]
     seconds: f64,
     /// Warm-up of each cell during the fit, in virtual seconds.
