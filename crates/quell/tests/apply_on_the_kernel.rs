@@ -92,8 +92,8 @@ fn a_profile_for_memcached_is_applied_found_healthy_and_reverted() {
     for again in [&["apply", "--netns", SERVER, "--dry-run", profile][..], &["apply", "--netns", SERVER, profile]] {
         quell.says(0, again);
     }
-    let unconfirmed = quell.says(2, &["apply", "--netns", SERVER, "--confirm", "60m", profile]);
-    assert!(unconfirmed.contains("is already applied: run `quell revert` first"), "{unconfirmed}");
+    let unchanged = quell.says(0, &["apply", "--netns", SERVER, "--confirm", "60m", profile]);
+    assert!(unchanged.contains("nothing was changed"), "{unchanged}");
     let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
     assert!(!verdict.contains("serious"), "{verdict}");
 
@@ -120,6 +120,7 @@ fn a_profile_that_is_applied_already_is_set_again_and_with_another_text_it_is_re
     let script = r#"
         limit=/proc/sys/net/core/somaxconn; before=$(cat $limit)
         "$0" apply "$1" && echo 5 >$limit
+        "$0" apply --confirm 60m "$1"; echo $? && cat $limit
         "$0" apply "$1" && cat $limit
         sed -i s/77/78/ "$1"
         "$0" apply "$1"; echo $? && cat $limit
@@ -133,6 +134,8 @@ fn a_profile_that_is_applied_already_is_set_again_and_with_another_text_it_is_re
         skip(Lacks::Root, "network namespaces need CAP_SYS_ADMIN");
         return;
     }
+    assert!(out.contains("\n2\n5\n"), "{out}{err}");
+    assert!(err.contains("p.toml is already applied: run `quell revert` first"), "{err}");
     assert!(out.contains("set again: net.core.somaxconn"), "{out}{err}");
     assert!(out.contains("\n77\n2\n77\n"), "{out}{err}");
     assert!(err.contains("p.toml is already applied, with other settings: run `quell revert` first"), "{err}");
