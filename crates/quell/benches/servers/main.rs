@@ -12,14 +12,14 @@
 )]
 
 // Files of the test `servers`. A library for both would be a crate that only they use: Cargo builds each target on its own.
-#[path = "../../tests/servers/client.rs"]
+#[path = "../../tests/all/servers/client.rs"]
 mod client;
-#[path = "../../tests/servers/fixtures.rs"]
+#[path = "../../tests/all/servers/fixtures.rs"]
 mod fixtures;
-#[path = "../../tests/servers/lab.rs"]
+#[path = "../../tests/all/servers/lab.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod lab;
-#[path = "../../tests/servers/program.rs"]
+#[path = "../../tests/all/servers/program.rs"]
 mod program;
 
 mod page;
