@@ -20,8 +20,8 @@ use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
-    ContrastSet, Criterion, DesignError, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
-    ExperimentSubject, FinishedExperiment, Goal, StopReason, SwitchbackAnalysis, Treatment,
+    ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentRecord, ExperimentSubject,
+    Goal, SliceStage, StopReason, Switchback, SwitchbackAnalysis, Treatment, drive,
 };
 use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::AttachPlan;
@@ -366,8 +366,8 @@ pub enum ComparisonError {
     Interrupted,
 }
 
-/// Callback that receives the events of an experiment.
-pub type Watch<'a> = dyn FnMut(ExperimentEvent<'_, DeliveryMode>) + 'a;
+/// Callback that receives the state of an experiment before and after each slice.
+pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
 
 /// Compares modes on running programs of this host. The caller has already started the load, if there is one.
 ///
@@ -406,9 +406,8 @@ pub fn run_programs(
         }
     };
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
-    let finished = drive(&mut subject, design, watch, stopped)?;
     let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(finished_experiment(finished, offered, rate_per_s)?);
+    result.experiments.push(compare(&mut subject, design, (offered, rate_per_s), watch, stopped)?);
     Ok(result)
 }
 
@@ -445,9 +444,8 @@ pub fn run_command(
         client: generator,
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
-    let finished = drive(&mut subject, design, watch, stopped)?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(finished_experiment(finished, load, rate_per_s)?);
+    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), watch, stopped)?);
     Ok(result)
 }
 
@@ -512,44 +510,40 @@ pub(crate) fn one_per_load<E>(
     Ok(experiments)
 }
 
-pub(crate) fn drive<S: ExperimentSubject<Setting = DeliveryMode>>(
+/// Runs an experiment under one load. `load` and `offered_per_s` describe it.
+pub(crate) fn compare<S: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut S,
     design: ExperimentDesign<DeliveryMode>,
+    (load, offered_per_s): (Option<OfferedLoad>, Option<f64>),
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<FinishedExperiment<DeliveryMode, S::Error>, DesignError>
+) -> Result<LoadExperiment, ComparisonError>
 where
-    S::Error: std::fmt::Display,
+    S::Error: std::fmt::Display + Into<ComparisonError>,
 {
-    quell_experiment::run(subject, design, &mut |event| {
-        watch(event);
+    let mut experiment = Switchback::new(design)?;
+    let Driven { end, restored } = drive(subject, &mut experiment, &mut |experiment, stage| {
+        watch(experiment, stage);
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })
-}
-
-pub(crate) fn finished_experiment<E: std::fmt::Display + Into<ComparisonError>>(
-    finished: FinishedExperiment<DeliveryMode, E>,
-    load: Option<OfferedLoad>,
-    offered_per_s: Option<f64>,
-) -> Result<LoadExperiment, ComparisonError> {
-    let FinishedExperiment { record, end, restored, .. } = finished;
+    });
     restored.map_err(Into::into)?;
+    let failed_under = experiment.next_slice().map(|slice| slice.treatment.name.clone()).unwrap_or_default();
+    let stopped_because = experiment.stopped();
+    let (record, _) = experiment.finish();
     let end = match end {
-        ExperimentEnd::Stopped(StopReason::NoTreatmentLeft) => {
+        ExperimentEnd::Ended if stopped_because == Some(StopReason::NoTreatmentLeft) => {
             let reasons: Vec<&str> = record.dropped.values().map(String::as_str).collect();
             return Err(ComparisonError::NoModeLeft(reasons.join("; ")));
         }
-        ExperimentEnd::Stopped(reason) => EndOfExperiment::Stopped(reason),
+        ExperimentEnd::Ended => stopped_because.map_or(EndOfExperiment::Interrupted, EndOfExperiment::Stopped),
         ExperimentEnd::Interrupted => EndOfExperiment::Interrupted,
         ExperimentEnd::ReferenceNotSettable(error) => {
             return Err(ComparisonError::Reference { mode: record.design.reference.name, why: error.to_string() });
         }
-        ExperimentEnd::SubjectFailed { treatment, error } if record.slices.is_empty() => {
-            return Err(ComparisonError::FirstSlice { mode: treatment, why: error.to_string() });
+        ExperimentEnd::SubjectFailed(error) if record.slices.is_empty() => {
+            return Err(ComparisonError::FirstSlice { mode: failed_under, why: error.to_string() });
         }
-        ExperimentEnd::SubjectFailed { treatment, error } => {
-            EndOfExperiment::Failed(format!("under {treatment}: {error}"))
-        }
+        ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
     Ok(LoadExperiment { load, offered_per_s, record, end })

@@ -2,7 +2,7 @@
 
 use quell_bench::experiment::model::{ModelRequest, run_model};
 use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, Timing};
-use quell_experiment::{ContrastVerdict, StopReason};
+use quell_experiment::{ContrastVerdict, SliceStage, StopReason};
 use quell_mode::DeliveryMode;
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
@@ -18,7 +18,7 @@ fn request(modes: &str, loads: &[&str]) -> ModelRequest {
 }
 
 fn run(request: &ModelRequest) -> ExperimentResult {
-    run_model(request, &mut |_, _| (), &|| false).expect("it runs")
+    run_model(request, &mut |_, _, _| (), &|| false).expect("it runs")
 }
 
 /// Threads that poll continuously improve neither throughput nor efficiency, and each uses a whole CPU (cover letter of
@@ -77,14 +77,14 @@ fn slices_of_one_mode_differ_because_each_has_its_own_seed() {
 fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
     let mixed = run(&request("base,defer20,sockpoll50", &["50%"]));
     assert_eq!(mixed.experiments[0].record.dropped.keys().collect::<Vec<_>>(), [&3]);
-    let alone = run_model(&request("base,sockpoll50", &["50%"]), &mut |_, _| (), &|| false);
+    let alone = run_model(&request("base,sockpoll50", &["50%"]), &mut |_, _, _| (), &|| false);
     assert!(matches!(alone, Err(ComparisonError::NoModeLeft(_))), "{alone:?}");
 }
 
 #[test]
 fn an_interrupted_experiment_keeps_its_slices_and_is_the_last_one() {
     let slices = std::cell::Cell::new(0);
-    let mut count = |_, _: quell_experiment::ExperimentEvent<'_, _>| slices.set(slices.get() + 1);
+    let mut count = |_, _: &_, stage| slices.set(slices.get() + u32::from(stage == SliceStage::Begins));
     let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
     let result = result.expect("it has slices");
     assert_eq!(result.experiments.len(), 1);

@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use quell_experiment::{
-    ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
-    ExperimentSubject, FinishedExperiment, Goal, LatencyCounts, SetFailure, SliceFlag, SliceObservation, StopReason,
-    Switchback, SwitchbackAnalysis, Treatment, WhyUndecided, analyse, run,
+    ContrastSet, ContrastVerdict, Criterion, Driven, ExperimentDesign, ExperimentEnd, ExperimentRecord,
+    ExperimentSubject, Goal, LatencyCounts, SetFailure, SliceFlag, SliceObservation, SliceStage, StopReason,
+    Switchback, SwitchbackAnalysis, Treatment, WhyUndecided, analyse, drive,
 };
 use quell_stats::LatencyHistogram;
 use rand::SeedableRng as _;
@@ -121,7 +121,7 @@ impl ExperimentSubject for Simulated {
         Ok(Some(metrics.into_iter().fold(observation, |slice, (name, value)| slice.with_metric(name, Some(value)))))
     }
 
-    fn drops_treatment(&self, _: &Died) -> bool {
+    fn leaves_out_setting(&self, _: &Died) -> bool {
         self.fails_with_treatment
     }
 
@@ -149,8 +149,30 @@ fn design(treatments: Vec<Treatment<Effect>>, seed: u64) -> ExperimentDesign<Eff
     ExperimentDesign { budget_ms: 60_000, ..ExperimentDesign::new(reference, treatments, vec![cpu(), p99()], seed) }
 }
 
-fn finished(subject: &mut Simulated, design: ExperimentDesign<Effect>) -> FinishedExperiment<Effect, Died> {
-    run(subject, design, &mut |_| ControlFlow::Continue(())).unwrap()
+/// A finished experiment.
+struct Finished {
+    record: ExperimentRecord<Effect>,
+    analysis: SwitchbackAnalysis,
+    end: ExperimentEnd<Died>,
+    stopped: Option<StopReason>,
+    restored: Result<(), Died>,
+}
+
+fn finished(subject: &mut Simulated, design: ExperimentDesign<Effect>) -> Finished {
+    watched(subject, design, &mut |_, _| ControlFlow::Continue(()))
+}
+
+fn watched(
+    subject: &mut Simulated,
+    design: ExperimentDesign<Effect>,
+    watch: &mut dyn FnMut(&Switchback<Effect>, SliceStage<'_>) -> ControlFlow<()>,
+) -> Finished {
+    let mut experiment = Switchback::new(design).unwrap();
+    let Driven { end, restored } = drive(subject, &mut experiment, watch);
+    let stopped = experiment.stopped();
+    assert_eq!(stopped.is_some(), end == ExperimentEnd::Ended);
+    let (record, analysis) = experiment.finish();
+    Finished { record, analysis, end, stopped, restored }
 }
 
 fn verdict(analysis: &SwitchbackAnalysis, treatment: &str, criterion: &Criterion) -> ContrastVerdict {
@@ -169,8 +191,8 @@ fn undecided(reason: WhyUndecided) -> ContrastVerdict {
 fn large_differences_are_found_and_end_the_experiment_early() {
     let design = design(vec![treatment("saves", 0.7, 1.0), treatment("slow", 1.4, 2.0)], 3);
     let design = ExperimentDesign { criteria: vec![cpu()], ..design };
-    let FinishedExperiment { analysis, end, .. } = finished(&mut Simulated::new(1), design);
-    assert_eq!(end, ExperimentEnd::Stopped(StopReason::AllDecided));
+    let Finished { analysis, stopped, .. } = finished(&mut Simulated::new(1), design);
+    assert_eq!(stopped, Some(StopReason::AllDecided));
     assert!(analysis.looks.last().unwrap().time < 0.8, "{:?}", analysis.looks);
     assert_eq!(verdict(&analysis, "saves", &cpu()), ContrastVerdict::Better);
     assert_eq!(verdict(&analysis, "slow", &cpu()), ContrastVerdict::Worse);
@@ -182,7 +204,7 @@ fn large_differences_are_found_and_end_the_experiment_early() {
 #[test]
 fn an_equal_treatment_has_no_difference_larger_than_the_margin() {
     let design = ExperimentDesign { margin: 0.15, ..design(vec![treatment("equal", 1.0, 1.0)], 5) };
-    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(2), design);
+    let Finished { analysis, .. } = finished(&mut Simulated::new(2), design);
     let equal = ContrastVerdict::NoDifferenceLargerThan { margin: 0.15 };
     assert_eq!(verdict(&analysis, "equal", &cpu()), equal);
     assert_eq!(verdict(&analysis, "equal", &p99()), equal);
@@ -192,8 +214,8 @@ fn an_equal_treatment_has_no_difference_larger_than_the_margin() {
 fn each_slice_is_set_settled_and_observed_and_the_subject_is_restored_once() {
     let mut subject = Simulated::new(1);
     let design = ExperimentDesign { budget_ms: 10_000, ..design(vec![treatment("equal", 1.0, 1.0)], 5) };
-    let FinishedExperiment { record, restored, end, .. } = finished(&mut subject, design);
-    assert_eq!((restored, end), (Ok(()), ExperimentEnd::Stopped(StopReason::BudgetSpent)));
+    let Finished { record, restored, stopped, .. } = finished(&mut subject, design);
+    assert_eq!((restored, stopped), (Ok(()), Some(StopReason::BudgetSpent)));
     let (last, slices) = subject.calls.split_last().unwrap();
     assert_eq!(*last, "restore");
     assert_eq!(slices.len(), 3 * record.slices.len());
@@ -206,8 +228,8 @@ fn a_treatment_that_cannot_be_set_is_dropped_and_the_others_are_measured() {
     for from in [0, 20] {
         let mut subject = Simulated { not_settable: Some((0.5, from)), ..Simulated::new(1) };
         let design = design(vec![treatment("refused", 0.5, 1.0), treatment("saves", 0.7, 0.6)], 3);
-        let FinishedExperiment { record, analysis, end, .. } = finished(&mut subject, design);
-        assert_eq!(end, ExperimentEnd::Stopped(StopReason::AllDecided));
+        let Finished { record, analysis, stopped, .. } = finished(&mut subject, design);
+        assert_eq!(stopped, Some(StopReason::AllDecided));
         assert_eq!(record.dropped.get(&2).map(String::as_str), Some("it died"));
         assert_eq!(verdict(&analysis, "refused", &cpu()), undecided(WhyUndecided::TreatmentDropped));
         assert_eq!(verdict(&analysis, "saves", &cpu()), ContrastVerdict::Better);
@@ -221,9 +243,9 @@ fn a_treatment_that_fails_during_a_slice_is_dropped() {
     let failing_slice = (4..7).find(|slice| {
         let mut subject = Simulated { dies_at: Some(*slice), fails_with_treatment: true, ..Simulated::new(1) };
         let finished = finished(&mut subject, design(vec![treatment("stalls", 0.5, 1.0)], 3));
-        match finished.end {
-            ExperimentEnd::Stopped(StopReason::NoTreatmentLeft) => finished.record.dropped.contains_key(&2),
-            ExperimentEnd::ReferenceNotSettable(Died) => false,
+        match (finished.end, finished.stopped) {
+            (ExperimentEnd::Ended, Some(StopReason::NoTreatmentLeft)) => finished.record.dropped.contains_key(&2),
+            (ExperimentEnd::ReferenceNotSettable(Died), None) => false,
             end => panic!("{end:?}"),
         }
     });
@@ -234,7 +256,7 @@ fn a_treatment_that_fails_during_a_slice_is_dropped() {
 fn without_a_treatment_that_can_be_set_the_experiment_ends() {
     let mut subject = Simulated { not_settable: Some((0.5, 0)), ..Simulated::new(1) };
     let finished = finished(&mut subject, design(vec![treatment("refused", 0.5, 1.0)], 3));
-    assert_eq!(finished.end, ExperimentEnd::Stopped(StopReason::NoTreatmentLeft));
+    assert_eq!(finished.stopped, Some(StopReason::NoTreatmentLeft));
 }
 
 #[test]
@@ -249,7 +271,7 @@ fn a_reference_that_cannot_be_set_ends_the_experiment() {
 fn a_subject_that_dies_ends_the_experiment_and_its_earlier_slices_are_analysed() {
     let mut subject = Simulated { dies_at: Some(62), ..Simulated::new(1) };
     let finished = finished(&mut subject, design(vec![treatment("saves", 0.6, 0.6)], 3));
-    assert!(matches!(finished.end, ExperimentEnd::SubjectFailed { error: Died, .. }), "{:?}", finished.end);
+    assert_eq!(finished.end, ExperimentEnd::SubjectFailed(Died));
     assert_eq!((finished.record.slices.len(), finished.analysis.blocks), (61, 20));
     let ratio = finished.analysis.contrasts[0].estimate.unwrap().ratio;
     assert!((0.5..0.7).contains(&ratio), "{ratio}");
@@ -270,11 +292,11 @@ fn a_panic_restores_the_subject() {
 fn the_caller_can_interrupt_at_any_event() {
     let mut events = 0;
     let mut subject = Simulated::new(1);
-    let mut watch = |event: ExperimentEvent<'_, Effect>| {
-        events += u32::from(matches!(event, ExperimentEvent::SliceBegins { .. }));
+    let mut watch = |_: &Switchback<Effect>, stage: SliceStage<'_>| {
+        events += u32::from(stage == SliceStage::Begins);
         if events == 40 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let finished = run(&mut subject, design(vec![treatment("saves", 0.6, 0.6)], 3), &mut watch).unwrap();
+    let finished = watched(&mut subject, design(vec![treatment("saves", 0.6, 0.6)], 3), &mut watch);
     assert_eq!(finished.end, ExperimentEnd::Interrupted);
     assert_eq!((finished.record.slices.len(), finished.analysis.blocks), (39, 13));
     assert_eq!(subject.calls.last(), Some(&"restore"));
@@ -293,7 +315,7 @@ fn an_invalid_value_is_refused_with_its_name() {
 fn a_treatment_under_which_requests_fail_is_not_better() {
     let flag = |flag| {
         let mut subject = Simulated { flag_below_cpu: Some((0.9, flag)), ..Simulated::new(1) };
-        let FinishedExperiment { analysis, .. } = finished(&mut subject, design(vec![treatment("saves", 0.6, 0.5)], 3));
+        let Finished { analysis, .. } = finished(&mut subject, design(vec![treatment("saves", 0.6, 0.5)], 3));
         (verdict(&analysis, "saves", &cpu()), verdict(&analysis, "saves", &p99()))
     };
     let better = ContrastVerdict::Better;
@@ -307,7 +329,7 @@ fn a_treatment_under_which_requests_fail_is_not_better() {
 fn absent_values_leave_the_contrast_undecided_and_are_not_zero() {
     let criteria = vec![cpu(), Criterion::Metric { name: "absent".to_owned(), goal: Goal::Highest }];
     let design = ExperimentDesign { criteria: criteria.clone(), ..design(vec![treatment("saves", 0.6, 1.0)], 3) };
-    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { analysis, .. } = finished(&mut Simulated::new(1), design);
     assert_eq!(
         verdict(&analysis, "saves", &criteria[1]),
         undecided(WhyUndecided::TooFewBlocks { blocks: 0, needed: 6 })
@@ -319,7 +341,7 @@ fn absent_values_leave_the_contrast_undecided_and_are_not_zero() {
 fn values_of_zero_are_compared() {
     let criteria = vec![Criterion::Metric { name: "interrupts".to_owned(), goal: Goal::Lowest }];
     let design = ExperimentDesign { criteria, ..design(vec![treatment("equal", 1.0, 1.0)], 3) };
-    let FinishedExperiment { record, analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { record, analysis, .. } = finished(&mut Simulated::new(1), design);
     assert!(record.values(0, "interrupts").any(|value| value == Some(0.0)));
     assert_eq!(analysis.contrasts[0].estimate.unwrap().blocks + analysis.blocks_dropped, analysis.blocks);
 }
@@ -328,7 +350,7 @@ fn values_of_zero_are_compared() {
 fn the_ratio_of_a_count_that_is_always_0_is_0_and_its_interval_has_an_upper_end() {
     let criteria = vec![Criterion::Metric { name: "timers".to_owned(), goal: Goal::Lowest }];
     let design = ExperimentDesign { criteria: criteria.clone(), ..design(vec![treatment("saves", 0.5, 1.0)], 3) };
-    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { analysis, .. } = finished(&mut Simulated::new(1), design);
     assert_eq!(verdict(&analysis, "saves", &criteria[0]), ContrastVerdict::Better);
     let estimate = analysis.contrasts[0].estimate.unwrap();
     assert_eq!((estimate.ratio, estimate.low), (0.0, 0.0));
@@ -339,7 +361,7 @@ fn the_ratio_of_a_count_that_is_always_0_is_0_and_its_interval_has_an_upper_end(
 fn a_quantile_beyond_the_requests_is_undecided() {
     let extreme = Criterion::Latency { quantile: 0.99999 };
     let design = ExperimentDesign { criteria: vec![extreme.clone()], ..design(vec![treatment("saves", 1.0, 0.5)], 3) };
-    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { analysis, .. } = finished(&mut Simulated::new(1), design);
     let verdict = verdict(&analysis, "saves", &extreme);
     assert!(
         matches!(verdict, ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { beyond: 0, .. } }),
@@ -354,7 +376,7 @@ fn a_difference_of_a_latency_quantile_is_found_and_latencies_of_all_slices_are_d
         criteria: vec![p50.clone(), p99()],
         ..design(vec![treatment("fast", 1.0, 0.8), treatment("slow", 1.0, 1.3)], 3)
     };
-    let FinishedExperiment { record, analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { record, analysis, .. } = finished(&mut Simulated::new(1), design);
     assert_eq!(verdict(&analysis, "fast", &p50), ContrastVerdict::Better);
     assert_eq!(verdict(&analysis, "slow", &p50), ContrastVerdict::Worse);
     let estimate = analysis.contrasts[0].estimate.unwrap();
@@ -373,7 +395,7 @@ fn with_all_pairs_the_unbeaten_treatments_are_listed() {
     let treatments =
         vec![treatment("saves", 0.7, 1.0), treatment("saves as much", 0.7, 1.0), treatment("slow", 1.3, 1.0)];
     let design = ExperimentDesign { contrasts: ContrastSet::AllPairs, criteria: vec![cpu()], ..design(treatments, 3) };
-    let FinishedExperiment { analysis, .. } = finished(&mut Simulated::new(1), design);
+    let Finished { analysis, .. } = finished(&mut Simulated::new(1), design);
     assert_eq!(analysis.contrasts.len(), 6);
     assert_eq!(analysis.not_beaten(&cpu()), ["saves", "saves as much"]);
 }

@@ -20,7 +20,7 @@ fn answers_on_each_host_are_close_to_the_best_mode() {
         let plan = TunePlan::new(goal.clone(), DeliveryMode::default(), space.clone(), 1);
         let plan = TunePlan { space: None, ..plan };
         let mut subject = Noisy::new(truth, &noise[0], 1);
-        let finished = tune(&mut subject, plan, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(())).unwrap();
+        let finished = tune(&mut subject, plan, &mut |_, _| ControlFlow::Continue(())).unwrap();
         let mode = finished.result.answer.mode().unwrap_or_default();
         let regret = truth.regrets(&goal)[&mode];
         assert!(regret < 0.1, "{}: {mode} is worse than the best by {:.1} %", truth.shipped, regret * 100.0);

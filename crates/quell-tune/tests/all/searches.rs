@@ -3,11 +3,11 @@
 
 use std::ops::ControlFlow;
 
-use quell_experiment::{ExperimentSubject, LatencyCounts, SetFailure, SliceFlag, SliceObservation};
+use quell_experiment::{ExperimentSubject, LatencyCounts, SetFailure, SliceFlag, SliceObservation, SliceStage};
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 use quell_tune::{
-    ArmReport, ArmState, RefusedMode, TuneAnswer, TuneEnd, TuneEvent, TunePhase, TunePlan, TuneResult, TuneSpace, tune,
+    ArmReport, ArmState, RefusedMode, TuneAnswer, TuneEnd, TunePhase, TunePlan, TuneResult, TuneSpace, Tuner, tune,
 };
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
@@ -24,6 +24,7 @@ struct Server {
     slowdown: f64,
     load: usize,
     mode: Option<DeliveryMode>,
+    present: DeliveryMode,
     refused: Option<DeliveryMode>,
     /// A mode that is taken back during its slices.
     stalling: Option<DeliveryMode>,
@@ -47,6 +48,7 @@ impl Server {
             slowdown: 0.0,
             load: 0,
             mode: None,
+            present: DeliveryMode::default(),
             refused: None,
             stalling: None,
             is_drops_readable: true,
@@ -62,6 +64,12 @@ impl Server {
 impl ExperimentSubject for Server {
     type Setting = DeliveryMode;
     type Error = String;
+
+    fn offer(&mut self, load: usize) -> Result<(), String> {
+        assert!(self.mode.is_none_or(|mode| mode == self.present), "a load is offered under the present setting");
+        self.load = load;
+        Ok(())
+    }
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<String>> {
         if self.refused == Some(*mode) {
@@ -107,7 +115,7 @@ impl ExperimentSubject for Server {
         ))
     }
 
-    fn drops_treatment(&self, error: &String) -> bool {
+    fn leaves_out_setting(&self, error: &String) -> bool {
         error == "it stalls"
     }
 
@@ -122,13 +130,8 @@ fn plan(goal: &str) -> TunePlan {
 }
 
 fn search(server: &mut Server, plan: TunePlan) -> TuneResult {
-    let present = plan.present;
-    let offer = &mut |server: &mut Server, load| {
-        assert!(server.mode.is_none_or(|mode| mode == present), "a load is offered under the present setting");
-        server.load = load;
-        Ok(())
-    };
-    let finished = tune(server, plan, offer, &mut |_| ControlFlow::Continue(())).unwrap();
+    server.present = plan.present;
+    let finished = tune(server, plan, &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!((finished.restored, server.restored), (Ok(()), 1));
     finished.result
 }
@@ -443,11 +446,12 @@ fn refused_kinds_are_never_set() {
 #[test]
 fn a_search_that_is_interrupted_has_no_answer_and_restores() {
     let mut server = Server::new(one_is_best, 10);
-    let watch = &mut |event: TuneEvent<'_>| match event {
-        TuneEvent::SliceBegins(next) if next.phase == TunePhase::Confirm => ControlFlow::Break(()),
+    let is_confirming = |tuner: &Tuner| tuner.next_slice().is_some_and(|next| next.phase == TunePhase::Confirm);
+    let watch = &mut |tuner: &Tuner, stage: SliceStage<'_>| match stage {
+        SliceStage::Begins if is_confirming(tuner) => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     };
-    let finished = tune(&mut server, plan("least cpu"), &mut |_, _| Ok(()), watch).unwrap();
+    let finished = tune(&mut server, plan("least cpu"), watch).unwrap();
     assert_eq!((finished.result.end, finished.result.answer), (TuneEnd::Interrupted, TuneAnswer::None));
     assert_eq!(server.restored, 1);
 }

@@ -18,7 +18,7 @@ use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
 use quell_bench::run::BenchError;
-use quell_experiment::ExperimentEvent;
+use quell_experiment::{SliceStage, Switchback};
 use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
@@ -232,15 +232,15 @@ fn under(load: OfferedLoad) -> String {
 }
 
 /// Prints the progress of an experiment.
-fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, DeliveryMode>) {
-    match event {
-        ExperimentEvent::SliceBegins { slice, spent } => {
-            show_slice(progress, under, spent, slice.block, &slice.treatment.name);
+fn show_progress(progress: &Progress, under: &str, experiment: &Switchback<DeliveryMode>, stage: SliceStage<'_>) {
+    let Some(slice) = experiment.next_slice() else { return };
+    let mode = &slice.treatment.name;
+    match stage {
+        SliceStage::Begins => show_slice(progress, under, experiment.spent(), slice.block, mode),
+        SliceStage::NotSettable(reason) => {
+            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(mode)));
         }
-        ExperimentEvent::TreatmentDropped { name, reason } => {
-            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(name)));
-        }
-        ExperimentEvent::Looked(_) => {}
+        SliceStage::Recorded => {}
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
 use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
 use quell_change::journal::Journal;
+use quell_experiment::SliceStage;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::process::{Output, Spawn};
@@ -48,7 +49,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(&journal, &request.command, request.load.as_deref())?;
     let progress = Progress::new();
-    let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
+    let watch = &mut |experiment: &_, stage: SliceStage<'_>| super::show_progress(&progress, "", experiment, stage);
     let result = run_command(&request, None, &mut runner, watch, &stopped);
     progress.finish();
     result.map_err(|error| failure(&error))

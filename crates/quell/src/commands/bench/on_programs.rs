@@ -13,6 +13,7 @@ use quell_bench::experiment::{
 };
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
+use quell_experiment::SliceStage;
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::{AttachError, AttachPlan, TargetError, Targets};
 use quell_host::behavior;
@@ -183,7 +184,7 @@ fn measure(
     output::say(&plan(&preview, &request));
     ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
     let progress = Progress::new();
-    let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
+    let watch = &mut |experiment: &_, stage: SliceStage<'_>| super::show_progress(&progress, "", experiment, stage);
     let result = run_programs(&mut request, &preview, targets, journal, &mut keeper::start, watch, stopped);
     progress.finish();
     result.map_err(|error| failure(&error))

@@ -14,6 +14,7 @@ use quell_bench::lab::veth::VethLab;
 use quell_bench::run::{LabRequest, in_empty_lab};
 use quell_bench::server::ServerCommand;
 use quell_change::journal::Journal;
+use quell_experiment::SliceStage;
 use quell_linux::CpuList;
 use quell_linux::perf_event::HardwareCounters;
 use quell_linux::proc::ProcRoot;
@@ -242,7 +243,8 @@ impl PartPlan {
         let within = ["taskset", "-c", &cpus.to_string(), "nsenter", &namespace, quell].map(str::to_owned).to_vec();
         let mut runner = Runner::started_by(within, journal, &request.command, None);
         let client = LabClient::new(lab, spec, rate_per_s);
-        let mut watch = |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(progress, under, event);
+        let mut watch =
+            |experiment: &_, stage: SliceStage<'_>| super::show_progress(progress, under, experiment, stage);
         let mut result = run_command(&request, Some(client), &mut runner, &mut watch, stopped)?;
         result.not_a_measurement = lab.plan.cpus.overcommitted.clone();
         Ok(result)

@@ -2,6 +2,7 @@
 
 use quell_bench::experiment::ExperimentResult;
 use quell_bench::experiment::model::{ModelRequest, run_model};
+use quell_experiment::SliceStage;
 use quell_linux::signal::Interruption;
 use quell_sim::sweep::Setup;
 
@@ -29,8 +30,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let progress = Progress::new();
-    let mut watch = |load, event: quell_experiment::ExperimentEvent<'_, _>| {
-        super::show_progress(&progress, &super::under(load), event);
+    let mut watch = |load, experiment: &_, stage: SliceStage<'_>| {
+        super::show_progress(&progress, &super::under(load), experiment, stage);
     };
     let result = run_model(&request, &mut watch, &|| flag.get().is_some());
     progress.finish();

@@ -89,7 +89,7 @@ pub(in crate::commands) fn show(progress: &Progress, under: &mut String, event: 
         LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
         LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
         LabEvent::Begins { load, .. } => *under = super::under(load),
-        LabEvent::Experiment(event) => super::show_progress(progress, under, event),
+        LabEvent::Slice(experiment, stage) => super::show_progress(progress, under, experiment, stage),
         LabEvent::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
             progress.say(&format!("not removed (`quell lab clean` tries again): {error}"));
         }),

@@ -12,11 +12,13 @@ mod on_vm;
 mod profile;
 mod seen;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
 use quell_bench::experiment::SubjectFacts;
 use quell_bench::facts::HostFacts;
+use quell_experiment::SliceStage;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
@@ -184,6 +186,19 @@ fn check(plan: &TunePlan) -> Result<(), Failure> {
         }
         error => Failure::usage(error),
     })
+}
+
+/// Shows the state of a search after each slice, until it is stopped.
+fn watch<'a>(
+    progress: &'a Progress,
+    stopped: &'a dyn Fn() -> bool,
+) -> impl FnMut(&Tuner, SliceStage<'_>) -> ControlFlow<()> + 'a {
+    move |tuner, stage| {
+        if stage == SliceStage::Recorded {
+            show_progress(progress, tuner);
+        }
+        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
 fn show_progress(progress: &Progress, tuner: &Tuner) {

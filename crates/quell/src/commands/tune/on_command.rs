@@ -1,6 +1,5 @@
 //! Searches on a command that `quell run` starts for each slice. This also works for modes that need the preload library.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::experiment::command::StartedCommand;
@@ -8,10 +7,10 @@ use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::{CommandFacts, SubjectFacts};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
-use quell_tune::{TuneEnd, TuneEvent, TunePlan, TuneSpace, tune};
+use quell_tune::{TuneEnd, TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, show_progress};
+use super::{Searched, check, guarded, metrics, watch};
 use crate::commands::attach::ask;
 use crate::commands::bench::on_command::Runner;
 use crate::commands::bench::{self, seed_from_the_clock};
@@ -81,13 +80,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(&mut runner, judges, &stopped);
     let progress = Progress::new();
-    let mut watch = |event: TuneEvent<'_>| {
-        if let TuneEvent::SliceRecorded(tuner) = event {
-            show_progress(&progress, tuner);
-        }
-        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let finished = tune(&mut started, plan, &mut |_, _| Ok(()), &mut watch);
+    let finished = tune(&mut started, plan, &mut watch(&progress, &stopped));
     progress.finish();
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;

@@ -1,19 +1,17 @@
 //! Searches on a server in a private lab, under loads that Quell generates.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::experiment::Timing;
-use quell_bench::experiment::program::Programs;
-use quell_bench::run::{LabEvent, LabRequest, check_possible, in_lab, schedule};
+use quell_bench::run::{LabEvent, LabRequest, check_possible, in_lab};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
-use quell_tune::{TuneEvent, TunePlan, TuneSpace, tune};
+use quell_tune::{TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, refused, show_progress};
+use super::{Searched, check, guarded, metrics, refused, watch};
 use crate::commands::bench::on_veth::{self, NotRun};
 use crate::commands::bench::seed_from_the_clock;
 use crate::exit::{Exit, Failure};
@@ -77,17 +75,10 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     progress.doing("setting up the lab");
     let mut report = |event: LabEvent<'_>| on_veth::show(&progress, &mut String::new(), event);
     let searched = in_lab(&request, &journal(), &mut report, &stopped, |server, _| {
-        let (mut subject, rates) = server.under_load(&request.modes, &request.loads)?;
+        let mut subject = server.under_load(&request.modes, &request.loads)?;
         let space = TuneSpace { refused: refused(&request.modes, &|mode| subject.why_impossible(mode)) };
         (plan.arms, plan.space) = (space.coarse(), Some(space));
-        let mut offer = |subject: &mut Programs<'_>, load: usize| subject.offer(schedule(rates[load]));
-        let mut watch = |event: TuneEvent<'_>| {
-            if let TuneEvent::SliceRecorded(tuner) = event {
-                show_progress(&progress, tuner);
-            }
-            if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let finished = tune(&mut subject, plan, &mut offer, &mut watch);
+        let finished = tune(&mut subject, plan, &mut watch(&progress, &stopped));
         Ok((finished, server.subject.clone(), server.not_a_measurement.clone()))
     });
     progress.finish();

@@ -1,21 +1,20 @@
 //! Searches on the model of a host, in virtual time.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::experiment::SubjectFacts;
-use quell_bench::experiment::model::{SearchedModel, base_reaches};
+use quell_bench::experiment::model::{Model, base_reaches};
 use quell_bench::facts::ModelFacts;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
-use quell_tune::{ModelPrior, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
+use quell_tune::{ModelPrior, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
 use super::seen::Seen;
-use super::{Searched, check, metrics, show_progress};
+use super::{Searched, check, metrics, watch};
 use crate::commands::bench::seed_from_the_clock;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
@@ -127,19 +126,9 @@ impl Request {
     fn tune(self) -> Result<TuneResult, Failure> {
         let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         let flag = interruption.flag();
-        let mut subject = SearchedModel::new(self.setup, self.loads, self.plan.seed);
+        let mut subject = Model::new(self.setup, self.loads, self.plan.seed);
         let progress = Progress::new();
-        let mut watch = |event: TuneEvent<'_>| {
-            if let TuneEvent::SliceRecorded(tuner) = event {
-                show_progress(&progress, tuner);
-            }
-            if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let mut offer = |subject: &mut SearchedModel, load: usize| {
-            subject.offer(load);
-            Ok(())
-        };
-        let finished = tune(&mut subject, self.plan, &mut offer, &mut watch);
+        let finished = tune(&mut subject, self.plan, &mut watch(&progress, &|| flag.get().is_some()));
         progress.finish();
         let finished = finished.map_err(Failure::usage)?;
         finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;

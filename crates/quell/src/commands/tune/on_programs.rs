@@ -1,6 +1,5 @@
 //! Searches on running programs of this host: says what it would do, asks, starts the load, searches, restores.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::experiment::judge::Judges;
@@ -15,10 +14,10 @@ use quell_host::findings::Finding;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
+use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, refused, show_progress};
+use super::{Searched, check, guarded, metrics, refused, watch};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
 use crate::commands::bench::on_programs::{LoadSource, affected, exit_of_switching, preview, under_load};
 use crate::commands::bench::{self, seed_from_the_clock};
@@ -131,13 +130,7 @@ fn search(
         .map_err(|error| cannot_switch(&error))?;
     let mut subject = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
     let progress = Progress::new();
-    let mut watch = |event: TuneEvent<'_>| {
-        if let TuneEvent::SliceRecorded(tuner) = event {
-            show_progress(&progress, tuner);
-        }
-        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let finished = tune(&mut subject, plan, &mut |_, _| Ok(()), &mut watch);
+    let finished = tune(&mut subject, plan, &mut watch(&progress, stopped));
     progress.finish();
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;

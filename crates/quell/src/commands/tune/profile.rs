@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::render::tune as render;
     use quell_bench::experiment::ProgramsFacts;
-    use quell_bench::experiment::model::SearchedModel;
+    use quell_bench::experiment::model::Model;
     use quell_bench::facts::{HostFacts, ModelFacts};
     use quell_mode::profile::{Profile, Source};
     use quell_sim::sweep::Setup;
@@ -87,8 +87,8 @@ mod tests {
             budget_ms: 4_000,
             ..TunePlan::new("least cpu".parse().unwrap(), DeliveryMode::default(), TuneSpace::default(), 1)
         };
-        let mut subject = SearchedModel::new(setup, vec![Load::Qps(20_000.0)], plan.seed);
-        tune(&mut subject, plan, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(())).unwrap().result
+        let mut subject = Model::new(setup, vec![Load::Qps(20_000.0)], plan.seed);
+        tune(&mut subject, plan, &mut |_, _| ControlFlow::Continue(())).unwrap().result
     }
 
     #[test]
