@@ -15,8 +15,8 @@ static GRO_OFF: Rule = Rule {
     why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot \
           be polled, deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
-    explanation: "Detected if the feature rx-gro is off on a device that is up. A warning on a veth without XDP and \
-                  on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
+    explanation: "Detected if the feature rx-gro is off on a veth without XDP, or on a device with NAPI instances, \
+                  that is up. Fix: enable it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -47,8 +47,8 @@ static TSO: Rule = Rule {
           them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
-                  on. The rule does not examine a peer in another namespace, whose index is not unique; see \
-                  connections-without-napi. Fix: disable TSO and GSO on the peer.",
+                  on. For a peer in another namespace, see connections-without-napi. Fix: disable TSO and GSO on the \
+                  peer.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
