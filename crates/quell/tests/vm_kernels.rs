@@ -165,7 +165,6 @@ fn page() -> String {
     head(&mut page, "command");
     let mut everywhere = Vec::new();
     let done = KERNELS.map(|kernel| done_in(kernel, &[], &commands()));
-    let mut printed = Vec::new();
     for (index, command) in commands().as_array().unwrap().iter().enumerate() {
         let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
         let words: Vec<&str> = words.into_iter().filter(|word| *word != "in-server").collect();
@@ -177,7 +176,7 @@ fn page() -> String {
             everywhere.push(command);
         }
     }
-    write!(page, "\nok on all: {}\n", everywhere.join(", ")).unwrap();
+    writeln!(page, "\nok on all: {}", everywhere.join(", ")).unwrap();
     page.push_str(CONFORMANCE_HEAD);
     head(&mut page, "scenarios");
     let played = KERNELS.map(scenarios_played);
