@@ -23,8 +23,8 @@ static WITHOUT_NAPI: Rule = Rule {
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is 0 \
              with TSO on at the peer of a veth",
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
-                  other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. On veth, either GRO \
-                  is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
+                  other hosts with SO_INCOMING_NAPI_ID 0. Serious if all have it. On veth, GRO is off on the device or \
+                  TSO is on at its peer; on other devices, the driver polls without NAPI.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -76,8 +76,7 @@ static SMALL_BUDGET: Rule = Rule {
     title: "an epoll polls 8 packets at a time",
     why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls.",
     source: "fs/eventpoll.c, ep_busy_loop: BUSY_POLL_BUDGET; Documentation/networking/napi.rst",
-    explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
-                  needs no privilege.",
+    explanation: "Detected beside prefer_busy_poll. Fix: 64, the largest value that needs no privilege.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -209,8 +208,7 @@ static EMPTY_POLLS: Rule = Rule {
     title: "a CPU polls far more often than packets arrive",
     why: "Every timer poll interrupts the program, even if it finds no packets. Above about 70,000 per second, such \
           polls cost more than the interrupts that they replace.",
-    source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
-             second; net_rx_action, net/core/dev.c",
+    source: "measured in the published runs of defer10; net_rx_action, net/core/dev.c",
     explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
                   packet; or if more than five NET_RX softirqs per second used up their time (softnet_stat, \
                   time_squeeze) with fewer than 64 packets each, because a timer shorter than a poll fires again \

@@ -224,15 +224,15 @@ static ZERO_TIMEOUT: Rule = Rule {
                   busy-polls a queue with a gro-flush-timeout of at least 1 ms, was waited on at least 20 times in 500 \
                   ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, no thread slept \
                   in it in a tenth of the samples, and one of these is true: another epoll watches it; its threads \
-                  sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time (then 4 \
-                  calls suffice; a note if they are farther apart than the timeout of the queue); most of the calls \
-                  returned nothing. Longer timeouts count, too, if at most 1 % of the calls slept and the program \
-                  sleeps in an outer epoll, or in a poll of this one. Otherwise it is unknown: a warning. The calls \
-                  are counted at sys_enter and sys_exit; without CAP_BPF and CAP_PERFMON, Quell samples in which calls \
-                  threads sleep. Two snapshots from files show only a thread that ran or waited for a CPU at least 90 \
-                  % of the time, for fewer than 1,000 packets per second, and never slept in epoll_wait: a warning. \
-                  Fix: a mode without busy polling; or quell run, which turns timeout 0 into a short wait under \
-                  suspension, unless the program calls only when the epoll has events.",
+                  sleep in poll, select or io_uring_enter; they sleep elsewhere for most of the time (then 4 calls \
+                  suffice; a note if they are farther apart than the timeout of the queue); most of the calls returned \
+                  nothing. Longer timeouts count, too, if at most 1 % of the calls slept and the program sleeps in an \
+                  outer epoll, or in a poll of this one. Otherwise it is unknown: a warning. Without CAP_BPF and \
+                  CAP_PERFMON, which count the calls, samples show in which calls threads sleep. Two snapshots from \
+                  files show only a thread that ran or waited for a CPU at least 90 % of the time, for fewer than \
+                  1,000 packets per second, and never slept in epoll_wait: a warning. Fix: a mode without busy \
+                  polling; or quell run, which turns timeout 0 into a short wait under suspension, unless the program \
+                  calls only when the epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
