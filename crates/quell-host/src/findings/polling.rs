@@ -22,9 +22,9 @@ static WITHOUT_NAPI: Rule = Rule {
           polled or suspended.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is 0 \
              with TSO on at the peer of a veth",
-    explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections \
-                  to other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. On veth, either \
-                  GRO is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
+    explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
+                  other hosts with SO_INCOMING_NAPI_ID 0. Serious if all have it. On veth, GRO is off on the device or \
+                  TSO is on at its peer; on other devices, the driver polls without NAPI.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -74,10 +74,9 @@ static SMALL_BUDGET: Rule = Rule {
     id: "small-busy-poll-budget",
     severity: Severity::Note,
     title: "an epoll polls 8 packets at a time",
-    why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls instead of one.",
+    why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls.",
     source: "fs/eventpoll.c, ep_busy_loop: BUSY_POLL_BUDGET; Documentation/networking/napi.rst",
-    explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
-                  needs no privilege.",
+    explanation: "Detected beside prefer_busy_poll. Fix: 64, the largest value that needs no privilege.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -112,10 +111,10 @@ static NO_SUSPENSION_THERE: Rule = Rule {
     why: "Only epoll suspends interrupts. io_uring, AF_XDP and receives with SO_PREFER_BUSY_POLL poll the queue \
           without suspending it; IORING_OP_EPOLL_WAIT suspends, but never resumes.",
     source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; io_uring/epoll.c",
-    explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has io_urings, AF_XDP \
-                  sockets, or sockets with SO_PREFER_BUSY_POLL. An io_uring is left out if several lists of its \
-                  requests (fdinfo) contain none for a socket. This is a note if an epoll of the program prefers busy \
-                  polling, and otherwise a warning.",
+    explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has AF_XDP sockets, \
+                  sockets with SO_PREFER_BUSY_POLL, or io_urings (unless several lists of their requests in fdinfo \
+                  have none for a socket). A note if an epoll of the program prefers busy polling, otherwise a \
+                  warning.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -209,13 +208,12 @@ static EMPTY_POLLS: Rule = Rule {
     title: "a CPU polls far more often than packets arrive",
     why: "Every timer poll interrupts the program, even if it finds no packets. Above about 70,000 per second, such \
           polls cost more than the interrupts that they replace.",
-    source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
-             second; net_rx_action, net/core/dev.c",
-    explanation: "Compares two snapshots. Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more \
-                  than four per received packet; or if more than five NET_RX softirqs per second used up their time \
-                  (softnet_stat, time_squeeze) with fewer than 64 packets each. In the second case, a timer shorter \
-                  than a poll fires again before the softirq ends, and the softirq polls until its time limit. Fix: a \
-                  longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
+    source: "measured in the published runs of defer10; net_rx_action, net/core/dev.c",
+    explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
+                  packet; or if more than five NET_RX softirqs per second used up their time (softnet_stat, \
+                  time_squeeze) with fewer than 64 packets each, because a timer shorter than a poll fires again \
+                  before the softirq ends. Fix: a longer gro-flush-timeout of the queues that the CPU serves, or \
+                  suspension.",
     needs_two: true,
     judges_settings: true,
     stalls: false,

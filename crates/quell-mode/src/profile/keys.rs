@@ -202,15 +202,11 @@ pub fn markdown() -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "\n## {title}\n\n{}\n\n| key | values | meaning | example |\n| --- | --- | --- | --- |\n",
+            "\n## {title}\n\n{}\n\n| key and example | values | meaning |\n| --- | --- | --- |\n",
             table.purpose
         );
         for key in table.keys {
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | `{} = {}` |",
-                key.name, key.values, key.meaning, key.name, key.example
-            );
+            let _ = writeln!(text, "| `{} = {}` | {} | {} |", key.name, key.example, key.values, key.meaning);
         }
     }
     text + TAIL
@@ -218,11 +214,9 @@ pub fn markdown() -> String {
 
 const HEAD: &str = "# Keys of a profile
 
-Made from the tables in `crates/quell-mode/src/profile/keys.rs`; a test keeps it current. A key that a profile leaves out
-stays unchanged on the host, unless a default is given. An unknown key is refused, with the nearest known key.
-
-Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`. [apply.md](apply.md) shows how a profile is
-applied.
+Made from the tables in `crates/quell-mode/src/profile/keys.rs`; [apply.md](apply.md) shows how a profile is applied. A
+setting without a key stays unchanged on the host, unless a default is given. An unknown key is refused, with the nearest
+known key. Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`.
 ";
 
 const TAIL: &str = "

@@ -67,11 +67,12 @@ impl Trials {
         contrast.map_or_else(|| ABSENT.to_owned(), in_words)
     }
 
-    /// Number of disturbed rounds, as text.
-    fn disturbed(&self, arm: Arm) -> String {
-        let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
-        let disturbed = trials.iter().filter(|trial| !trial.disturbances.is_empty()).count();
-        format!("{disturbed} of {}", trials.len())
+    /// Number of disturbed rounds of the arm with the most of them.
+    pub(crate) fn disturbed_max(&self) -> usize {
+        let disturbed = |trials: &Vec<Option<Trial>>| {
+            trials.iter().flatten().filter(|trial| !trial.disturbances.is_empty()).count()
+        };
+        self.of.values().map(disturbed).max().unwrap_or(0)
     }
 
     fn works(&self, arm: Arm) -> String {
@@ -118,9 +119,9 @@ impl Trials {
 /// The table of all servers.
 pub(crate) fn markdown(all: &[(Program, Trials)]) -> String {
     let mut text = String::from(
-        "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | server's CPU | \
-         polls by the server | found suspended | disturbed |\n\
-         | --- | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
+        "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | \
+         polls by the server |\n\
+         | --- | --- | --- | --: | --: | --: | --: | --: | --: |\n",
     );
     for (program, trials) in all {
         for arm in [Arm::Base, Arm::Attach, Arm::Run] {
@@ -144,15 +145,25 @@ fn row(program: Program, trials: &Trials, arm: Arm) -> String {
         against(Trial::p50_us),
         number(trials.spread(arm, Trial::cpu_us_per_request)),
         against(Trial::cpu_us_per_request),
-        percent(trials.spread(arm, Trial::server_share)),
         percent(trials.spread(arm, |trial| trial.polled_by_the_server)),
-        percent(trials.spread(arm, |trial| trial.found_suspended)),
-        trials.disturbed(arm),
     ];
     cells.iter().fold(String::from("|"), |mut row, cell| {
         let _ = write!(row, " {cell} |");
         row
     }) + "\n"
+}
+
+/// Whether the mode works, and the polls by the server, without figures.
+pub(crate) fn working(all: &[(Program, Trials)]) -> String {
+    let mut text = String::from("| server | attach | run |\n| --- | --- | --- |\n");
+    for (program, trials) in all {
+        let [attach, run] = [Arm::Attach, Arm::Run].map(|arm| {
+            let polls = percent(trials.spread(arm, |trial| trial.polled_by_the_server));
+            format!("{}; {polls}", trials.works(arm))
+        });
+        let _ = writeln!(text, "| {} | {attach} | {run} |", program.name());
+    }
+    text
 }
 
 /// Median, lowest and highest.

@@ -116,20 +116,20 @@ fn mode_cell(said: &Value, mode: &str) -> String {
     let treatments = record["design"]["treatments"].as_array().unwrap();
     let arm = treatments.iter().position(|treatment| treatment["name"] == mode).map(|at| at + 2);
     if arm.is_none_or(|arm| record["dropped"].get(arm.to_string()).is_none()) {
-        return "set".to_owned();
+        return "yes".to_owned();
     }
     let nearest = &said["subject"]["nearest"][mode];
     if nearest.is_null() {
-        return "refused".to_owned();
+        return "no".to_owned();
     }
     let (device, epoll) = (&nearest["device"], &nearest["epoll"]);
     let mut parts = Vec::new();
     if device["defer-hard-irqs"] != 0 {
         let us = device["gro-flush-timeout"].as_u64().unwrap() / 1_000;
-        parts.push(format!("deferral of the whole device ({}, {us} µs)", device["defer-hard-irqs"]));
+        parts.push(format!("deferral {}, {us} µs", device["defer-hard-irqs"]));
     }
     if device["threaded"] != "off" {
-        parts.push("threads for the whole device".to_owned());
+        parts.push("threads".to_owned());
     }
     if epoll["prefer_busy_poll"] == true {
         parts.push(format!("`EPIOCSPARAMS` {}/{}/1", epoll["busy_poll_usecs"], epoll["busy_poll_budget"]));
@@ -137,7 +137,7 @@ fn mode_cell(said: &Value, mode: &str) -> String {
     if let Some(usecs) = nearest["socket-busy-poll-usecs"].as_u64() {
         parts.push(format!("`SO_BUSY_POLL` {usecs} µs"));
     }
-    format!("refused; nearest: {}", parts.join(", "))
+    format!("no; {}", parts.join(", "))
 }
 
 fn page() -> String {
@@ -155,18 +155,20 @@ fn page() -> String {
     }
     page.push_str(COMMANDS_HEAD);
     head(&mut page, "command");
+    let mut everywhere = Vec::new();
     let done = KERNELS.map(|kernel| done_in(kernel, &[], &commands()));
     for (index, command) in commands().as_array().unwrap().iter().enumerate() {
         let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
         let words: Vec<&str> = words.into_iter().filter(|word| *word != "in-server").collect();
-        if words[0] != "write" {
-            row(
-                &mut page,
-                &format!("`quell {}`", words.join(" ")),
-                done.iter().map(|done| outcome(&done[index]).to_owned()),
-            );
+        let command = format!("`quell {}`", words.join(" "));
+        let outcomes: Vec<&str> = done.iter().map(|done| outcome(&done[index])).collect();
+        if words[0] != "write" && outcomes.iter().any(|outcome| *outcome != "ok") {
+            row(&mut page, &command, outcomes.into_iter().map(ToOwned::to_owned));
+        } else if words[0] != "write" && !everywhere.contains(&command) {
+            everywhere.push(command);
         }
     }
+    writeln!(page, "\nok on all: {}", everywhere.join(", ")).unwrap();
     page.push_str(CONFORMANCE_HEAD);
     head(&mut page, "scenarios");
     let played = KERNELS.map(scenarios_played);
@@ -184,21 +186,21 @@ line was queried from the running kernel; nothing is inferred from a version.
 const MODES_HEAD: &str = "
 ## Modes
 
-Quell never replaces a refused mode silently. It names the nearest mode that the kernel supports, which was set, verified
-and undone there. Settings of the whole device are made in sysfs, which sets all queues to the same value.
+Quell refuses a mode that the kernel does not support (`no`), and names the nearest setting that works, which was set,
+verified and undone there: deferral or threads of the whole device, by sysfs, which sets all queues to the same value.
 ";
 
 const COMMANDS_HEAD: &str = "
 ## Commands
 
-On a host with two NICs and a server under load, by exit code. If a command is not possible, it names the feature that
+On a host with two NICs and a server under load. If a command is not possible (exit code 5), it names the feature that
 the kernel lacks, before anything is changed.
 ";
 
 const CONFORMANCE_HEAD: &str = "
 ## Conformance
 
-Scenarios that the kernel or a single queue does not support are not run; `quell conformance --on vm` lists them with the reason.
+Scenarios that the kernel or a single queue does not support are not run.
 ";
 
 /// After an intended change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
