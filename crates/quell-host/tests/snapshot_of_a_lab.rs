@@ -60,7 +60,7 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
         assert_eq!(napis, lab.napis);
         let rx: Vec<_> =
             device.rx_queues.known().unwrap().iter().map(|queue| queue.napi.known().unwrap().unwrap()).collect();
-        assert!(rx.iter().all(|linked| linked.provenance == Provenance::Order));
+        assert!(rx.iter().all(|linked| linked.source == Provenance::Order));
         assert_eq!(rx.iter().map(|linked| linked.to).collect::<Vec<_>>(), lab.napis);
         let index = snapshot.index();
         for id in &lab.napis {

@@ -185,7 +185,7 @@ impl<'a> Handles<'a> {
         SnapshotNapi {
             id,
             irq: match napi.irq {
-                Some(irq) => Reading::Known(Some(Linked { to: irq, provenance: Provenance::Kernel })),
+                Some(irq) => Reading::Known(Some(Linked { to: irq, source: Provenance::Kernel })),
                 None => Reading::unknown(
                     UnknownReason::UnsupportedByDriver,
                     format!("read NAPI {id}: the reply has no attribute irq"),
@@ -301,7 +301,7 @@ fn reported<T>(value: Option<T>, tried: &str, index: Ifindex) -> Reading<T> {
 
 fn napi_of(queue: &netdev::Queue) -> Reading<Option<Linked<quell_linux::NapiId>>> {
     match queue.napi_id {
-        Some(id) => Reading::Known(Some(Linked { to: id, provenance: Provenance::Kernel })),
+        Some(id) => Reading::Known(Some(Linked { to: id, source: Provenance::Kernel })),
         None => {
             let said = format!("list queues: the reply has no NAPI instance for {:?} queue {}", queue.kind, queue.id);
             Reading::unknown(UnknownReason::UnsupportedByDriver, said)
