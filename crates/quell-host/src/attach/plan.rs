@@ -51,7 +51,6 @@ pub struct AttachPlan {
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub partly: Vec<Limitation>,
     /// Other affected processes.
-    #[serde(rename = "neighbours")]
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
