@@ -39,7 +39,7 @@ pub struct ApplyRequest<'a> {
     /// Identifies the texts of its files ([`content`]).
     pub content: u32,
     /// Whether to apply the possible changes if other changes are not possible.
-    pub partly: bool,
+    pub skip_impossible: bool,
 }
 
 /// Identifies the texts of a profile's files: their CRC-32. It is the same in all versions of Quell.
@@ -189,7 +189,7 @@ fn sysctl(name: &str) -> Reading<String> {
 /// # Errors
 /// [`ApplyError`].
 pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) -> Result<(), ApplyError> {
-    if !plan.impossible.is_empty() && !request.partly {
+    if !plan.impossible.is_empty() && !request.skip_impossible {
         return Err(ApplyError::Impossible(plan.clone()));
     }
     if plan.steps.is_empty() {

@@ -73,7 +73,7 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
 }
 
 fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> ApplyRequest<'a> {
-    ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, partly: false }
+    ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, skip_impossible: false }
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn a_profile_with_an_impossible_setting_is_refused_before_any_change() {
     assert_eq!(state(&netns, &profile), before);
     assert!(journal.list().unwrap().is_empty());
 
-    let partly = ApplyRequest { partly: true, ..request(&netns, &profile) };
-    let applied = apply::apply(&journal, &partly, None, &mut go_on).unwrap();
+    let skipping = ApplyRequest { skip_impossible: true, ..request(&netns, &profile) };
+    let applied = apply::apply(&journal, &skipping, None, &mut go_on).unwrap();
     persistent::release(&journal, &applied.journal.unwrap()).unwrap();
     assert_eq!(state(&netns, &profile), before);
 }
