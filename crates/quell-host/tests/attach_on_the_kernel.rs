@@ -188,9 +188,9 @@ fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
     let Some(mut lab) = TestLab::raise("refuse", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
-    let partly = plan_for(server.pid(), "fullbusy");
-    assert!(partly.impossible.is_empty(), "{partly:?}");
-    assert!(format!("{:?}", partly.partly).contains("WaitsAsWritten"), "{partly:?}");
+    let plan = plan_for(server.pid(), "fullbusy");
+    assert!(plan.impossible.is_empty(), "{plan:?}");
+    assert!(format!("{:?}", plan.limitations).contains("WaitsAsWritten"), "{plan:?}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn every_socket_polls_and_sockets_in_an_epoll_are_reported() {
     assert!(planned.impossible.is_empty(), "{:?}", planned.impossible);
     let [step] = planned.sockets().collect::<Vec<_>>()[..] else { panic!("one step") };
     assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listening and 8 connected sockets");
-    assert!(planned.partly.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
+    assert!(planned.limitations.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
 
     let journal = tempfile::tempdir().unwrap();
     let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();

@@ -35,7 +35,7 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
         // The kernel does not report the setting of a ring.
         AttachStep::Ring(_) => None,
     });
-    let limited = plan.partly.iter().filter_map(|limitation| match limitation {
+    let limited = plan.limitations.iter().filter_map(|limitation| match limitation {
         Limitation::UnknownQueue { napi } => Some(of_queue(*napi, SkipReason::UnknownQueue)),
         Limitation::ThreadStays { napi } => Some(of_queue(*napi, SkipReason::ThreadStays)),
         Limitation::NoEpoll { .. } => part(limitation.pid(), SkipReason::NoEpoll),

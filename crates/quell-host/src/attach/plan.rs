@@ -49,7 +49,7 @@ pub struct AttachPlan {
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
-    pub partly: Vec<Limitation>,
+    pub limitations: Vec<Limitation>,
     /// Other affected processes.
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
@@ -150,7 +150,7 @@ pub fn plan(
     for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {
             Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
-            None => plan.partly.push(Limitation::UnknownQueue { napi: id }),
+            None => plan.limitations.push(Limitation::UnknownQueue { napi: id }),
         }
     }
     plan.refuse_without_privilege(snapshot);
@@ -272,7 +272,7 @@ impl AttachPlan {
         for AttachObstacle { what, why } in &self.impossible {
             info!(?what, why, "the attachment is not possible");
         }
-        for limitation in &self.partly {
+        for limitation in &self.limitations {
             info!(?limitation, "a part of the mode cannot be provided");
         }
         for affected in &self.affected_processes {
@@ -291,7 +291,7 @@ impl AttachPlan {
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-            self.partly.push(Limitation::WaitsAsWritten { at_most_ms });
+            self.limitations.push(Limitation::WaitsAsWritten { at_most_ms });
         }
     }
 
@@ -347,10 +347,10 @@ impl AttachPlan {
             }
         }
         if sockets_poll && watched > 0 {
-            self.partly.push(Limitation::WatchedByEpoll { pid, sockets: watched });
+            self.limitations.push(Limitation::WatchedByEpoll { pid, sockets: watched });
         }
         if with_sockets == 0 && !files.sockets.is_empty() && polls_epolls(&request.mode) {
-            self.partly.push(Limitation::NoEpoll { pid });
+            self.limitations.push(Limitation::NoEpoll { pid });
         }
     }
 
@@ -361,10 +361,10 @@ impl AttachPlan {
         let (known, unknown): (Vec<i32>, Vec<i32>) = files.receiving_rings().partition(is_known);
         let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
         if suspends && xdp_sockets + io_urings > 0 {
-            self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
+            self.limitations.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
         }
         if !unknown.is_empty() && polls_epolls(mode) {
-            self.partly.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
+            self.limitations.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
         }
     }
 
@@ -407,7 +407,7 @@ impl AttachPlan {
                 Err(_) if mode.napi() == NapiSettings::default() => {}
                 Err(why) => {
                     let why = why.to_owned();
-                    self.partly.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
+                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
                 }
             }
         }
@@ -455,7 +455,7 @@ impl AttachPlan {
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
-            self.partly.push(Limitation::ThreadStays { napi: napi.id });
+            self.limitations.push(Limitation::ThreadStays { napi: napi.id });
         }
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {

@@ -70,7 +70,7 @@ impl fmt::Display for Report<'_> {
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
-        self.plan.partly.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
+        self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
