@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::plan::Limitation;
-use quell_host::attach::unassigned_epolls::QuietWith;
+use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 use quell_linux::Pid;
 use serde_json::{Value, json};
@@ -73,8 +73,8 @@ fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    let quiet: Vec<(i32, QuietWith)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.has)).collect();
-    assert_eq!(quiet, [(3, QuietWith::ListeningSockets)]);
+    let unassigned: Vec<(i32, UnassignedFiles)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", other);
     let plan = plan_of(&host, "suspend20");
-    assert!(plan.quiet.iter().any(|epoll| (epoll.fd, epoll.has) == (8, QuietWith::NoSockets)), "{:?}", plan.quiet);
+    assert!(plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)), "{:?}", plan.unassigned_epolls);
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
@@ -94,8 +94,8 @@ fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
     let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", inner);
     let plan = plan_of(&host, "suspend20");
-    let quiet: Vec<(i32, Option<i32>)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
-    assert_eq!(quiet, [(3, Some(8))]);
+    let unassigned: Vec<(i32, Option<i32>)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    assert_eq!(unassigned, [(3, Some(8))]);
 }
 
 #[test]

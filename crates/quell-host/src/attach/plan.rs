@@ -14,7 +14,7 @@ use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::pollers::{self, RingStep, SocketsStep};
 use super::receivers::without_epoll;
-use super::unassigned_epolls::{self, QuietEpoll};
+use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
@@ -45,7 +45,7 @@ pub struct AttachPlan {
     /// deferring interrupts.
     pub steps: Vec<AttachStep>,
     /// Epolls without a known queue, including those that get values.
-    pub quiet: Vec<QuietEpoll>,
+    pub unassigned_epolls: Vec<UnassignedEpoll>,
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
@@ -266,7 +266,7 @@ impl AttachPlan {
                 }
             }
         }
-        for epoll in &self.quiet {
+        for epoll in &self.unassigned_epolls {
             debug!(?epoll, "epoll without a known queue");
         }
         for AttachObstacle { what, why } in &self.impossible {
@@ -337,7 +337,7 @@ impl AttachPlan {
             }
             // Connections inherit the setting of their listening socket.
             if !sockets_poll {
-                self.quiet.extend(unassigned_epolls::look_at(query, epoll));
+                self.unassigned_epolls.extend(unassigned_epolls::look_at(query, epoll));
             }
             // An epoll without network sockets is left alone.
             if sockets > 0 {
