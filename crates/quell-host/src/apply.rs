@@ -203,7 +203,7 @@ pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) 
 }
 
 /// Applies a profile, which persists until it is released ([`quell_change::persistent`]). `watchdog` starts the process that
-/// undoes everything if nobody confirms in time; it receives the path of the journal. `looks_on` is called with the
+/// undoes everything if nobody confirms in time; it receives the path of the journal. `observer` is called with the
 /// index of every change in the plan and may stop.
 ///
 /// # Errors
@@ -212,7 +212,7 @@ pub fn apply(
     journal: &Journal,
     request: &ApplyRequest<'_>,
     watchdog: Option<&mut StartWatchdog<'_>>,
-    looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
+    observer: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
 ) -> Result<Applied, ApplyError> {
     let plan = ProfilePlan::of(&observe(request.netns, request.profile)?, request.profile);
     plan.log();
@@ -235,7 +235,7 @@ pub fn apply(
         info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
     }
     for (number, step) in plan.steps.iter().enumerate() {
-        if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
+        if let Err(source) = transaction.set(&namespace, &step.change, &mut |stage| observer(number, stage)) {
             let (change, source) = (Box::new(step.change.text()), Box::new(source));
             return Err(ApplyError::Change { change, source, reverted: transaction.revert() });
         }

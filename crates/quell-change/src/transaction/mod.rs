@@ -349,7 +349,7 @@ impl Transaction {
         Ok(None)
     }
 
-    /// Makes one change of a plan in `namespace`. `looks_on` observes its progress. If it stops, the rest is skipped,
+    /// Makes one change of a plan in `namespace`. `observer` observes its progress. If it stops, the rest is skipped,
     /// and the completed part is undone with the transaction.
     ///
     /// # Errors
@@ -358,16 +358,16 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         setting: &PlannedChange,
-        looks_on: &mut ChangeObserver<'_>,
+        observer: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
         if let PlannedChange::Napi(queue) = setting {
-            return self.set_planned_queue(namespace, queue, looks_on).map(drop);
+            return self.set_planned_queue(namespace, queue, observer).map(drop);
         }
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
         let ChangeText { what, old, new } = setting.text();
         debug!(setting = what, from = old, to = new, "requested change");
-        hears(looks_on, ChangeStage::Before)?;
+        notify(observer, ChangeStage::Before)?;
         let proc = self.proc.clone();
         let kernel = HostAccess::new(namespace, &proc);
         let link = setting.device().map(|device| kernel.link(device)).transpose()?;
@@ -377,10 +377,10 @@ impl Transaction {
             setting: setting.clone(),
         };
         let seq = self.intend(Change::HostSetting(change))?;
-        hears(looks_on, ChangeStage::Journalled)?;
+        notify(observer, ChangeStage::Journalled)?;
         let contexts = self.contexts_made();
         let outcome = answered(make(&kernel, &contexts, setting))?;
-        hears(looks_on, ChangeStage::Made)?;
+        notify(observer, ChangeStage::Made)?;
         Ok(self.done(seq, outcome)?)
     }
 
@@ -505,8 +505,8 @@ impl Transaction {
     }
 }
 
-fn hears(looks_on: &mut ChangeObserver<'_>, moment: ChangeStage) -> Result<(), ChangeError> {
-    match looks_on(moment) {
+fn notify(observer: &mut ChangeObserver<'_>, stage: ChangeStage) -> Result<(), ChangeError> {
+    match observer(stage) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(ChangeError::Stopped),
     }
