@@ -236,15 +236,15 @@ fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
 /// Runs the program like a server: receives events, works for a while and waits again. Returns the number of events.
 fn work(program: &mut UdpProgram, ended: &AtomicBool) -> u32 {
     program.socket.set_nonblocking(true).unwrap();
-    let mut heard = 0;
+    let mut received = 0;
     loop {
         let last = ended.load(Ordering::Relaxed);
         program.epoll.wait(Some(Duration::from_millis(100))).unwrap();
         while program.socket.recv(&mut [0; 1]).is_ok() {
-            heard += 1;
+            received += 1;
         }
         if last {
-            return heard;
+            return received;
         }
         let working = Instant::now();
         while working.elapsed() < Duration::from_micros(500) {
@@ -261,7 +261,7 @@ fn a_program_that_continues_is_not_left_stalled() {
     let fd = program.epoll_fd();
     let ended = AtomicBool::new(false);
     let process = UdpProgram::process();
-    let (heard, sent) = std::thread::scope(|scope| {
+    let (received, sent) = std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             let mut sent = 0;
             for _ in 0..20 {
@@ -282,7 +282,7 @@ fn a_program_that_continues_is_not_left_stalled() {
         (work(&mut program, &ended), changing.join().unwrap())
     });
     // A packet that the last change delayed would still be missing now.
-    assert_eq!(heard, sent);
+    assert_eq!(received, sent);
 }
 
 const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
