@@ -130,7 +130,7 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
     ];
     for scope in both {
         let snapshot = take(&scope).unwrap().0;
-        assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_readers));
+        assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_current));
         let index = snapshot.index();
         let process = index.process(Pid::of_this_process()).unwrap();
         let epolls = &process.files.known().unwrap().epolls;

@@ -184,7 +184,7 @@ pub(crate) fn nic(queues: u32) -> Device {
 pub(crate) fn host(queues: u32) -> PlanInput {
     let snapshot = Snapshot {
         schema: SCHEMA.to_owned(),
-        taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
+        taken: Taken { unix_s: 0, monotonic_ns: 0, duration_ns: 0, boot_id: unread() },
         scope: SnapshotScope::default(),
         kernel: SnapshotKernel {
             release: "6.18".to_owned(),
