@@ -30,7 +30,7 @@ pub struct Reverted {
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
     /// Changes whose values a newer owner has set since, with its name. They stay for that owner.
@@ -73,7 +73,7 @@ impl Reverted {
         Self {
             undone: joined(before.undone, self.undone),
             already_gone: joined(before.already_gone, self.already_gone),
-            in_part: joined(before.in_part, self.in_part),
+            partial: joined(before.partial, self.partial),
             left_alone: joined(before.left_alone, self.left_alone),
             kept: joined(before.kept, self.kept),
             waiting: joined(before.waiting, self.waiting),
@@ -86,23 +86,23 @@ impl Reverted {
     #[must_use]
     pub fn settles(&self, change: &Change) -> bool {
         let with_reasons =
-            [&self.in_part, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
+            [&self.partial, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
         self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
     }
 
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
-        self.undone.len() + self.in_part.len()
+        self.undone.len() + self.partial.len()
     }
 
     fn add(&mut self, change: Change, undoing: UndoOutcome) {
         match undoing {
             UndoOutcome::Undone => self.undone.push(change),
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
-            UndoOutcome::InPart(why) => self.in_part.push((change, why)),
+            UndoOutcome::Partial(why) => self.partial.push((change, why)),
             UndoOutcome::LeftAlone(why) => self.left_alone.push((change, why)),
-            UndoOutcome::Kept(owner) => self.kept.push((change, owner)),
+            UndoOutcome::Superseded(owner) => self.kept.push((change, owner)),
             UndoOutcome::Waits(why) => self.waiting.push((change, why)),
         }
     }
@@ -293,7 +293,7 @@ pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Re
     info!(
         undone = reverted.undone.len(),
         already_gone = reverted.already_gone.len(),
-        in_part = reverted.in_part.len(),
+        partial = reverted.partial.len(),
         left_alone = reverted.left_alone.len(),
         kept = reverted.kept.len(),
         waiting = reverted.waiting.len(),
@@ -349,9 +349,9 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                         UndoOutcome::Undone | UndoOutcome::AlreadyGone => {
                             debug!(seq, change = %entry.change, outcome = ?undoing, "undone");
                         }
-                        UndoOutcome::InPart(why)
+                        UndoOutcome::Partial(why)
                         | UndoOutcome::LeftAlone(why)
-                        | UndoOutcome::Kept(why)
+                        | UndoOutcome::Superseded(why)
                         | UndoOutcome::Waits(why) => {
                             info!(seq, change = %entry.change, why, "not undone, or undone in part");
                         }

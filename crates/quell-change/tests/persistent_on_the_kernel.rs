@@ -185,7 +185,7 @@ fn a_watchdog_undoes_everything_at_once_on_request() {
     let reverted = persistent::give_up(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(!is_set(&lab));
-    assert_eq!((reverted.undone.len(), reverted.already_gone.len(), reverted.in_part.len()), (1, 0, 0), "{reverted:?}");
+    assert_eq!((reverted.undone.len(), reverted.already_gone.len(), reverted.partial.len()), (1, 0, 0), "{reverted:?}");
     let again = persistent::give_up(&journal, &path, &watchdog).unwrap();
     assert!(again.undone.is_empty(), "no change is left: {again:?}");
 }

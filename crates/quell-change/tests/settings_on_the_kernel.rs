@@ -45,7 +45,7 @@ fn a_value_that_another_program_changed_is_left_alone_and_reported() {
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
     lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::NONE });
     let reverted = transaction.revert().unwrap();
-    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    let [(_, why)] = &reverted.partial[..] else { panic!("{reverted:?}") };
     assert!(why.contains("gro-flush-timeout 77 µs"), "{why}");
     let now = lab.napi();
     assert_eq!(now.settings.gro_flush_timeout_ns, Some(77_000));

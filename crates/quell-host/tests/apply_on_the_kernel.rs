@@ -139,7 +139,7 @@ fn a_profile_whose_watchdog_has_exited_is_restored() {
     };
     let unwatched = apply::apply(&journal, &request(&netns, &profile), Some(&mut exited), &mut go_on);
     let Err(ApplyError::WatchdogEnded { reverted: Ok(reverted), .. }) = unwatched else { panic!("{unwatched:?}") };
-    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
     assert_eq!(state(&netns, &profile), before);
     assert!(journal.list().unwrap().is_empty());
 }
@@ -179,7 +179,7 @@ fn an_apply_that_is_stopped_at_any_stage_restores_everything() {
             };
             let stopped = apply::apply(&journal, &request(&netns, &profile), None, &mut stop);
             let Err(ApplyError::Change { reverted: Ok(reverted), .. }) = stopped else { panic!("{stopped:?}") };
-            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+            assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
             assert_eq!(state(&netns, &profile), before, "stopped at {stage:?} of change {number}");
         }
     }
@@ -229,7 +229,7 @@ fn an_apply_that_is_killed_at_any_stage_is_undone_by_the_next_command() {
             killed(dir.path(), &netns, number, index);
             let found = recover(&journal).unwrap();
             let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
-            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+            assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
             assert_eq!(state(&netns, &profile), before, "killed at {stage:?} of change {number}");
         }
     }

@@ -177,7 +177,7 @@ fn attaching_to_memcached_and_detaching_leaves_no_change() {
     assert!(matches!(twice, Err(AttachError::AlreadyAttached { .. })), "{twice:?}");
 
     let reverted = attachment.end().unwrap();
-    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
     assert_eq!(state(&lab, &[server.pid()]), before);
     server.answers();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -60,7 +60,7 @@ fn every_socket_polls_and_sockets_in_an_epoll_are_reported() {
     assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "no socket is left to set");
 
     let reverted = attachment.end().unwrap();
-    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+    assert_eq!((reverted.partial.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
     assert_eq!(polling(&steered), [(0, false)].into());
 }
 

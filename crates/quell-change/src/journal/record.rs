@@ -206,7 +206,7 @@ mod tests {
                 seq: 1,
                 change: Change::Process(StartedProcess { command: vec!["a b".into(), "\n\"".into()] }),
             },
-            Record::Undone { seq: 9, undoing: UndoOutcome::InPart("somebody's".into()) },
+            Record::Undone { seq: 9, undoing: UndoOutcome::Partial("somebody's".into()) },
             Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
             Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];

@@ -439,7 +439,7 @@ pub(crate) fn restore(
     }
     Ok(match (foreign.is_empty(), set.is_empty()) {
         (true, true) => match owners.newest().filter(|_| is_covered) {
-            Some(owner) => UndoOutcome::Kept(owner.to_owned()),
+            Some(owner) => UndoOutcome::Superseded(owner.to_owned()),
             None => UndoOutcome::AlreadyGone,
         },
         (true, false) => UndoOutcome::Undone,
@@ -449,7 +449,7 @@ pub(crate) fn restore(
                  Quell was {before})",
                 napi.id, device.link.name
             );
-            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::InPart(why) }
+            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::Partial(why) }
         }
     })
 }

@@ -48,7 +48,7 @@ pub struct Detached {
     /// See [`Reverted::kept`].
     pub kept: Vec<(Change, String)>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, with the reasons.
     pub left_alone: Vec<(Change, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
@@ -179,9 +179,9 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
 
 impl From<Reverted> for Detached {
     fn from(reverted: Reverted) -> Self {
-        let Reverted { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed } = reverted;
+        let Reverted { undone, already_gone, partial, left_alone, kept, waiting, unrecorded, failed } = reverted;
         let failed = failed.into_iter().map(|(change, _)| change).collect();
-        Self { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed }
+        Self { undone, already_gone, partial, left_alone, kept, waiting, unrecorded, failed }
     }
 }
 
@@ -189,6 +189,6 @@ impl Detached {
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
-        self.undone.len() + self.in_part.len()
+        self.undone.len() + self.partial.len()
     }
 }

@@ -405,7 +405,7 @@ fn one_reverted(name: &str, reverted: &Reverted) -> String {
     text.push_str(&detached::kept(&reverted.kept));
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
-    text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
+    text.push_str(&detached::left(&reverted.partial, &reverted.left_alone, &reverted.waiting));
     for (change, error) in &reverted.failed {
         text.push_str(&format!("  not restored: {}: {error}\n", change));
     }
@@ -466,7 +466,7 @@ pub(crate) fn reverted_report(
             "name": name,
             "undone": reverted.undone,
             "already-gone": reverted.already_gone,
-            "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "partial": reverted.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "kept": reverted.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),

@@ -25,7 +25,7 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     text.push_str(&kept(&detached.kept));
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
-    text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
+    text.push_str(&left(&detached.partial, &detached.left_alone, &detached.waiting));
     for change in &detached.failed {
         text.push_str(&format!("  not restored: {}\n", change));
     }
@@ -34,11 +34,11 @@ fn one(attached: &Attached, detached: &Detached) -> String {
 
 /// Lists the settings that were not restored, with the reasons.
 pub(crate) fn left(
-    in_part: &[(Change, String)],
+    partial: &[(Change, String)],
     left_alone: &[(Change, String)],
     waiting: &[(Change, String)],
 ) -> String {
-    let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
+    let left_alone = partial.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "programs": attached.history.targets,
             "undone": detached.undone,
             "already-gone": detached.already_gone,
-            "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "partial": detached.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "kept": detached.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
