@@ -129,7 +129,7 @@ pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
         let out_of_sight = || match history.stay {
-            Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) if is_locked => {
+            Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::MaintainedBy(Keeper { pid, .. }) if is_locked => {
                 Some(PersistState::OutOfSight(pid))
             }
             _ => None,
@@ -144,13 +144,13 @@ fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Persi
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.stay {
         Stay::WithOwner => None,
-        Stay::Kept | Stay::UntilConfirmed(_) | Stay::KeptBy(_) if !this_boot => Some(PersistState::BeforeThisBoot),
+        Stay::Kept | Stay::UntilConfirmed(_) | Stay::MaintainedBy(_) if !this_boot => Some(PersistState::BeforeThisBoot),
         Stay::Kept => Some(PersistState::Kept),
         Stay::UntilConfirmed(watchdog) => {
             let Watchdog { pid, start_time_ticks, .. } = watchdog;
             is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::Unconfirmed(watchdog))
         }
-        Stay::KeptBy(keeper) => {
+        Stay::MaintainedBy(keeper) => {
             let Keeper { pid, start_time_ticks } = keeper;
             is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::KeptBy(keeper))
         }
@@ -351,7 +351,7 @@ pub fn watch(
     info!(stay = ?owned.history().stay, ?patience, "took over the journal");
     if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
         info!("confirmed: the changes persist");
-        owned.write(Record::Keep)?;
+        owned.write(Record::Persist)?;
         return Ok(WatchEnded::Confirmed);
     }
     info!("not confirmed: reverting");

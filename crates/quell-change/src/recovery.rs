@@ -220,7 +220,7 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
     let keeper = match history.stay {
-        Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
+        Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::MaintainedBy(Keeper { pid, .. }) => Some(pid),
         Stay::WithOwner | Stay::Kept => None,
     };
     let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
@@ -261,7 +261,7 @@ fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
         Stay::WithOwner => false,
         Stay::Kept => true,
         Stay::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
-        | Stay::KeptBy(Keeper { pid, start_time_ticks }) => {
+        | Stay::MaintainedBy(Keeper { pid, start_time_ticks }) => {
             this_boot && is_running(pid, start_time_ticks, boot_id, proc)
         }
     }

@@ -190,7 +190,7 @@ fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
     assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
     let plan = plan_for(server.pid(), "fullbusy");
     assert!(plan.impossible.is_empty(), "{plan:?}");
-    assert!(format!("{:?}", plan.limitations).contains("WaitsAsWritten"), "{plan:?}");
+    assert!(format!("{:?}", plan.limitations).contains("EpollWaitUnlimited"), "{plan:?}");
 }
 
 #[test]

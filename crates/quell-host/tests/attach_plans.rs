@@ -134,14 +134,14 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
-    assert!(fullbusy.limitations.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.limitations);
+    assert!(fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }), "{:?}", fullbusy.limitations);
 }
 
 #[test]
 fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
     let mut host = untouched();
     let stays = |host: &Value, mode: &str| {
-        plan_of(host, mode).limitations.iter().any(|one| matches!(one, Limitation::ThreadStays { .. }))
+        plan_of(host, mode).limitations.iter().any(|one| matches!(one, Limitation::NapiThreadRemains { .. }))
     };
     assert!(!stays(&host, "suspend20"));
     set(&mut host, "/devices/0/napis/0/threading", json!("enabled"));
@@ -161,7 +161,7 @@ fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
 #[test]
 fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
-    let other_ways = |limitation: &Limitation| matches!(limitation, Limitation::OtherWays { io_urings: 1, xdp_sockets: 0, .. });
+    let other_ways = |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
     let unknown = |limitation: &Limitation| matches!(limitation, Limitation::UnknownRings { io_urings: 1, .. });
 
     assert!(plan("suspend20", Some(true)).limitations.iter().any(other_ways));

@@ -269,7 +269,7 @@ fn the_io_urings_of_node_that_only_serve_files_are_left_alone() {
         let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
         let plan = plan(&snapshot, None, &targets.pids(), &request);
         let about_rings =
-            |one: &&Limitation| matches!(one, Limitation::OtherWays { .. } | Limitation::UnknownRings { .. });
+            |one: &&Limitation| matches!(one, Limitation::NotSuspended { .. } | Limitation::UnknownRings { .. });
         assert_eq!((plan.rings().count(), plan.limitations.iter().find(about_rings)), (0, None), "{mode}");
     }
 }

@@ -29,7 +29,7 @@ pub enum Stay {
     /// Until the watchdog's deadline, unless confirmed.
     UntilConfirmed(Watchdog),
     /// As long as this process runs.
-    KeptBy(Keeper),
+    MaintainedBy(Keeper),
     /// Until reverted on request, or the next boot.
     Kept,
 }
@@ -178,9 +178,9 @@ impl History {
                 self.accepts_stalls = true;
                 Ok(())
             }
-            Record::KeptBy(keeper) => self.stay(Stay::KeptBy(keeper)),
-            Record::Keep => self.stay(Stay::Kept),
-            Record::KeepIfConfirmed(watchdog) => self.stay(Stay::UntilConfirmed(watchdog)),
+            Record::MaintainedBy(keeper) => self.stay(Stay::MaintainedBy(keeper)),
+            Record::Persist => self.stay(Stay::Kept),
+            Record::PersistIfConfirmed(watchdog) => self.stay(Stay::UntilConfirmed(watchdog)),
             Record::Release => {
                 self.stay = Stay::WithOwner;
                 Ok(())
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_readable_lines_of_a_damaged_journal_are_read() {
-        let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Keep];
+        let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Persist];
         let seqs = |history: &History| history.pending().map(|(seq, _)| seq).collect::<Vec<u32>>();
         let without = |line: usize| {
             let mut lines: Vec<String> = text(&records).lines().map(ToOwned::to_owned).collect();
@@ -347,12 +347,12 @@ mod tests {
         let stay = |records: &[Record]| History::parse(&text(records)).map(|history| history.stay);
         let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
         assert_eq!(stay(&[intend(0), made(0)]), Ok(Stay::WithOwner));
-        assert_eq!(stay(&[intend(0), made(0), Record::KeepIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
-        assert_eq!(stay(&[Record::KeepIfConfirmed(watchdog), Record::Keep]), Ok(Stay::Kept));
-        assert_eq!(stay(&[Record::Keep, Record::Release]), Ok(Stay::WithOwner));
+        assert_eq!(stay(&[intend(0), made(0), Record::PersistIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
+        assert_eq!(stay(&[Record::PersistIfConfirmed(watchdog), Record::Persist]), Ok(Stay::Kept));
+        assert_eq!(stay(&[Record::Persist, Record::Release]), Ok(Stay::WithOwner));
         let keeper = Keeper { pid: 7, start_time_ticks: 1 };
-        assert_eq!(stay(&[Record::KeptBy(keeper), intend(0)]), Ok(Stay::KeptBy(keeper)));
-        assert!(matches!(stay(&[Record::Keep, Record::Keep]), Err(HistoryError::OutOfOrder { line: 3, .. })));
+        assert_eq!(stay(&[Record::MaintainedBy(keeper), intend(0)]), Ok(Stay::MaintainedBy(keeper)));
+        assert!(matches!(stay(&[Record::Persist, Record::Persist]), Err(HistoryError::OutOfOrder { line: 3, .. })));
     }
 
     proptest! {

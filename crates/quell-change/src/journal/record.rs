@@ -45,11 +45,11 @@ pub enum Record {
     /// Stalls of the queues do not end the changes.
     AcceptStalls,
     /// The changes persist as long as this process runs; it undoes them on SIGTERM.
-    KeptBy(Keeper),
+    MaintainedBy(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.
-    Keep,
-    /// All changes are made, but persist only if the user confirms them. A [`Record::Keep`] follows the confirmation.
-    KeepIfConfirmed(Watchdog),
+    Persist,
+    /// All changes are made, but persist only if the user confirms them. A [`Record::Persist`] follows the confirmation.
+    PersistIfConfirmed(Watchdog),
     /// Persistent changes are to be undone. From now on, any process that finds the journal undoes it.
     Release,
 }
@@ -208,7 +208,7 @@ mod tests {
             },
             Record::Undone { seq: 9, undoing: UndoOutcome::Partial("somebody's".into()) },
             Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
-            Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
+            Record::MaintainedBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [

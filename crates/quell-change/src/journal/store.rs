@@ -154,7 +154,7 @@ impl OwnedJournal {
             Some(Record::Done { .. }) => Attempt::WriteOutcome,
             Some(Record::Undone { .. }) => Attempt::WriteUndone,
             Some(Record::Target(_)) => Attempt::WriteTarget,
-            Some(Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_) | Record::AcceptStalls) => {
+            Some(Record::Persist | Record::PersistIfConfirmed(_) | Record::MaintainedBy(_) | Record::AcceptStalls) => {
                 Attempt::WriteKeep
             }
             Some(Record::Release) => Attempt::WriteRelease,

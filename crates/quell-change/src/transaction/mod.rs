@@ -415,7 +415,7 @@ impl Transaction {
     /// # Errors
     /// When this could not be recorded; everything was undone then.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::Keep)
+        self.end_with(Record::Persist)
     }
 
     /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
@@ -424,7 +424,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::keep`].
     pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::KeepIfConfirmed(watchdog))
+        self.end_with(Record::PersistIfConfirmed(watchdog))
     }
 
     /// Records a process for which the following changes are made.
@@ -439,8 +439,8 @@ impl Transaction {
     ///
     /// # Errors
     /// When it could not be recorded.
-    pub fn kept_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
-        self.journal_mut().write(Record::KeptBy(keeper))
+    pub fn maintained_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
     /// Records that stalls of the queues do not end the changes.
@@ -451,12 +451,12 @@ impl Transaction {
         self.journal_mut().write(Record::AcceptStalls)
     }
 
-    /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the path of the journal.
+    /// Like [`Self::maintained_by`], and hands the journal over to the keeper. Returns the path of the journal.
     ///
     /// # Errors
     /// When it could not be recorded; everything was undone then.
     pub fn leave_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::KeptBy(keeper))
+        self.end_with(Record::MaintainedBy(keeper))
     }
 
     /// Current contents of the journal.

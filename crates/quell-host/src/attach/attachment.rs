@@ -154,7 +154,7 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
         let keeper = match history.stay {
-            Stay::KeptBy(keeper) => Some(keeper),
+            Stay::MaintainedBy(keeper) => Some(keeper),
             _ => None,
         };
         Some(Attached { path, history, keeper, is_locked })
@@ -346,7 +346,7 @@ impl Attachment {
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
-        Ok(self.transaction.kept_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
+        Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     /// Records in the journal that stalls do not end the attachment.

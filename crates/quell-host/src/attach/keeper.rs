@@ -143,7 +143,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
 }
 
 fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, PersistError> {
-    Ok(owned.history().stay == Stay::KeptBy(Keeper::this_process(proc)?))
+    Ok(owned.history().stay == Stay::MaintainedBy(Keeper::this_process(proc)?))
 }
 
 /// Makes the owner of a journal undo its changes, and reports the outcome. Undoes the remaining changes here if the owner
@@ -161,7 +161,7 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
     if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {
         tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
         // The command may have handed the journal over before the signal.
-        if let Stay::KeptBy(keeper) = witness.history().map_err(PersistError::Listen)?.stay
+        if let Stay::MaintainedBy(keeper) = witness.history().map_err(PersistError::Listen)?.stay
             && keeper != owner
         {
             owner = keeper;

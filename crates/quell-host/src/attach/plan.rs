@@ -291,7 +291,7 @@ impl AttachPlan {
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-            self.limitations.push(Limitation::WaitsAsWritten { at_most_ms });
+            self.limitations.push(Limitation::EpollWaitUnlimited { at_most_ms });
         }
     }
 
@@ -361,7 +361,7 @@ impl AttachPlan {
         let (known, unknown): (Vec<i32>, Vec<i32>) = files.receiving_rings().partition(is_known);
         let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
         if suspends && xdp_sockets + io_urings > 0 {
-            self.limitations.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
+            self.limitations.push(Limitation::NotSuspended { pid, xdp_sockets, io_urings });
         }
         if !unknown.is_empty() && polls_epolls(mode) {
             self.limitations.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
@@ -455,7 +455,7 @@ impl AttachPlan {
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
-            self.limitations.push(Limitation::ThreadStays { napi: napi.id });
+            self.limitations.push(Limitation::NapiThreadRemains { napi: napi.id });
         }
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
