@@ -14,7 +14,7 @@ use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
 use crate::journal::claims::{Others, name_of_owner};
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay,
+    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Persistence,
     UnusableJournal, Watchdog, Witness,
 };
 use crate::settings::epoll::undo_epolls;
@@ -34,7 +34,7 @@ pub struct Reverted {
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
     /// Changes whose values a newer owner has set since, with its name. They stay for that owner.
-    pub kept: Vec<(Change, String)>,
+    pub superseded: Vec<(Change, String)>,
     /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
     /// queue is in use.
     pub waiting: Vec<(Change, String)>,
@@ -75,7 +75,7 @@ impl Reverted {
             already_gone: joined(before.already_gone, self.already_gone),
             partial: joined(before.partial, self.partial),
             left_alone: joined(before.left_alone, self.left_alone),
-            kept: joined(before.kept, self.kept),
+            superseded: joined(before.superseded, self.superseded),
             waiting: joined(before.waiting, self.waiting),
             unrecorded: joined(before.unrecorded, self.unrecorded),
             failed: self.failed,
@@ -86,7 +86,7 @@ impl Reverted {
     #[must_use]
     pub fn settles(&self, change: &Change) -> bool {
         let with_reasons =
-            [&self.partial, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
+            [&self.partial, &self.left_alone, &self.superseded].into_iter().flatten().map(|(change, _)| change);
         self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
     }
 
@@ -102,7 +102,7 @@ impl Reverted {
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
             UndoOutcome::Partial(why) => self.partial.push((change, why)),
             UndoOutcome::LeftAlone(why) => self.left_alone.push((change, why)),
-            UndoOutcome::Superseded(owner) => self.kept.push((change, owner)),
+            UndoOutcome::Superseded(owner) => self.superseded.push((change, owner)),
             UndoOutcome::Waits(why) => self.waiting.push((change, why)),
         }
     }
@@ -182,17 +182,17 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
             warn!(%error, "skipped an unreadable journal");
             Found::Failed(error)
         }
-        JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, proc) => {
+        JournalFile::Abandoned(owned) if persists(owned.history(), boot_id, proc) => {
             debug!(
                 journal = visible::path(owned.path()),
-                stay = ?owned.history().stay,
+                persistence = ?owned.history().persistence,
                 "skipped a journal: its changes are persistent or its guardian is running"
             );
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
             let (path, owner) = (owned.path().to_owned(), name_of_owner(owned.history()));
-            info!(journal = visible::path(&path), stay = ?owned.history().stay, "reverting a journal: its owner is dead");
+            info!(journal = visible::path(&path), persistence = ?owned.history().persistence, "reverting a journal: its owner is dead");
             let reverted = revert(owned, boot_id, proc);
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, owner, reverted })
         }
@@ -219,9 +219,9 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
 /// Whether the holder of the lock is the owner named in the journal.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
-    let keeper = match history.stay {
-        Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::MaintainedBy(Keeper { pid, .. }) => Some(pid),
-        Stay::WithOwner | Stay::Kept => None,
+    let keeper = match history.persistence {
+        Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. }) => Some(pid),
+        Persistence::WithOwner | Persistence::UntilReverted => None,
     };
     let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
@@ -235,7 +235,7 @@ pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let history = |listed| match listed {
-        ListedJournal::Abandoned { history, .. } if !stays(&history, boot_id, &proc) => Some(history),
+        ListedJournal::Abandoned { history, .. } if !persists(&history, boot_id, &proc) => Some(history),
         _ => None,
     };
     Ok(journal.list()?.into_iter().filter_map(history).collect())
@@ -255,13 +255,13 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
 }
 
 /// Whether a journal without a running owner must be left alone.
-fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
+fn persists(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
-    match history.stay {
-        Stay::WithOwner => false,
-        Stay::Kept => true,
-        Stay::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
-        | Stay::MaintainedBy(Keeper { pid, start_time_ticks }) => {
+    match history.persistence {
+        Persistence::WithOwner => false,
+        Persistence::UntilReverted => true,
+        Persistence::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
+        | Persistence::MaintainedBy(Keeper { pid, start_time_ticks }) => {
             this_boot && is_running(pid, start_time_ticks, boot_id, proc)
         }
     }
@@ -295,7 +295,7 @@ pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Re
         already_gone = reverted.already_gone.len(),
         partial = reverted.partial.len(),
         left_alone = reverted.left_alone.len(),
-        kept = reverted.kept.len(),
+        superseded = reverted.superseded.len(),
         waiting = reverted.waiting.len(),
         failed = reverted.failed.len(),
         "{}",

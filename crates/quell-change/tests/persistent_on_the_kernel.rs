@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use quell_change::journal::{Journal, Stay, Watchdog};
+use quell_change::journal::{Journal, Persistence, Watchdog};
 use quell_change::persistent::{self, PersistError, PersistState, WatchEnded};
 use quell_change::recovery::{Found, recover};
 use quell_linux::Pid;
@@ -37,7 +37,7 @@ fn persistent_changes_stay_until_their_release() {
     let path = keep(&lab, &dir, "kept-t");
     assert!(matches!(&recover(&journal).unwrap()[..], [Found::Kept { path: found, .. }] if *found == path));
     assert!(is_set(&lab));
-    assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::Kept);
+    assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::UntilReverted);
 
     let reverted = persistent::release(&journal, &path).unwrap().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0));
@@ -145,7 +145,7 @@ fn a_confirmed_profile_stays() {
     persistent::confirm(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(is_set(&lab));
-    assert_eq!(persistent::list(&journal).unwrap()[0].history.stay, Stay::Kept);
+    assert_eq!(persistent::list(&journal).unwrap()[0].history.persistence, Persistence::UntilReverted);
     persistent::release(&journal, &path).unwrap();
 }
 

@@ -13,7 +13,7 @@ use quell_linux::own_file::check_creatable;
 use quell_linux::proc::ProcRoot;
 
 use super::error::{Attempt, JournalError};
-use super::history::{History, Stay};
+use super::history::{History, Persistence};
 use super::purpose::Purpose;
 use super::record::{Begin, FORMAT, Keeper, Record};
 use super::{stalls, trust};
@@ -184,7 +184,7 @@ impl OwnedJournal {
     /// # Errors
     /// When it cannot be renamed.
     pub(crate) fn set_aside(mut self) -> Result<(), JournalError> {
-        if self.history.stay != Stay::WithOwner {
+        if self.history.persistence != Persistence::WithOwner {
             self.write(Record::Release)?;
         }
         if file_name(&self.path).starts_with(WAITING) {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use quell_change::journal::{
-    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Persistence, TargetProgram,
 };
 use quell_change::namespaces;
 use quell_change::persistent::{PersistError, forget_earlier_boots};
@@ -99,7 +99,7 @@ impl Attached {
     /// Whether the command that began the journal still makes or switches the changes.
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
-        self.is_locked && self.history.stay == Stay::WithOwner
+        self.is_locked && self.history.persistence == Persistence::WithOwner
     }
 
     /// Whether the owner runs, and is visible here.
@@ -153,8 +153,8 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
             ListedJournal::Abandoned { path, history } => (path, history, false),
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
-        let keeper = match history.stay {
-            Stay::MaintainedBy(keeper) => Some(keeper),
+        let keeper = match history.persistence {
+            Persistence::MaintainedBy(keeper) => Some(keeper),
             _ => None,
         };
         Some(Attached { path, history, keeper, is_locked })

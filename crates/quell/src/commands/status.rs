@@ -113,7 +113,7 @@ fn running(program: &TargetProgram) -> Option<TargetProgram> {
 fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
     let condition = match kept.standing {
         PersistState::BeforeThisBoot | PersistState::OutOfSight(_) => Condition::default(),
-        PersistState::Kept | PersistState::KeptBy(_) | PersistState::Unconfirmed(_) => {
+        PersistState::UntilReverted | PersistState::MaintainedBy(_) | PersistState::Unconfirmed(_) => {
             condition(&kept.path, &kept.history).map_err(Failure::refused)?
         }
     };
@@ -132,7 +132,7 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let mut all = Vec::new();
     // An attachment whose keeper is running or invisible could not be ended above.
     let is_applied = |kept: &Persistent| match kept.standing {
-        PersistState::KeptBy(_) => false,
+        PersistState::MaintainedBy(_) => false,
         PersistState::OutOfSight(_) => !kept.history.begin.purpose.is_of_programs(),
         _ => true,
     };

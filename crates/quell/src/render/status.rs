@@ -116,11 +116,11 @@ enum Standing {
 impl AppliedReport {
     pub(crate) fn new(kept: &Persistent, condition: Condition) -> Self {
         let (standing, owner_pid, goes_back_unix_s) = match kept.standing {
-            persistent::PersistState::Kept => (Standing::Applied, None, None),
+            persistent::PersistState::UntilReverted => (Standing::Applied, None, None),
             persistent::PersistState::Unconfirmed(watchdog) => {
                 (Standing::Unconfirmed, Some(watchdog.pid), Some(watchdog.deadline_unix_s))
             }
-            persistent::PersistState::KeptBy(keeper) => (Standing::Attached, Some(keeper.pid), None),
+            persistent::PersistState::MaintainedBy(keeper) => (Standing::Attached, Some(keeper.pid), None),
             persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None, None),
             persistent::PersistState::OutOfSight(pid) => (Standing::OutOfSight, Some(pid), None),
         };
@@ -402,7 +402,7 @@ fn one_reverted(name: &str, reverted: &Reverted) -> String {
     if !reverted.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", reverted.already_gone.len()));
     }
-    text.push_str(&detached::kept(&reverted.kept));
+    text.push_str(&detached::superseded(&reverted.superseded));
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
     text.push_str(&detached::left(&reverted.partial, &reverted.left_alone, &reverted.waiting));
@@ -468,7 +468,7 @@ pub(crate) fn reverted_report(
             "already-gone": reverted.already_gone,
             "partial": reverted.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "kept": reverted.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
+            "superseded": reverted.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": reverted.unrecorded,
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),

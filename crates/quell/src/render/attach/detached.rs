@@ -22,7 +22,7 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
-    text.push_str(&kept(&detached.kept));
+    text.push_str(&superseded(&detached.superseded));
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
     text.push_str(&left(&detached.partial, &detached.left_alone, &detached.waiting));
@@ -43,9 +43,9 @@ pub(crate) fn left(
 }
 
 /// Note about settings that stay for a newer owner.
-pub(crate) fn kept(kept: &[(Change, String)]) -> String {
+pub(crate) fn superseded(changes: &[(Change, String)]) -> String {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
-    kept.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
+    changes.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
     owners.iter().map(|(owner, count)| format!(", {count} kept for {owner}")).collect()
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "already-gone": detached.already_gone,
             "partial": detached.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "kept": detached.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
+            "superseded": detached.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": detached.unrecorded,
             "failed": detached.failed,
