@@ -30,7 +30,7 @@ pub struct Persistent {
     /// Contents of the journal.
     pub history: History,
     /// How long the changes persist.
-    pub standing: PersistState,
+    pub state: PersistState,
 }
 
 /// How long persistent changes last.
@@ -134,13 +134,13 @@ pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
             }
             _ => None,
         };
-        let standing = standing(&history, boot_id, &proc).or_else(out_of_sight)?;
-        Some(Persistent { path, history, standing })
+        let state = persist_state(&history, boot_id, &proc).or_else(out_of_sight)?;
+        Some(Persistent { path, history, state })
     };
     Ok(journal.list()?.into_iter().filter_map(kept).collect())
 }
 
-fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<PersistState> {
+fn persist_state(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<PersistState> {
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.persistence {
         Persistence::WithOwner => None,
@@ -224,7 +224,7 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
 /// # Errors
 /// When they cannot be listed or removed, or the boot ID cannot be read.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
-    let earlier = list(journal)?.into_iter().filter(|kept| kept.standing == PersistState::BeforeThisBoot);
+    let earlier = list(journal)?.into_iter().filter(|kept| kept.state == PersistState::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
 }
 
@@ -234,7 +234,7 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 /// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
     tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
-    let confirmed = |kept: &Persistent| kept.path == path && kept.standing == PersistState::UntilReverted;
+    let confirmed = |kept: &Persistent| kept.path == path && kept.state == PersistState::UntilReverted;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
 }
 

@@ -291,7 +291,7 @@ fn id(namespace_cookie: u64) -> String {
 fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
     let is_here = |entry: &Entry| entry.change.namespace_cookie() == Some(namespace_cookie);
     let is_applied_here = |kept: &Persistent| {
-        kept.standing != PersistState::BeforeThisBoot
+        kept.state != PersistState::BeforeThisBoot
             && kept.history.begin.purpose.profile().is_some()
             && kept.history.pending().any(|(_, entry)| is_here(entry))
     };

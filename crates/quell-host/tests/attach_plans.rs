@@ -408,11 +408,11 @@ fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<Longest
 fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
     let host = with_neighbour(healthy());
     assert_eq!(longest_wait(&host, None, "base"), None);
-    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::Timer }));
-    let unknown_work = LongestWait { ns: 20_000_000, until: Until::SuspensionIsOver };
+    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
+    let unknown_work = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
     assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
     let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
-    let Until::BatchIsDone { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
+    let Until::BatchEnd { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
     assert_eq!(batch.ns, 32 * each_ns);
 }
 

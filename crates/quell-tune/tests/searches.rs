@@ -27,7 +27,7 @@ struct Server {
     load: usize,
     mode: Option<DeliveryMode>,
     refused: Option<DeliveryMode>,
-    /// A mode that is taken back during its slices.
+    /// A mode that is reverted during its slices.
     stalling: Option<DeliveryMode>,
     is_drops_readable: bool,
     /// Kind of mode under which requests fail.

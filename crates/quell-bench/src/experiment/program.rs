@@ -70,8 +70,8 @@ pub enum SubjectError {
     /// A mode cannot be set.
     #[error("{0}")]
     Impossible(String),
-    /// A mode was taken back.
-    #[error("taken back: {0}")]
+    /// A mode was reverted.
+    #[error("reverted: {0}")]
     Stalls(String),
     /// The judge failed or printed no figures.
     #[error(transparent)]

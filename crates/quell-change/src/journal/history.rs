@@ -250,7 +250,7 @@ mod tests {
             version: "0.1.0".into(),
             boot_id: "b".into(),
             owner: Keeper { pid: 1, start_time_ticks: 5 },
-            began_unix_s: 0,
+            started_unix_s: 0,
             purpose: Purpose::Lab,
         }
     }

@@ -118,7 +118,7 @@ pub struct Begin {
     /// Process that began the journal. It undoes its changes on SIGTERM, and when it is done.
     pub owner: Keeper,
     /// Wall-clock seconds since 1970, for display.
-    pub began_unix_s: u64,
+    pub started_unix_s: u64,
     /// What the changes are for.
     pub purpose: Purpose,
 }
@@ -181,7 +181,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             boot_id: "b".to_owned(),
             owner: Keeper { pid: 7, start_time_ticks: 8 },
-            began_unix_s: 9,
+            started_unix_s: 9,
             purpose,
         }
     }

@@ -71,7 +71,7 @@ impl Journal {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: boot_id.to_owned(),
             owner: Keeper::this_process(&ProcRoot::default()).map_err(|error| failed(io::Error::other(error)))?,
-            began_unix_s: began,
+            started_unix_s: began,
             purpose,
         };
         let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.owner.pid));

@@ -276,13 +276,13 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
     if let Some(wait) = longest_wait {
         let time = render_time(wait.ns);
         let _ = match wait.until {
-            Until::Timer => write!(line, "; its packets can wait up to {time} for the queue's timer"),
-            Until::BatchIsDone { max_events, each_ns } => write!(
+            Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
+            Until::BatchEnd { max_events, each_ns } => write!(
                 line,
                 "; its packets can wait up to {time}, for a batch of {max_events} events of {} each",
                 render_time(each_ns)
             ),
-            Until::SuspensionIsOver => write!(
+            Until::IrqSuspendTimeout => write!(
                 line,
                 "; its packets can wait up to {time}, until the suspension times out, if the program is busy"
             ),
