@@ -42,7 +42,7 @@ pub struct SwitchPlan {
     /// Obstacles by mode; empty for a mode that can be set.
     pub impossible: Vec<Vec<AttachObstacle>>,
     /// Parts of each mode that cannot be provided from outside the programs.
-    pub partly: Vec<Vec<Limitation>>,
+    pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
     /// Whether a mode stays although its queues stall.
@@ -158,7 +158,7 @@ impl SwitchPlan {
             queues: queues(&plans),
             epolls: epolls(&plans),
             impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
-            partly: plans.iter().map(|plan| plan.partly.clone()).collect(),
+            limitations: plans.iter().map(|plan| plan.limitations.clone()).collect(),
             plans,
             accepts_stalls: false,
         };

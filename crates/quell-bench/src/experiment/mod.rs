@@ -50,7 +50,7 @@ pub struct ExperimentResult {
     /// Version of Quell that made the measurement.
     pub quell_version: String,
     /// Start of the measurement, in seconds since 1970-01-01 UTC.
-    pub began_unix_s: u64,
+    pub started_unix_s: u64,
     /// Machine on which the measurement was made.
     pub host: HostFacts,
     /// Subject whose mode was switched.
@@ -220,7 +220,7 @@ impl ExperimentResult {
         Ok(Self {
             schema: SCHEMA.to_owned(),
             quell_version: env!("CARGO_PKG_VERSION").to_owned(),
-            began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             host: HostFacts::read(&ProcRoot::default())?,
             subject,
             experiments: Vec::new(),

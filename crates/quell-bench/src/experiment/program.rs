@@ -81,8 +81,8 @@ pub enum SubjectError {
     /// A mode cannot be set.
     #[error("{0}")]
     Impossible(String),
-    /// A mode was taken back.
-    #[error("taken back: {0}")]
+    /// A mode was reverted.
+    #[error("reverted: {0}")]
     Stalls(String),
     /// The judge failed or printed no figures.
     #[error(transparent)]
@@ -164,8 +164,8 @@ impl<'a> Programs<'a> {
     fn end(&mut self) -> Result<(), SubjectError> {
         self.stalls = None;
         let Some(switching) = self.switching.take() else { return Ok(()) };
-        let Reverted { failed, waiting, left_alone, in_part, .. } = switching.end()?;
-        self.left_alone = left_alone.into_iter().chain(in_part).map(|(_, why)| why).collect();
+        let Reverted { failed, waiting, left_alone, partial, .. } = switching.end()?;
+        self.left_alone = left_alone.into_iter().chain(partial).map(|(_, why)| why).collect();
         let failed = failed.iter().map(|(_, error)| error.to_string());
         let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();
         if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }

@@ -46,8 +46,8 @@ fn state<T>(reading: &Reading<T>) -> &'static str {
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
     match reading.known() {
-        Some(Some(Linked { provenance: Provenance::Kernel, .. })) => "yes".to_owned(),
-        Some(Some(Linked { provenance: Provenance::Name, .. })) => "by its name".to_owned(),
+        Some(Some(Linked { source: Provenance::Kernel, .. })) => "yes".to_owned(),
+        Some(Some(Linked { source: Provenance::Name, .. })) => "by its name".to_owned(),
         Some(Some(_)) => "by its place".to_owned(),
         Some(None) => "none".to_owned(),
         None => state(reading).to_owned(),
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_found_by_name_is_not_shown_as_reported_by_the_kernel() {
-        let linked = |provenance| Reading::Known(Some(Linked { to: 25_u32, provenance }));
+        let linked = |source| Reading::Known(Some(Linked { to: 25_u32, source }));
         assert_eq!(link(&linked(Provenance::Kernel)), "yes");
         assert_eq!(link(&linked(Provenance::Name)), "by its name");
     }

@@ -194,7 +194,7 @@ impl GuestLab {
         let facts = GuestFacts {
             driver: device.driver.known().and_then(|driver| driver.driver.clone()),
             rx_irq: rx.to,
-            rx_irq_provenance: rx.provenance,
+            rx_irq_source: rx.source,
             features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
             load,
             nearest,
@@ -382,7 +382,7 @@ fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, 
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
     match said {
         Some(said) => Ok(Some(said)),
-        None => Ok(nic.rx_irq()?.map(|to| Linked { to, provenance: Provenance::Name })),
+        None => Ok(nic.rx_irq()?.map(|to| Linked { to, source: Provenance::Name })),
     }
 }
 

@@ -21,7 +21,7 @@ use quell_vm::machine::{Machine, MachineError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::collect::{Collected, hear};
+use self::collect::{Collected, take_line};
 use self::features::Feature;
 use self::search::FollowedSearch;
 pub use self::search::GuestSearch;
@@ -44,8 +44,7 @@ pub struct GuestFacts {
     /// IRQ number of the server's receive queue.
     pub rx_irq: u32,
     /// Source of the IRQ number.
-    #[serde(rename = "rx-irq-said-by")]
-    pub rx_irq_provenance: Provenance,
+    pub rx_irq_source: Provenance,
     /// Availability of features in this kernel and driver.
     pub features: Vec<Feature>,
     /// Description of the generated load.
@@ -229,7 +228,7 @@ fn run_task(
 ) -> Result<(), VmLabError> {
     let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(task)?];
     let mut unreadable = None;
-    let mut line = |line: &str, host| hear(line, host, &mut unreadable, take);
+    let mut line = |line: &str, host| take_line(line, host, &mut unreadable, take);
     let ended = machine.run(&arguments, &mut line, stopped)?;
     match (unreadable, ended) {
         (Some(error), _) => Err(error.into()),

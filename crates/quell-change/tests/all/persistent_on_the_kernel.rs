@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use quell_change::journal::{Journal, Stay, Watchdog};
+use quell_change::journal::{Journal, Persistence, Watchdog};
 use quell_change::persistent::{self, PersistError, PersistState, WatchEnded};
 use quell_change::recovery::{Found, recover};
 use quell_linux::Pid;
@@ -36,7 +36,7 @@ fn persistent_changes_stay_until_their_release() {
     let path = keep(&lab, &dir, "kept-t");
     assert!(matches!(&recover(&journal).unwrap()[..], [Found::Kept { path: found, .. }] if *found == path));
     assert!(is_set(&lab));
-    assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::Kept);
+    assert_eq!(persistent::list(&journal).unwrap()[0].state, PersistState::UntilReverted);
 
     let reverted = persistent::release(&journal, &path).unwrap().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0));
@@ -57,7 +57,7 @@ fn changes_of_another_boot_are_not_undone() {
     std::fs::write(&path, other_boot).unwrap();
 
     assert!(matches!(recover(&journal).unwrap()[..], [Found::Kept { .. }]));
-    assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::BeforeThisBoot);
+    assert_eq!(persistent::list(&journal).unwrap()[0].state, PersistState::BeforeThisBoot);
     persistent::forget_earlier_boots(&journal).unwrap();
     assert!(persistent::list(&journal).unwrap().is_empty());
     assert!(is_set(&lab), "in this boot, the value belongs to another program");
@@ -140,12 +140,12 @@ fn a_confirmed_profile_stays() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "confirmed-t", FOREVER);
-    assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::Unconfirmed(watchdog));
+    assert_eq!(persistent::list(&journal).unwrap()[0].state, PersistState::Unconfirmed(watchdog));
     assert!(!matches!(recover(&journal).unwrap()[..], [Found::Recovered { .. }]), "the watchdog owns the journal");
     persistent::confirm(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(is_set(&lab));
-    assert_eq!(persistent::list(&journal).unwrap()[0].history.stay, Stay::Kept);
+    assert_eq!(persistent::list(&journal).unwrap()[0].history.persistence, Persistence::UntilReverted);
     persistent::release(&journal, &path).unwrap();
 }
 
@@ -185,7 +185,7 @@ fn a_watchdog_undoes_everything_at_once_on_request() {
     let reverted = persistent::give_up(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(!is_set(&lab));
-    assert_eq!((reverted.undone.len(), reverted.already_gone.len(), reverted.in_part.len()), (1, 0, 0), "{reverted:?}");
+    assert_eq!((reverted.undone.len(), reverted.already_gone.len(), reverted.partial.len()), (1, 0, 0), "{reverted:?}");
     let again = persistent::give_up(&journal, &path, &watchdog).unwrap();
     assert!(again.undone.is_empty(), "no change is left: {again:?}");
 }

@@ -43,7 +43,7 @@ fn a_value_that_another_program_changed_is_left_alone_and_reported() {
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
     lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::NONE });
     let reverted = transaction.revert().unwrap();
-    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    let [(_, why)] = &reverted.partial[..] else { panic!("{reverted:?}") };
     assert!(why.contains("gro-flush-timeout 77 µs"), "{why}");
     let now = lab.napi();
     assert_eq!(now.settings.gro_flush_timeout_ns, Some(77_000));
@@ -234,15 +234,15 @@ fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
 /// Runs the program like a server: receives events, works for a while and waits again. Returns the number of events.
 fn work(program: &mut UdpProgram, ended: &AtomicBool) -> u32 {
     program.socket.set_nonblocking(true).unwrap();
-    let mut heard = 0;
+    let mut received = 0;
     loop {
         let last = ended.load(Ordering::Relaxed);
         program.epoll.wait(Some(Duration::from_millis(100))).unwrap();
         while program.socket.recv(&mut [0; 1]).is_ok() {
-            heard += 1;
+            received += 1;
         }
         if last {
-            return heard;
+            return received;
         }
         let working = Instant::now();
         while working.elapsed() < Duration::from_micros(500) {
@@ -259,7 +259,7 @@ fn a_program_that_continues_is_not_left_stalled() {
     let fd = program.epoll_fd();
     let ended = AtomicBool::new(false);
     let process = UdpProgram::process();
-    let (heard, sent) = std::thread::scope(|scope| {
+    let (received, sent) = std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
             let mut sent = 0;
             for _ in 0..20 {
@@ -280,7 +280,7 @@ fn a_program_that_continues_is_not_left_stalled() {
         (work(&mut program, &ended), changing.join().unwrap())
     });
     // A packet that the last change delayed would still be missing now.
-    assert_eq!(heard, sent);
+    assert_eq!(received, sent);
 }
 
 const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";

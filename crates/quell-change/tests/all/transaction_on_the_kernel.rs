@@ -288,11 +288,11 @@ fn a_wait_for_the_queue_lock_can_be_stopped() {
     let no_queue = quell_linux::NapiId::from_kernel(u32::MAX).unwrap();
     let mut set_while_waiting = |looks: u32| {
         let mut left = looks;
-        let mut looks_on = |_| {
+        let mut observer = |_| {
             left = left.saturating_sub(1);
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        transaction.set_napi_watched(&here, no_queue, &lab::SUSPENDING, &mut looks_on)
+        transaction.set_napi_observed(&here, no_queue, &lab::SUSPENDING, &mut observer)
     };
     assert!(matches!(set_while_waiting(3), Err(ChangeError::Stopped)));
     drop(turn);

@@ -58,7 +58,7 @@ static TSO: Rule = Rule {
 fn tso(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let is_veth = device.kind.as_deref() == Some("veth") && !device.napis.known()?.is_empty();
-        let lower = device.lower.filter(|lower| is_veth && !lower.is_elsewhere)?;
+        let lower = device.lower.filter(|lower| is_veth && !lower.is_in_other_namespace)?;
         let peer = query.device(device.namespace, lower.ifindex)?;
         peer.features.known()?.get("tx-tcp-segmentation")?.active.then(|| Observation {
             severity: Severity::Warning,

@@ -136,7 +136,7 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
     for (device, napi) in query.napis() {
         let Some(&Some(node)) = device.numa_node.known() else { continue };
-        if let Some(cpus) = query.packet_cpus(napi).filter(|cpus| is_elsewhere(query, cpus, node)) {
+        if let Some(cpus) = query.packet_cpus(napi).filter(|cpus| is_in_other_namespace(query, cpus, node)) {
             let irq = napi.irq_number().map(|number| Node::Irq { number });
             let nodes = [Some(query.napi_node(napi.id)), irq].into_iter().flatten().collect();
             observations.push(of_other_node(query, device, nodes, "packet work", &cpus, node, |cpus| {
@@ -145,7 +145,7 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         for epoll in query.epolls_on(napi.id) {
             let [(thread, _)] = epoll.waiters[..] else { continue };
-            let Some(cpus) = thread.affinity.known().filter(|cpus| is_elsewhere(query, cpus, node)) else { continue };
+            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else { continue };
             let nodes = vec![query.napi_node(napi.id), epoll.node(), Node::from(thread)];
             observations.push(of_other_node(query, device, nodes, "the worker", cpus, node, |cpus| {
                 Some(Fix::pin(thread.tid, cpus))
@@ -176,7 +176,7 @@ fn of_other_node(
 }
 
 /// Whether every CPU of the list is known to be on another node.
-fn is_elsewhere(query: &SnapshotQuery<'_>, cpus: &CpuList, node: u32) -> bool {
+fn is_in_other_namespace(query: &SnapshotQuery<'_>, cpus: &CpuList, node: u32) -> bool {
     !cpus.is_empty() && cpus.iter().all(|cpu| query.node_of_cpu(cpu).is_some_and(|other| other != node))
 }
 

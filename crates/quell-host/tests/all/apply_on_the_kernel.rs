@@ -34,7 +34,7 @@ rps = false
 "net.core.somaxconn" = 1234
 "net.ipv4.tcp_slow_start_after_idle" = 0
 "#;
-const MOMENTS: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
+const STAGES: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
 
 fn profile(text: &str) -> Profile {
     Profile::parse(&[Source::new("test.toml", text)]).unwrap()
@@ -72,7 +72,7 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
 }
 
 fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> ApplyRequest<'a> {
-    ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, partly: false }
+    ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, skip_impossible: false }
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_profile_whose_watchdog_has_exited_is_restored() {
     };
     let unwatched = apply::apply(&journal, &request(&netns, &profile), Some(&mut exited), &mut go_on);
     let Err(ApplyError::WatchdogEnded { reverted: Ok(reverted), .. }) = unwatched else { panic!("{unwatched:?}") };
-    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
     assert_eq!(state(&netns, &profile), before);
     assert!(journal.list().unwrap().is_empty());
 }
@@ -156,8 +156,8 @@ fn a_profile_with_an_impossible_setting_is_refused_before_any_change() {
     assert_eq!(state(&netns, &profile), before);
     assert!(journal.list().unwrap().is_empty());
 
-    let partly = ApplyRequest { partly: true, ..request(&netns, &profile) };
-    let applied = apply::apply(&journal, &partly, None, &mut go_on).unwrap();
+    let skipping = ApplyRequest { skip_impossible: true, ..request(&netns, &profile) };
+    let applied = apply::apply(&journal, &skipping, None, &mut go_on).unwrap();
     persistent::release(&journal, &applied.journal.unwrap()).unwrap();
     assert_eq!(state(&netns, &profile), before);
 }
@@ -171,19 +171,19 @@ fn an_apply_that_is_stopped_at_any_stage_restores_everything() {
     let before = state(&netns, &profile);
     let steps = ProfilePlan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
     for number in 0..steps {
-        for moment in MOMENTS {
-            let mut stop = |at: usize, now: ChangeStage| match (at, now) == (number, moment) {
+        for stage in STAGES {
+            let mut stop = |at: usize, now: ChangeStage| match (at, now) == (number, stage) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
             let stopped = apply::apply(&journal, &request(&netns, &profile), None, &mut stop);
             let Err(ApplyError::Change { reverted: Ok(reverted), .. }) = stopped else { panic!("{stopped:?}") };
-            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
-            assert_eq!(state(&netns, &profile), before, "stopped at {moment:?} of change {number}");
+            assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
+            assert_eq!(state(&netns, &profile), before, "stopped at {stage:?} of change {number}");
         }
     }
     assert!(journal.list().unwrap().is_empty());
-    eprintln!("{} cases: stopped at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+    eprintln!("{} cases: stopped at {} stages of {steps} changes", steps * STAGES.len(), STAGES.len());
 }
 
 const KILLED_AT: &str = "QUELL_TEST_KILLED_AT";
@@ -193,11 +193,11 @@ const KILLED_AT: &str = "QUELL_TEST_KILLED_AT";
 #[ignore = "the program of a process that other tests start"]
 fn applies_and_is_killed() {
     let Ok(arguments) = std::env::var(KILLED_AT) else { return };
-    let [dir, netns, number, moment] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
-    let (number, moment): (usize, usize) = (number.parse().unwrap(), moment.parse().unwrap());
+    let [dir, netns, number, stage] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
+    let (number, stage): (usize, usize) = (number.parse().unwrap(), stage.parse().unwrap());
     let (netns, profile) = (NamespaceName::new(netns).unwrap(), profile(PROFILE));
     let mut kill = |at: usize, now: ChangeStage| {
-        if (at, now) == (number, MOMENTS[moment]) {
+        if (at, now) == (number, STAGES[stage]) {
             PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
         }
         ControlFlow::Continue(())
@@ -205,11 +205,11 @@ fn applies_and_is_killed() {
     apply::apply(&Journal::in_dir(dir), &request(&netns, &profile), None, &mut kill).unwrap();
 }
 
-fn killed(dir: &Path, netns: &NamespaceName, number: usize, moment: usize) {
+fn killed(dir: &Path, netns: &NamespaceName, number: usize, stage: usize) {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(entry(applies_and_is_killed))
         .arg("--test-threads=1")
-        .env(KILLED_AT, format!("{} {netns} {number} {moment}", dir.display()))
+        .env(KILLED_AT, format!("{} {netns} {number} {stage}", dir.display()))
         .stdout(std::process::Stdio::null())
         .status()
         .unwrap();
@@ -225,14 +225,14 @@ fn an_apply_that_is_killed_at_any_stage_is_undone_by_the_next_command() {
     let before = state(&netns, &profile);
     let steps = ProfilePlan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
     for number in 0..steps {
-        for (index, moment) in MOMENTS.iter().enumerate() {
+        for (index, stage) in STAGES.iter().enumerate() {
             killed(dir.path(), &netns, number, index);
             let found = recover(&journal).unwrap();
             let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
-            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
-            assert_eq!(state(&netns, &profile), before, "killed at {moment:?} of change {number}");
+            assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
+            assert_eq!(state(&netns, &profile), before, "killed at {stage:?} of change {number}");
         }
     }
     assert!(recover(&journal).unwrap().is_empty(), "no journal is left");
-    eprintln!("{} cases: killed at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+    eprintln!("{} cases: killed at {} stages of {steps} changes", steps * STAGES.len(), STAGES.len());
 }

@@ -110,7 +110,7 @@ fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
     let began = Instant::now();
     let reverted = attachment.end().unwrap();
     lap("end");
-    assert_eq!((reverted.failed.len(), reverted.in_part.len()), (0, 0), "{reverted:?}");
+    assert_eq!((reverted.failed.len(), reverted.partial.len()), (0, 0), "{reverted:?}");
     assert_eq!(reverted.undone.len(), epolls + queues);
     eprintln!("  {epolls} epolls, {queues} queues, {found} findings");
     [attached, began.elapsed()]

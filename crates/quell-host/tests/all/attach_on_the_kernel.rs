@@ -31,7 +31,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, UdpProgram, go_on, no_kee
 use quell_test_support::{Lacks, entry, skip};
 
 const ADDRESS: &str = "192.0.2.1:11211";
-const MOMENTS: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
+const STAGES: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
 
 /// memcached with two workers and connections that both queues have served.
 struct Server {
@@ -175,7 +175,7 @@ fn attaching_to_memcached_and_detaching_leaves_no_change() {
     assert!(matches!(twice, Err(AttachError::AlreadyAttached { .. })), "{twice:?}");
 
     let reverted = attachment.end().unwrap();
-    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
     assert_eq!(state(&lab, &[server.pid()]), before);
     server.answers();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -186,9 +186,9 @@ fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
     let Some(mut lab) = TestLab::raise("refuse", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
-    let partly = plan_for(server.pid(), "fullbusy");
-    assert!(partly.impossible.is_empty(), "{partly:?}");
-    assert!(format!("{:?}", partly.partly).contains("WaitsAsWritten"), "{partly:?}");
+    let plan = plan_for(server.pid(), "fullbusy");
+    assert!(plan.impossible.is_empty(), "{plan:?}");
+    assert!(format!("{:?}", plan.limitations).contains("EpollWaitUnlimited"), "{plan:?}");
 }
 
 #[test]
@@ -535,11 +535,11 @@ const KILLED_AT: &str = "QUELL_TEST_ATTACH_KILLED_AT";
 #[ignore = "the program of a process that other tests start"]
 fn attaches_and_is_killed() {
     let Ok(arguments) = std::env::var(KILLED_AT) else { return };
-    let [dir, pid, number, moment] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
-    let (pid, number, moment): (Pid, usize, usize) =
-        (pid.parse().unwrap(), number.parse().unwrap(), moment.parse().unwrap());
+    let [dir, pid, number, stage] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
+    let (pid, number, stage): (Pid, usize, usize) =
+        (pid.parse().unwrap(), number.parse().unwrap(), stage.parse().unwrap());
     let mut kill = |at: usize, now: ChangeStage| {
-        if (at, now) == (number, MOMENTS[moment]) {
+        if (at, now) == (number, STAGES[stage]) {
             PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
         }
         ControlFlow::Continue(())
@@ -558,7 +558,7 @@ fn the_keeper_restores_when_the_attaching_process_is_killed_at_any_stage() {
     let before = state(&lab, &[server.pid()]);
     let steps = plan_for(server.pid(), "suspend200").steps.len();
     for number in 0..steps {
-        for (index, moment) in MOMENTS.iter().enumerate() {
+        for (index, stage) in STAGES.iter().enumerate() {
             let status = Command::new(std::env::current_exe().unwrap())
                 .args(entry(attaches_and_is_killed))
                 .arg("--test-threads=1")
@@ -569,11 +569,11 @@ fn the_keeper_restores_when_the_attaching_process_is_killed_at_any_stage() {
                 .unwrap();
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status:?}");
             wait_until_back(&dir.path().join(format!("attach-{}.journal", server.pid())));
-            assert_eq!(state(&lab, &[server.pid()]), before, "killed at {moment:?} of change {number}");
+            assert_eq!(state(&lab, &[server.pid()]), before, "killed at {stage:?} of change {number}");
         }
     }
     server.answers();
-    eprintln!("{} cases: killed at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+    eprintln!("{} cases: killed at {} stages of {steps} changes", steps * STAGES.len(), STAGES.len());
 }
 
 #[test]

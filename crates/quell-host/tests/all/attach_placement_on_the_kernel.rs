@@ -58,7 +58,7 @@ impl Placing {
     /// Ends the attachment; the server runs as long as the returned value exists.
     fn end(self) -> Steered {
         let reverted = self.attachment.end().unwrap();
-        assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+        assert_eq!((reverted.partial.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
         assert_eq!(reuseport::detach(self.steered.socket()).unwrap(), Detachment::WasAbsent);
         self.steered
     }

@@ -6,7 +6,7 @@ use crate::snapshots::{self, before, healthy, set, snapshot};
 use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::plan::Limitation;
-use quell_host::attach::unassigned_epolls::QuietWith;
+use quell_host::attach::unassigned_epolls::UnassignedFiles;
 use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 use quell_linux::Pid;
 use serde_json::{Value, json};
@@ -69,8 +69,8 @@ fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    let quiet: Vec<(i32, QuietWith)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.has)).collect();
-    assert_eq!(quiet, [(3, QuietWith::ListeningSockets)]);
+    let unassigned: Vec<(i32, UnassignedFiles)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", other);
     let plan = plan_of(&host, "suspend20");
-    assert!(plan.quiet.iter().any(|epoll| (epoll.fd, epoll.has) == (8, QuietWith::NoSockets)), "{:?}", plan.quiet);
+    assert!(plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)), "{:?}", plan.unassigned_epolls);
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
@@ -90,8 +90,8 @@ fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
     let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", inner);
     let plan = plan_of(&host, "suspend20");
-    let quiet: Vec<(i32, Option<i32>)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
-    assert_eq!(quiet, [(3, Some(8))]);
+    let unassigned: Vec<(i32, Option<i32>)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    assert_eq!(unassigned, [(3, Some(8))]);
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
-    assert!(fullbusy.partly.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
+    assert!(fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }), "{:?}", fullbusy.limitations);
 }
 
 #[test]
 fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
     let mut host = untouched();
     let stays = |host: &Value, mode: &str| {
-        plan_of(host, mode).partly.iter().any(|partly| matches!(partly, Limitation::ThreadStays { .. }))
+        plan_of(host, mode).limitations.iter().any(|one| matches!(one, Limitation::NapiThreadRemains { .. }))
     };
     assert!(!stays(&host, "suspend20"));
     set(&mut host, "/devices/0/napis/0/threading", json!("enabled"));
@@ -157,22 +157,22 @@ fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
 #[test]
 fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
-    let other_ways = |partly: &Limitation| matches!(partly, Limitation::OtherWays { io_urings: 1, xdp_sockets: 0, .. });
-    let unknown = |partly: &Limitation| matches!(partly, Limitation::UnknownRings { io_urings: 1, .. });
+    let other_ways = |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
+    let unknown = |limitation: &Limitation| matches!(limitation, Limitation::UnknownRings { io_urings: 1, .. });
 
-    assert!(plan("suspend20", Some(true)).partly.iter().any(other_ways));
+    assert!(plan("suspend20", Some(true)).limitations.iter().any(other_ways));
     assert_eq!(plan("napibusy", Some(true)).rings().count(), 1);
-    assert!(!plan("napibusy", Some(true)).partly.iter().any(other_ways), "napibusy does not suspend");
-    assert!(!plan("defer20", Some(true)).partly.iter().any(other_ways), "defer20 does not suspend");
+    assert!(!plan("napibusy", Some(true)).limitations.iter().any(other_ways), "napibusy does not suspend");
+    assert!(!plan("defer20", Some(true)).limitations.iter().any(other_ways), "defer20 does not suspend");
 
-    assert!(plan("suspend20", None).partly.iter().any(unknown));
+    assert!(plan("suspend20", None).limitations.iter().any(unknown));
     assert_eq!(plan("napibusy", None).rings().count(), 1);
-    assert!(!plan("defer20", None).partly.iter().any(unknown));
+    assert!(!plan("defer20", None).limitations.iter().any(unknown));
 
     for mode in ["suspend20", "napibusy", "defer20"] {
         let of_files = plan(mode, Some(false));
         assert_eq!(of_files.rings().count(), 0, "{mode}");
-        assert!(!of_files.partly.iter().any(|partly| other_ways(partly) || unknown(partly)), "{mode}: {of_files:?}");
+        assert!(!of_files.limitations.iter().any(|one| other_ways(one) || unknown(one)), "{mode}: {of_files:?}");
     }
 }
 
@@ -192,7 +192,7 @@ fn with_xdp_socket(queues: &[usize]) -> Value {
 #[test]
 fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
     let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
-    let unknown = |plan: &AttachPlan| plan.partly.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
+    let unknown = |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
     let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
     assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
     let plan = plan_of(&with_xdp_socket(&[]), "defer20");
@@ -230,7 +230,7 @@ fn every_queue_that_can_deliver_to_an_unconnected_udp_socket_is_set() {
     // After the link was down, the sockets keep an ID that no longer exists.
     let flapped = with_udp([7_000; 2]);
     assert_eq!(napis_of(&flapped, "defer20"), [8_193, 8_194]);
-    assert!(!plan_of(&flapped, "defer20").partly.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })));
+    assert!(!plan_of(&flapped, "defer20").limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })));
     // Before the first datagram nothing is known.
     let mut silent = with_udp([8_193; 2]);
     (1..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
@@ -327,7 +327,7 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
         for mode in ["defer20", "threaded"] {
             let plan = plan_of(&host, mode);
             assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{mode}: {plan:?}");
-            assert!(!plan.partly.iter().any(|one| matches!(one, Limitation::NoEpoll { .. })), "{mode}: {plan:?}");
+            assert!(!plan.limitations.iter().any(|one| matches!(one, Limitation::NoEpoll { .. })), "{mode}: {plan:?}");
         }
     }
 }
@@ -388,7 +388,7 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     let plan = plan_of(&host, "suspend20");
     assert_eq!(plan.queues().count(), 1);
     assert!(
-        plan.partly.iter().any(|partly| matches!(partly, Limitation::UnknownQueue { napi } if napi.get() == 9_999))
+        plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999))
     );
 }
 
@@ -404,11 +404,11 @@ fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<Longest
 fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
     let host = with_neighbour(healthy());
     assert_eq!(longest_wait(&host, None, "base"), None);
-    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::Timer }));
-    let unknown_work = LongestWait { ns: 20_000_000, until: Until::SuspensionIsOver };
+    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
+    let unknown_work = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
     assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
     let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
-    let Until::BatchIsDone { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
+    let Until::BatchEnd { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
     assert_eq!(batch.ns, 32 * each_ns);
 }
 

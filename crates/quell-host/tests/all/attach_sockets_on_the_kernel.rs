@@ -36,7 +36,7 @@ fn every_socket_polls_and_sockets_in_an_epoll_are_reported() {
     assert!(planned.impossible.is_empty(), "{:?}", planned.impossible);
     let [step] = planned.sockets().collect::<Vec<_>>()[..] else { panic!("one step") };
     assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listening and 8 connected sockets");
-    assert!(planned.partly.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
+    assert!(planned.limitations.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
 
     let journal = tempfile::tempdir().unwrap();
     let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
@@ -49,7 +49,7 @@ fn every_socket_polls_and_sockets_in_an_epoll_are_reported() {
     assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "no socket is left to set");
 
     let reverted = attachment.end().unwrap();
-    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+    assert_eq!((reverted.partial.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
     assert_eq!(polling(&steered), [(0, false)].into());
 }
 

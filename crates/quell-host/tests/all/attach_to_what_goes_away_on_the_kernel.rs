@@ -72,6 +72,6 @@ fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
     assert!(pass.made.iter().any(is_next), "{:?} {:?}", pass.changed_by_others, pass.failed);
     assert_ne!(epoll_params::get(&next).unwrap(), of_its_own);
     let reverted = attachment.end().unwrap();
-    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert!(reverted.failed.is_empty() && reverted.partial.is_empty(), "{reverted:?}");
     assert_eq!(epoll_params::get(&next).unwrap(), of_its_own);
 }

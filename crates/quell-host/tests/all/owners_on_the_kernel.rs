@@ -128,7 +128,7 @@ impl Stage {
     }
 
     fn request<'a>(&'a self, profile: &'a Profile) -> ApplyRequest<'a> {
-        ApplyRequest { netns: Some(&self.netns), profile, called: "test.toml", content: 0, partly: false }
+        ApplyRequest { netns: Some(&self.netns), profile, called: "test.toml", content: 0, skip_impossible: false }
     }
 
     fn read(&self) -> BTreeMap<String, String> {
@@ -283,27 +283,27 @@ impl Stage {
     }
 }
 
-/// Sets everything that an owner wants. `looks_on` counts the changes.
+/// Sets everything that an owner wants. `observer` counts the changes.
 fn set(
     transaction: &mut Transaction,
     namespace: &Namespace,
     process: ProcessIdentity,
     fd: i32,
     owner: usize,
-    looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
+    observer: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
 ) {
     let Wanted { queues, values, epoll } = wanted(owner);
     let napis = napis(namespace);
     let mut number = 0;
     for queue in queues {
-        let mut hears = |stage| looks_on(number, stage);
-        transaction.set_napi_watched(namespace, napis[queue], &settings(values), &mut hears).unwrap();
+        let mut notify = |stage| observer(number, stage);
+        transaction.set_napi_observed(namespace, napis[queue], &settings(values), &mut notify).unwrap();
         number += 1;
     }
     if let Some(params) = epoll {
-        let _ = looks_on(number, ChangeStage::Before);
+        let _ = observer(number, ChangeStage::Before);
         transaction.set_epoll(process, fd, params).unwrap();
-        let _ = looks_on(number, ChangeStage::Made);
+        let _ = observer(number, ChangeStage::Made);
     }
 }
 

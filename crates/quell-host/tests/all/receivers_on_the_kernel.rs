@@ -155,7 +155,7 @@ fn after_the_link_was_down_the_queues_of_a_udp_socket_are_found_again() {
     assert!(now.iter().all(|napi| !stage.lab.napis.contains(napi)), "veth has new NAPI instances");
     let plan = stage.plan("defer20");
     assert_eq!(queues(&plan), now);
-    assert!(!plan.partly.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })), "{plan:?}");
+    assert!(!plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })), "{plan:?}");
     let snapshot = observe().unwrap();
     let findings = consequences(&snapshot, None, &stage.plan_of(&snapshot, "suspend20"));
     assert!(findings.iter().any(|finding| finding.id == "udp-socket-keeps-first-queue"), "{findings:?}");
@@ -267,7 +267,7 @@ fn the_io_urings_of_node_that_only_serve_files_are_left_alone() {
         let request = AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment };
         let plan = plan(&snapshot, None, &targets.pids(), &request);
         let about_rings =
-            |one: &&Limitation| matches!(one, Limitation::OtherWays { .. } | Limitation::UnknownRings { .. });
-        assert_eq!((plan.rings().count(), plan.partly.iter().find(about_rings)), (0, None), "{mode}");
+            |one: &&Limitation| matches!(one, Limitation::NotSuspended { .. } | Limitation::UnknownRings { .. });
+        assert_eq!((plan.rings().count(), plan.limitations.iter().find(about_rings)), (0, None), "{mode}");
     }
 }

@@ -58,7 +58,7 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
         assert_eq!(napis, lab.napis);
         let rx: Vec<_> =
             device.rx_queues.known().unwrap().iter().map(|queue| queue.napi.known().unwrap().unwrap()).collect();
-        assert!(rx.iter().all(|linked| linked.provenance == Provenance::Order));
+        assert!(rx.iter().all(|linked| linked.source == Provenance::Order));
         assert_eq!(rx.iter().map(|linked| linked.to).collect::<Vec<_>>(), lab.napis);
         let index = snapshot.index();
         for id in &lab.napis {
@@ -128,7 +128,7 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
     ];
     for scope in both {
         let snapshot = take(&scope).unwrap().0;
-        assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_readers));
+        assert!(snapshot.namespaces.iter().any(|namespace| namespace.is_current));
         let index = snapshot.index();
         let process = index.process(Pid::of_this_process()).unwrap();
         let epolls = &process.files.known().unwrap().epolls;

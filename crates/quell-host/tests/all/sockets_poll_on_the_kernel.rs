@@ -80,7 +80,7 @@ fn a_socket_that_another_program_changed_is_left_alone_and_reported() {
     assert_eq!(transaction.set_sockets(UdpProgram::process(), &numbers, POLLING).unwrap(), 2);
     socket_options::set_busy_poll_us(&sockets[1], 9).unwrap();
     let reverted = transaction.revert().unwrap();
-    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    let [(_, why)] = &reverted.partial[..] else { panic!("{reverted:?}") };
     assert!(why.contains("changed 1 socket of process"), "{why}");
     assert_eq!((values(&sockets[0]), values(&sockets[1]).busy_poll_us), (untouched, 9));
 }

@@ -225,7 +225,7 @@ fn a_new_filter_for_a_group_ends_the_earlier_one() {
     transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
     assert_eq!(pending(&transaction), 1, "the filter of an exited server is gone");
     let reverted = transaction.revert().unwrap();
-    assert_eq!((reverted.undone.len(), reverted.in_part.len(), reverted.failed.len()), (1, 0, 0), "{reverted:?}");
+    assert_eq!((reverted.undone.len(), reverted.partial.len(), reverted.failed.len()), (1, 0, 0), "{reverted:?}");
     assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::WasAbsent);
 }
 

@@ -172,7 +172,7 @@ fn sockets_bound_to_a_device_form_a_group_with_the_queues_of_that_device() {
 fn a_vlan_is_an_interface_with_the_queues_of_its_lower_device() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let mut vlan = without_queues("vlan");
-    vlan.push(("lower", json!({"ifindex": 2, "is-elsewhere": false})));
+    vlan.push(("lower", json!({"ifindex": 2, "is-in-other-namespace": false})));
     host.device("eth0.5", 9, &vlan);
     assert_eq!(host.interfaces(), [(2, 0, 2), (9, 0, 2)]);
 }

@@ -121,7 +121,7 @@ fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
     assert_eq!(std::fs::metadata(switching.journal_path()).unwrap().len(), recorded, "a switch writes nothing");
     let reverted = switching.end().unwrap();
     assert!(
-        reverted.failed.is_empty() && reverted.left_alone.is_empty() && reverted.in_part.is_empty(),
+        reverted.failed.is_empty() && reverted.left_alone.is_empty() && reverted.partial.is_empty(),
         "{reverted:?}"
     );
     assert_eq!(state(&lab, pid), before);
@@ -187,7 +187,7 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
     let error = switching.switch_to(0).unwrap_err();
     assert!(matches!(error, SwitchError::ChangedByOthers { .. }) && error.to_string().contains("77 µs"), "{error}");
     let reverted = switching.end().unwrap();
-    assert_eq!(reverted.in_part.len(), 1, "{reverted:?}");
+    assert_eq!(reverted.partial.len(), 1, "{reverted:?}");
     let napi = lab.napi();
     assert_eq!((napi.settings.gro_flush_timeout_ns, napi.settings.irq_suspend_timeout_ns), (Some(77_000), Some(0)));
     set_gro_flush_timeout(&lab, lab.napis[0], 0);

@@ -210,7 +210,7 @@ fn a_partly_undone_change_counts_as_restored() {
     set.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let Set { lab: _lab, transaction, dir: _dir, .. } = set;
     let reverted = transaction.revert().unwrap();
-    assert_eq!((counts(&reverted), reverted.in_part.len()), ((2, 0, 0, 0), 1), "{reverted:?}");
+    assert_eq!((counts(&reverted), reverted.partial.len()), ((2, 0, 0, 0), 1), "{reverted:?}");
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn profile(text: &str) -> Profile {
 }
 
 fn apply(journal: &Journal, netns: &NamespaceName, profile: &Profile) -> PathBuf {
-    let request = ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, partly: false };
+    let request = ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, skip_impossible: false };
     apply::apply(journal, &request, None, &mut go_on).unwrap().journal.unwrap()
 }
 

@@ -26,7 +26,7 @@ struct Server {
     mode: Option<DeliveryMode>,
     present: DeliveryMode,
     refused: Option<DeliveryMode>,
-    /// A mode that is taken back during its slices.
+    /// A mode that is reverted during its slices.
     stalling: Option<DeliveryMode>,
     is_drops_readable: bool,
     /// Kind of mode under which requests fail.

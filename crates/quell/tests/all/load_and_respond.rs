@@ -146,24 +146,24 @@ fn an_address_in_use_is_reported_with_the_kernels_error() {
 fn without_descriptors_connections_wait_and_no_thread_spins() {
     const DESCRIPTORS: usize = 40;
     const CLIENTS: usize = 60;
-    let hears = |client: &mut TcpStream| client.read_exact(&mut [0; 64]).is_ok();
+    let gets_response = |client: &mut TcpStream| client.read_exact(&mut [0; 64]).is_ok();
     for shape in ["--shape=epoll", "--shape=blocking"] {
         let limit = format!("ulimit -n {DESCRIPTORS} && exec \"$0\" \"$@\"");
         let mut program = Command::new("sh");
         program.args(["-c", &limit, env!("CARGO_BIN_EXE_quell")]);
         let responder = Server::respond_by(program, &[shape]);
         let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| responder.ask()).collect();
-        let answered = clients.iter_mut().map(hears).take_while(|answered| *answered).count();
+        let answered = clients.iter_mut().map(gets_response).take_while(|answered| *answered).count();
         assert!((1..DESCRIPTORS).contains(&answered), "{shape}: {answered} answered");
         let (spent, began) = (responder.cpu_time(), Instant::now());
-        assert!(!hears(&mut clients[CLIENTS - 1]), "{shape}: a connection without a descriptor cannot be answered");
+        assert!(!gets_response(&mut clients[CLIENTS - 1]), "{shape}: a connection without a descriptor cannot be answered");
         let share = (responder.cpu_time() - spent).as_secs_f64() / began.elapsed().as_secs_f64();
         assert!(share < 0.1, "{shape}: {share:.2} of a CPU while connections wait");
         for mut client in clients.split_off(answered) {
             clients.pop();
             client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-            let heard = client.read_exact(&mut [0; 64]);
-            assert!(heard.is_ok(), "{shape}: a waiting connection: {heard:?}");
+            let answered = client.read_exact(&mut [0; 64]);
+            assert!(answered.is_ok(), "{shape}: a waiting connection: {answered:?}");
         }
         let (code, served) = responder.interrupt();
         assert_eq!((code, served["accepted"].as_u64()), (Some(0), Some(CLIENTS as u64)), "{shape}: {served}");

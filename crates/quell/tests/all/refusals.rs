@@ -129,7 +129,7 @@ fn a_dry_run_has_the_exit_code_of_the_real_run() {
     for (code, arguments, more) in [
         (0, &["apply", same][..], &[][..]),
         (5, &["apply", changed], &[]),
-        (0, &["apply", changed, "--partly"], &[]),
+        (0, &["apply", changed, "--skip-impossible"], &[]),
         (5, &["attach", "suspend20", &pid], &["--yes"]),
         (5, &["run", "defer20"], &["--", "true"]),
         (5, &["run", "suspend20", "--no-queues"], &["--", "true"]),

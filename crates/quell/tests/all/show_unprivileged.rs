@@ -102,7 +102,7 @@ fn a_namespace_that_may_not_be_entered_has_no_devices_and_the_others_are_shown()
     let why = named.unlisted_devices.as_ref().map(|unknown| unknown.why);
     assert_eq!(why, Some(UnknownReason::Denied { needs: Some(Capability::SysAdmin) }));
     assert!(all.devices.iter().all(|device| device.namespace != named.inode));
-    let own = all.namespaces.iter().find(|namespace| namespace.is_readers).unwrap();
+    let own = all.namespaces.iter().find(|namespace| namespace.is_current).unwrap();
     assert!(own.unlisted_devices.is_none() && all.devices.iter().any(|device| device.namespace == own.inode));
     let tree = printed(as_nobody(&["show", "--all"]));
     assert!(tree.contains(&format!("devices of netns {} not shown: ", lab.server_name)), "{tree}");

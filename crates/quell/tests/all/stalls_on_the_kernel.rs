@@ -140,11 +140,11 @@ impl Stage {
         let deadline = Instant::now() + ARRIVES_WITHIN;
         while self.is_set() {
             self.ask(1, b'r');
-            assert!(Instant::now() < deadline, "the mode was not taken back");
+            assert!(Instant::now() < deadline, "the mode was not reverted");
         }
         (0..100).for_each(|_| self.ask(1, b'r'));
         let status = self.says(3, &["status"]);
-        assert!(status.contains("taken back") && status.contains("stalled"), "{status}");
+        assert!(status.contains("reverted") && status.contains("stalled"), "{status}");
         let journals = Journal::in_dir(self.dir.path().join("journal"));
         wait_until(|| match journals.list().unwrap().len() {
             0 => Ok(()),
@@ -164,7 +164,7 @@ fn a_socket_that_becomes_ready_for_ever_does_not_cause_an_outage() {
     // The next attachment of the program forgets the record.
     let pid = stage.server.pid().to_string();
     stage.says(0, &["attach", "defer20", &pid, "--yes", "--seconds", "0"]);
-    assert!(!stage.says(0, &["status"]).contains("taken back"));
+    assert!(!stage.says(0, &["status"]).contains("reverted"));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_listener_without_free_descriptors_does_not_cause_an_outage() {
     stage.connect();
     stage.asks_until_taken_back();
     stage.says(0, &["revert"]);
-    assert!(!stage.says(0, &["status"]).contains("taken back"));
+    assert!(!stage.says(0, &["status"]).contains("reverted"));
 }
 
 #[test]
@@ -243,12 +243,12 @@ fn a_followed_program_that_stalls_is_given_its_interrupts_back() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     while stage.is_set() {
         stage.ask(1, b'r');
-        assert!(Instant::now() < deadline, "the mode was not taken back");
+        assert!(Instant::now() < deadline, "the mode was not reverted");
     }
     let Output { status, stderr, .. } = follow.wait_with_output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(3), "{said}");
-    assert!(said.contains("freed the stalled queue") && said.contains("was taken back"), "{said}");
+    assert!(said.contains("freed the stalled queue") && said.contains("was reverted"), "{said}");
 }
 
 #[test]
@@ -291,13 +291,13 @@ fn a_launched_program_that_stalls_continues_with_interrupts() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     while stage.is_set() {
         stage.ask(1, b'r');
-        assert!(Instant::now() < deadline, "the mode was not taken back");
+        assert!(Instant::now() < deadline, "the mode was not reverted");
     }
     (0..100).for_each(|_| stage.ask(1, b'r'));
     let said = || std::fs::read_to_string(stage.dir.path().join("stderr")).unwrap();
     wait_until(|| if said().contains("continues with interrupts") { Ok(()) } else { Err(said()) });
-    assert_eq!(said().matches("was taken back").count(), 1, "{}", said());
-    assert!(stage.says(3, &["status"]).contains("taken back"));
+    assert_eq!(said().matches("was reverted").count(), 1, "{}", said());
+    assert!(stage.says(3, &["status"]).contains("reverted"));
 }
 
 #[test]

@@ -196,8 +196,8 @@ fn the_path_from_device_to_cpu_matches_proc() {
     let snapshot = document(&done[0]);
     let device = server(&snapshot);
     let (rx, napi) = (&device["rx-queues"][0], &device["napis"][0]);
-    assert_eq!(rx["napi"], json!({"to": napi["id"], "said-by": "kernel"}), "{device:#}");
-    assert_eq!(napi["irq"]["said-by"], "kernel", "{device:#}");
+    assert_eq!(rx["napi"], json!({"to": napi["id"], "source": "kernel"}), "{device:#}");
+    assert_eq!(napi["irq"]["source"], "kernel", "{device:#}");
 
     let irq = napi["irq"]["to"].as_u64().unwrap();
     let interrupts = done[1]["output"].as_str().unwrap();

@@ -52,7 +52,7 @@ fn default_coalescing() -> Coalescing {
 fn new_rx_queue(queue: u32, coalescing: &Reading<Coalescing>) -> RxQueue {
     RxQueue {
         id: queue,
-        napi: Reading::Known(Some(Linked { to: napi_id(queue), provenance: Provenance::Kernel })),
+        napi: Reading::Known(Some(Linked { to: napi_id(queue), source: Provenance::Kernel })),
         lease: Reading::Known(None),
         xsk: false,
         rps_cpus: Reading::Known(CpuList::default()),
@@ -75,7 +75,7 @@ fn new_tx_queue(queue: u32) -> TxQueue {
 fn new_napi(queue: u32) -> SnapshotNapi {
     SnapshotNapi {
         id: napi_id(queue),
-        irq: Reading::Known(Some(Linked { to: irq_number(queue), provenance: Provenance::Kernel })),
+        irq: Reading::Known(Some(Linked { to: irq_number(queue), source: Provenance::Kernel })),
         defer_hard_irqs: Reading::Known(0),
         gro_flush_timeout_ns: Reading::Known(0),
         irq_suspend_timeout_ns: Reading::Known(0),
@@ -184,7 +184,7 @@ pub(crate) fn nic(queues: u32) -> Device {
 pub(crate) fn host(queues: u32) -> PlanInput {
     let snapshot = Snapshot {
         schema: SCHEMA.to_owned(),
-        taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
+        taken: Taken { unix_s: 0, monotonic_ns: 0, duration_ns: 0, boot_id: unread() },
         scope: SnapshotScope::default(),
         kernel: SnapshotKernel {
             release: "6.18".to_owned(),

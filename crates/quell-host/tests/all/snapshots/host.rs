@@ -54,7 +54,7 @@ pub(super) fn of_devices_and_host() -> Vec<Edit> {
             Warning,
             vec![
                 ("/devices/0/kind", json!("veth")),
-                ("/devices/0/lower", json!({"ifindex": 3, "is-elsewhere": false})),
+                ("/devices/0/lower", json!({"ifindex": 3, "is-in-other-namespace": false})),
                 ("/devices/-", peer),
             ],
         ),

@@ -48,7 +48,7 @@ struct TuneFile {
     /// Version of Quell that made the search.
     quell_version: String,
     /// Start of the search, in seconds since 1970-01-01 UTC.
-    began_unix_s: u64,
+    started_unix_s: u64,
     /// Machine on which the search ran.
     host: HostFacts,
     /// Subject whose mode was switched.
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         file.check_writable()?;
     }
     let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let began_unix_s = results::unix_time().as_secs();
+    let started_unix_s = results::unix_time().as_secs();
     let found = match args.programs() {
         Some(targets) => {
             let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
@@ -119,7 +119,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let (Some((searched, targets)), Some(result_file)) = (found, result_file) else { return Ok(()) };
     let Searched { subject, result, not_a_measurement, left_alone } = searched;
     let quell_version = env!("CARGO_PKG_VERSION").to_owned();
-    let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, left_alone, search: result };
+    let file = TuneFile { quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, search: result };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
         (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, args.accept_stalls),

@@ -143,8 +143,8 @@ impl Stage {
     pub(crate) fn some_keeper(&self) -> Option<PidFd> {
         let journal = std::fs::read_dir(self.journals()).ok()?.next()?.ok()?.path();
         let text = std::fs::read_to_string(journal).ok()?;
-        let kept_by = text.lines().rfind(|line| line.contains("kept-by"))?;
-        let record: Value = serde_json::from_str(kept_by.split_once(' ')?.1).ok()?;
+        let maintained_by = text.lines().rfind(|line| line.contains("maintained-by"))?;
+        let record: Value = serde_json::from_str(maintained_by.split_once(' ')?.1).ok()?;
         PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64()?).ok()?)?).ok()
     }
 
