@@ -84,7 +84,7 @@ fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
 #[test]
 fn an_interrupted_experiment_keeps_its_slices_and_is_the_last_one() {
     let slices = std::cell::Cell::new(0);
-    let mut count = |_, _: &_, stage| slices.set(slices.get() + u32::from(stage == SliceStage::Begins));
+    let mut count = |_, _: &_, stage: SliceStage<'_>| slices.set(slices.get() + u32::from(stage == SliceStage::Begins));
     let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
     let result = result.expect("it has slices");
     assert_eq!(result.experiments.len(), 1);

@@ -145,7 +145,9 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         for epoll in query.epolls_on(napi.id) {
             let [(thread, _)] = epoll.waiters[..] else { continue };
-            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else { continue };
+            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else {
+                continue;
+            };
             let nodes = vec![query.napi_node(napi.id), epoll.node(), Node::from(thread)];
             observations.push(of_other_node(query, device, nodes, "the worker", cpus, node, |cpus| {
                 Some(Fix::pin(thread.tid, cpus))

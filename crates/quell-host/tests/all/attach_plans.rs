@@ -69,7 +69,8 @@ fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    let unassigned: Vec<(i32, UnassignedFiles)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    let unassigned: Vec<(i32, UnassignedFiles)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
     assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
 }
 
@@ -79,7 +80,11 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", other);
     let plan = plan_of(&host, "suspend20");
-    assert!(plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)), "{:?}", plan.unassigned_epolls);
+    assert!(
+        plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)),
+        "{:?}",
+        plan.unassigned_epolls
+    );
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
@@ -90,7 +95,8 @@ fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
     let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", inner);
     let plan = plan_of(&host, "suspend20");
-    let unassigned: Vec<(i32, Option<i32>)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    let unassigned: Vec<(i32, Option<i32>)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
     assert_eq!(unassigned, [(3, Some(8))]);
 }
 
@@ -130,7 +136,11 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
-    assert!(fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }), "{:?}", fullbusy.limitations);
+    assert!(
+        fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }),
+        "{:?}",
+        fullbusy.limitations
+    );
 }
 
 #[test]
@@ -157,7 +167,8 @@ fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
 #[test]
 fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
-    let other_ways = |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
+    let other_ways =
+        |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
     let unknown = |limitation: &Limitation| matches!(limitation, Limitation::UnknownRings { io_urings: 1, .. });
 
     assert!(plan("suspend20", Some(true)).limitations.iter().any(other_ways));
@@ -192,7 +203,8 @@ fn with_xdp_socket(queues: &[usize]) -> Value {
 #[test]
 fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
     let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
-    let unknown = |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
+    let unknown =
+        |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
     let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
     assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
     let plan = plan_of(&with_xdp_socket(&[]), "defer20");
@@ -387,9 +399,7 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     set(&mut host, "/sockets/4/napi", json!(9_999));
     let plan = plan_of(&host, "suspend20");
     assert_eq!(plan.queues().count(), 1);
-    assert!(
-        plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999))
-    );
+    assert!(plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999)));
 }
 
 fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {
