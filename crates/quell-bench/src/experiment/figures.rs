@@ -167,7 +167,7 @@ pub fn goal_of(name: &str) -> Goal {
 
 /// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
 /// counts of its requests.
-pub(super) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
+pub(crate) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
     let work = if figures.contains_key(PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
     let counts = [PRINTED_REQUESTS, PRINTED_ERRORS];
     let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));

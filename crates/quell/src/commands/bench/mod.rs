@@ -2,7 +2,6 @@
 //! command, a server in a private lab, a model, or a guest.
 
 pub(super) mod args;
-mod helper_command;
 pub(super) mod on_command;
 pub(super) mod on_programs;
 pub(crate) mod on_published;
@@ -224,7 +223,7 @@ fn timing(args: &BenchArgs, budget: Duration, slices: Slices) -> Timing {
 }
 
 /// Description of the current load for progress messages.
-fn under(load: OfferedLoad) -> String {
+pub(super) fn under(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Max => " in a closed loop".to_owned(),
         load => format!(" at {load}"),
@@ -232,7 +231,7 @@ fn under(load: OfferedLoad) -> String {
 }
 
 /// Prints the progress of an experiment.
-fn show_progress(progress: &Progress, under: &str, experiment: &Switchback<DeliveryMode>, stage: SliceStage<'_>) {
+pub(super) fn show_progress(progress: &Progress, under: &str, experiment: &Switchback<DeliveryMode>, stage: SliceStage<'_>) {
     let Some(slice) = experiment.next_slice() else { return };
     let mode = &slice.treatment.name;
     match stage {

@@ -16,8 +16,7 @@ use quell_linux::visible;
 use quell_mode::DeliveryMode;
 
 use super::args::BenchArgs;
-use super::helper_command::{HelperCommand, OUTPUT_BYTES, load_ended};
-use super::on_programs::{BUDGET, LOAD_ENDS_WITHIN, QUICK_BUDGET, failure};
+use super::on_programs::{BUDGET, QUICK_BUDGET};
 use crate::commands::attach::ask;
 use crate::commands::run::verify::why_without_effect;
 use crate::exit::{Exit, Failure};

@@ -7,7 +7,7 @@ use quell_linux::signal::Interruption;
 use quell_sim::sweep::Setup;
 
 use super::args::BenchArgs;
-use super::on_programs;
+use crate::commands::asked;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
 use crate::render::progress::Progress;
@@ -35,7 +35,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     };
     let result = run_model(&request, &mut watch, &|| flag.get().is_some());
     progress.finish();
-    result.map_err(|error| on_programs::failure(&error))
+    result.map_err(|error| asked::of_comparison(&error))
 }
 
 fn setup(args: &BenchArgs, mut setup: Setup) -> Result<Setup, Failure> {

@@ -3,7 +3,6 @@
 //! lab or in a guest, or the model of a host.
 
 mod args;
-mod metrics;
 mod on_command;
 mod on_lab;
 mod on_model;
@@ -61,15 +60,6 @@ struct TuneFile {
     left_alone: Vec<String>,
     /// The search and its answer.
     search: TuneResult,
-}
-
-/// A search on a subject.
-struct Searched {
-    subject: SubjectFacts,
-    result: TuneResult,
-    not_a_measurement: Option<String>,
-    /// Settings that another program changed, and that were therefore not restored.
-    left_alone: Vec<String>,
 }
 
 /// Runs the command.
@@ -131,61 +121,41 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     }
 }
 
-/// Kinds of mode of which no value can be set, with the reason for the first one.
-fn refused<W: std::fmt::Display>(
-    modes: &[DeliveryMode],
-    why_impossible: &dyn Fn(&DeliveryMode) -> Option<W>,
-) -> Vec<RefusedMode> {
-    let mut refused: Vec<RefusedMode> = Vec::new();
-    for mode in modes.iter().filter(|mode| **mode != DeliveryMode::default()) {
-        let kind = mode.kind().word();
-        let mut of_kind = modes.iter().filter(|other| other.kind().word() == kind);
-        if let Some(reason) = why_impossible(mode)
-            && refused.iter().all(|one| one.kind != kind)
-            && of_kind.all(|other| why_impossible(other).is_some())
-        {
-            refused.push(RefusedMode { kind: kind.to_owned(), reason: reason.to_string() });
-        }
-    }
-    refused
+/// The plan of a search with the options of the user.
+fn plan(
+    args: &TuneArgs,
+    loads: Vec<String>,
+    slice_ms: u32,
+    settle_ms: u32,
+    budget: Duration,
+) -> Result<TunePlan, Failure> {
+    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
+    Ok(TunePlan {
+        guards: args.never.clone(),
+        loads,
+        slice_ms: args.slice.unwrap_or(slice_ms),
+        settle_ms: args.settle.unwrap_or(settle_ms),
+        budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
+        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
+    })
 }
 
-/// Checks that an arm which violates a guard is left within a second. Returns the time limit of a command that measures
+/// Checks that a mode which violates a guard is left within a second. Returns the time limit of a command that measures
 /// a slice, if there are guards.
 fn guarded(plan: &TunePlan) -> Result<Option<Duration>, Failure> {
-    if plan.guards.is_empty() {
-        return Ok(None);
-    }
-    let left_ms = (GUARDED_MS - EVALUATED_MS).saturating_sub(plan.slice_and_settle_ms());
-    match left_ms {
-        0 => Err(Failure::usage(format!(
+    guarded_run_max(plan).ok_or_else(|| {
+        Failure::usage(format!(
             "with --never, a mode that violates a guard is left within 1 s, so a slice and its settling time can take at \
-             most {} ms together; they take {} ms (--slice, --settle)",
-            GUARDED_MS - EVALUATED_MS - 1,
+             most {GUARDED_SLICE_MAX_MS} ms together; they take {} ms (--slice, --settle)",
             plan.slice_and_settle_ms()
-        ))),
-        _ => Ok(Some(Duration::from_millis(GUARDED_MS - EVALUATED_MS - u64::from(plan.settle_ms)))),
-    }
+        ))
+    })
 }
 
 /// Checks the plan of a search.
 fn check(plan: &TunePlan) -> Result<(), Failure> {
-    plan.check().map_err(|error| match error {
-        TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
-            let loads = plan.loads.len();
-            let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
-            Failure::usage(format!(
-                "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
-                 or shorter slices (--slice, --settle){fewer_loads}",
-                budget_ms / 1_000,
-                counted(arms, "mode"),
-                counted(loads, "load"),
-                plan.slice_and_settle_ms(),
-                needed_ms.div_ceil(1_000)
-            ))
-        }
-        error => Failure::usage(error),
-    })
+    plan.check().map_err(|error| asked::invalid_plan(plan, error))
 }
 
 /// Shows the state of a search after each slice, until it is stopped.

@@ -2,18 +2,23 @@
 
 use std::fmt::Display;
 
-use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::judge::{Judges, PrintedFigures};
 use quell_tune::{TuneGoal, TuneGuard, TuneMetric, TunePlan};
 
-use crate::exit::Failure;
+use crate::experiment::figures::{self, Work};
+use crate::experiment::judge::{Judges, PrintedFigures};
 
 /// Width of the list of known names.
 const KNOWN_COLUMNS: usize = 98;
 
+/// A metric of a goal or of a guard that a subject does not have, or a guard that can never be violated. The text has its
+/// place, and the metrics that the subject has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct MetricError(String);
+
 /// Metrics that a subject has.
 #[derive(Debug, Clone)]
-pub(super) struct Available {
+pub struct Available {
     /// Names that the subject records.
     recorded: Vec<String>,
     /// Whether Quell measures the latency of each request.
@@ -23,18 +28,18 @@ pub(super) struct Available {
 }
 
 /// Server whose load Quell does not control: only the server is measured.
-pub(super) fn of_server() -> Available {
+pub fn of_server() -> Available {
     let remedy = "p50, p99, errors and other figures need --latency (p50, p99, errors also --clients)";
     Available { recorded: figures::names(Work::Packet), has_latencies: false, remedy }
 }
 
 /// Server that Quell's generator loads, here or on other machines.
-pub(super) fn of_generator() -> Available {
+pub fn of_generator() -> Available {
     Available { recorded: figures::names(Work::Request), has_latencies: true, remedy: "" }
 }
 
 /// Server that a command measures. `printed` are the figures of a first run.
-pub(super) fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available {
+pub fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available {
     let mut available = Available { remedy: "the command of --latency did not print it in a first run", ..of_server() };
     available.recorded.extend(printed.keys().cloned());
     if judges.counts_all_requests && printed.contains_key(figures::PRINTED_REQUESTS) {
@@ -44,7 +49,7 @@ pub(super) fn of_command(judges: &Judges, printed: &PrintedFigures) -> Available
 }
 
 /// The model of a host.
-pub(super) fn of_model() -> Available {
+pub fn of_model() -> Available {
     let recorded = ["cpu-us-per-request", figures::REQUESTS, figures::BUSY, figures::DROPS].map(str::to_owned).to_vec();
     Available { recorded, has_latencies: true, remedy: "the model knows nothing else" }
 }
@@ -54,13 +59,13 @@ impl Available {
     ///
     /// # Errors
     /// Names the first metric that the subject does not have, its place in the text, and what the subject has.
-    pub(super) fn check(&self, plan: &TunePlan) -> Result<(), Failure> {
+    pub fn check(&self, plan: &TunePlan) -> Result<(), MetricError> {
         self.check_goal(&plan.goal)?;
         plan.guards.iter().try_for_each(|guard: &TuneGuard| {
             self.check_one(&guard.metric, "guard", guard)?;
             let is_flag = self.has_latencies && matches!(guard.metric, TuneMetric::Errors | TuneMetric::Saturated);
             match is_flag && guard.above >= 1.0 {
-                true => Err(Failure::usage(format!(
+                true => Err(MetricError(format!(
                     "the guard {guard} would never be violated: {0} is 1 if it occurs in a slice, otherwise 0; use \
                      --never {0}; nothing was changed",
                     guard.metric
@@ -71,7 +76,7 @@ impl Available {
     }
 
     /// Checks the metrics of a goal; see [`Self::check`].
-    pub(super) fn check_goal(&self, goal: &TuneGoal) -> Result<(), Failure> {
+    pub fn check_goal(&self, goal: &TuneGoal) -> Result<(), MetricError> {
         let limited = goal.limits.iter().map(|limit| &limit.metric);
         limited.chain([&goal.objective]).try_for_each(|metric| self.check_one(metric, "goal", goal))
     }
@@ -81,7 +86,7 @@ impl Available {
         is_recorded || (self.has_latencies && metric.needs_latencies())
     }
 
-    fn check_one(&self, metric: &TuneMetric, of: &str, text: &dyn Display) -> Result<(), Failure> {
+    fn check_one(&self, metric: &TuneMetric, of: &str, text: &dyn Display) -> Result<(), MetricError> {
         if self.has(metric) {
             return Ok(());
         }
@@ -98,7 +103,7 @@ impl Available {
         let remedy = if self.remedy.is_empty() { String::new() } else { format!("\n{}", self.remedy) };
         let options = textwrap::Options::new(KNOWN_COLUMNS).word_splitter(textwrap::WordSplitter::NoHyphenation);
         let known = textwrap::fill(&format!("known here: {}", known.join(", ")), options);
-        Err(Failure::usage(format!(
+        Err(MetricError(format!(
             "the {of} needs {name}, which is not measured here; nothing was changed{place}{near}\n{known}{remedy}"
         )))
     }
@@ -121,7 +126,7 @@ mod tests {
         let goal = goal.parse().unwrap_or_else(|why| panic!("{why}"));
         let guards = guards.iter().map(|guard| guard.parse().unwrap_or_else(|why| panic!("{why}"))).collect();
         let plan = TunePlan { guards, ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1) };
-        available.check(&plan).err().map(|failure| failure.text)
+        available.check(&plan).err().map(|error| error.to_string())
     }
 
     #[test]

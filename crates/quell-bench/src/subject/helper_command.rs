@@ -4,20 +4,20 @@
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use quell_change::journal::{Journal, Purpose};
+use quell_change::journal::Purpose;
 use quell_change::transaction::Transaction;
 use quell_linux::Pid;
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::visible;
 
-use crate::commands::attach::keeper;
-use crate::exit::{Exit, Failure};
+use super::{HelperError, Tools};
 
 /// Number of bytes from the end of the command's output that an error quotes.
-pub(super) const OUTPUT_BYTES: usize = 4_096;
+const OUTPUT_BYTES: usize = 4_096;
 
 /// A running command.
-pub(super) struct HelperCommand {
+#[derive(Debug)]
+pub struct HelperCommand {
     words: Vec<String>,
     child: Child,
     transaction: Transaction,
@@ -26,12 +26,13 @@ pub(super) struct HelperCommand {
 
 /// A command that exited before the experiment stopped it.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub struct Ended {
     /// Command line, with control characters escaped.
-    pub(super) command: String,
-    pub(super) status: ExitStatus,
+    pub command: String,
+    /// How it exited.
+    pub status: ExitStatus,
     /// End of the command's stderr output, with control characters escaped.
-    pub(super) printed: String,
+    pub printed: String,
 }
 
 impl HelperCommand {
@@ -39,34 +40,34 @@ impl HelperCommand {
     ///
     /// # Errors
     /// Fails if the journal could not be written or the command could not be started.
-    pub(super) fn start(journal: &Journal, words: &[String], role: &str) -> Result<Self, Failure> {
-        Self::start_with(journal, words, role, |spawn| spawn)
+    pub fn start(tools: &Tools<'_>, words: &[String], role: &str) -> Result<Self, HelperError> {
+        Self::start_with(tools, words, role, |spawn| spawn)
     }
 
     /// As [`Self::start`]. `with_files` sets standard input and output, which are `/dev/null` otherwise.
-    pub(super) fn start_with(
-        journal: &Journal,
+    pub fn start_with(
+        tools: &Tools<'_>,
         words: &[String],
         role: &str,
         with_files: impl FnOnce(Spawn<'static>) -> Spawn<'static>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, HelperError> {
         let id = format!("{role}-{}", std::process::id());
         let purpose = Purpose::Command { role: role.to_owned() };
-        let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
-        keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
+        let mut transaction = Transaction::begin(tools.journal, &id, purpose)?;
+        (tools.start_keeper)(transaction.journal_path()).map_err(HelperError::Keeper)?;
         // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end
         // its own command, and the journal could not identify that command.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
         let spawn = with_files(spawn).is_terminated_with_this_thread();
-        let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
+        let child = transaction.spawn(words, spawn).map_err(HelperError::Start)?;
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }
 
-    pub(super) fn pid(&self) -> Pid {
+    pub fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.wait(Duration::ZERO).ok().flatten();
         }
@@ -74,7 +75,7 @@ impl HelperCommand {
     }
 
     /// Returns how the command exited. Returns `None` while it is running.
-    pub(super) fn how_it_ended(&mut self) -> Option<Ended> {
+    pub fn how_it_ended(&mut self) -> Option<Ended> {
         if !self.has_ended() {
             return None;
         }
@@ -90,10 +91,10 @@ impl HelperCommand {
     ///
     /// # Errors
     /// Fails if a process could not be killed.
-    pub(super) fn end(mut self, grace: Duration) -> Result<Option<Ended>, Failure> {
+    pub fn end(mut self, grace: Duration) -> Result<Option<Ended>, HelperError> {
         let ended = self.how_it_ended();
-        self.child.terminate(grace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        self.transaction.revert().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        self.child.terminate(grace).map_err(HelperError::End)?;
+        self.transaction.revert().map_err(HelperError::Revert)?;
         Ok(ended)
     }
 }
