@@ -6,17 +6,16 @@ use std::collections::VecDeque;
 use quell_experiment::{ExperimentEvent, ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_linux::sched::SchedError;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::ModelFacts;
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{Load, RunError, RunResult};
 use rand::Rng as _;
 use rand_pcg::Pcg64;
 
 use super::program::SubjectError;
-use super::{
-    ComparisonError, ExperimentResult, SubjectFacts, Timing, drive, figures, finished_experiment, one_per_load,
-};
+use super::{ComparisonError, Timing, drive, figures, finished_experiment, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
-use crate::facts::ModelFacts;
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
-use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
+use quell_bench::experiment::{CommandRequest, run_command};
 use quell_change::journal::Journal;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
@@ -13,6 +13,7 @@ use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::ExperimentResult;
 
 use super::args::BenchArgs;
 use super::helper_command::{HelperCommand, OUTPUT_BYTES, load_ended};

@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_bench::experiment::clients::RemoteClients;
-use quell_bench::experiment::{
-    ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
-};
+use quell_bench::experiment::{ComparisonError, Preview, ProgramsRequest, run_programs};
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
 use quell_host::attach::consequences::consequences_observed;
@@ -21,6 +19,7 @@ use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 
 use super::args::BenchArgs;
 use super::helper_command::{Ended, HelperCommand, clients_ended, load_ended};

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::judge::{Judges, PrintedFigures};
+use quell_result::figures::{self, Work};
 use quell_tune::{TuneGoal, TuneGuard, TuneMetric, TunePlan};
 
 use crate::exit::Failure;

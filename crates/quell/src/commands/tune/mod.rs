@@ -15,14 +15,13 @@ mod seen;
 use std::path::Path;
 use std::time::Duration;
 
-use quell_bench::experiment::SubjectFacts;
-use quell_bench::facts::HostFacts;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::HostFacts;
+use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TunePlanError, TuneResult, Tuner};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 pub(crate) use args::TuneArgs;
 use args::TuneWhere;
@@ -38,28 +37,6 @@ use crate::render::tune as render;
 /// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
 const GUARDED_MS: u64 = 1_000;
 const EVALUATED_MS: u64 = 100;
-
-/// Result file: the subject, and the search.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct TuneFile {
-    /// Version of Quell that made the search.
-    quell_version: String,
-    /// Start of the search, in seconds since 1970-01-01 UTC.
-    began_unix_s: u64,
-    /// Machine on which the search ran.
-    host: HostFacts,
-    /// Subject whose mode was switched.
-    subject: SubjectFacts,
-    /// Reason why the result is not a measurement. Absent if it is a measurement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    not_a_measurement: Option<String>,
-    /// Settings that another program changed during the search, and that were therefore not restored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    left_alone: Vec<String>,
-    /// The search and its answer.
-    search: TuneResult,
-}
 
 /// A search on a subject.
 struct Searched {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use quell_bench::experiment::command::StartedCommand;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{CommandFacts, SubjectFacts};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::CommandFacts;
 use quell_tune::{TuneEnd, TuneEvent, TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;

@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_bench::experiment::SubjectFacts;
 use quell_bench::experiment::model::{SearchedModel, base_reaches};
-use quell_bench::facts::ModelFacts;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::ModelFacts;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
 use quell_tune::{ModelPrior, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quell_bench::experiment::judge::Judges;
 use quell_bench::experiment::program::{Programs, Traffic};
-use quell_bench::experiment::{Preview, ProgramsFacts, SubjectFacts, server_side};
+use quell_bench::experiment::{Preview, programs_facts, server_side};
 use quell_change::journal::{Journal, Purpose};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences_observed;
@@ -15,6 +15,7 @@ use quell_host::findings::Finding;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, kernel, visible};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::SubjectFacts;
 use quell_tune::{RefusedMode, TuneEvent, TuneMetric, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
@@ -79,7 +80,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         let (preview, _) = with_present(&mut plan, preview, &targets, args.accept_stalls)?;
         check(&plan)?;
         check_journal(&journal)?;
-        let facts = ProgramsFacts::of(&preview, &targets, load.as_deref(), &judges, None);
+        let facts = programs_facts(&preview, &targets, load.as_deref(), &judges, None);
         output::data(&plan_text(&plan, &preview, &SubjectFacts::Programs(facts)))?;
         return Ok(None);
     }
@@ -92,7 +93,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         let (preview, modes) = with_present(&mut plan, preview, &of_search, args.accept_stalls)?;
         check(&plan)?;
         check_journal(&journal)?;
-        let facts = ProgramsFacts::of(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
+        let facts = programs_facts(&preview, &of_search, load.as_deref(), &judges, clients.as_ref());
         let subject = SubjectFacts::Programs(facts);
         output::say(plan_text(&plan, &preview, &subject).trim_end());
         ask::unless(args.yes, "search?", "--yes")?;

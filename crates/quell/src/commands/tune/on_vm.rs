@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use quell_bench::facts::HostFacts;
 use quell_bench::vm::{self, GuestSearch};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::facts::HostFacts;
 use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult, TuneSpace};
 use quell_vm::machine::{Emulator, Machine};
 

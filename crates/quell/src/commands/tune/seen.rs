@@ -4,12 +4,13 @@ use std::fmt;
 
 use quell_bench::counters::Instruments;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{Preview, figures, server_side};
+use quell_bench::experiment::{Preview, server_side};
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::figures;
 use quell_tune::TuneSpace;
 
 use super::on_programs::present_mode;
