@@ -19,18 +19,17 @@ use quell_load::{
     Workload,
 };
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
+use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::CpuLayout;
+use quell_result::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use tracing::info;
 
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::Watched;
-use crate::cpus::{CpuError, CpuLayout};
+use crate::cpus::{self, CpuError};
 use crate::experiment::figures::criteria_of_beside;
 use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
-use crate::experiment::{
-    ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, compare, criteria, design,
-    needs_launch, one_per_load,
-};
-use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
+use crate::experiment::{ComparisonError, Preview, Timing, compare, criteria, design, needs_launch, one_per_load};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::requirements::{Missing, missing};
@@ -207,7 +206,7 @@ pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), Be
         return Err(BenchError::NotPossibleHere(missing));
     }
     let host = HostFacts::read(&ProcRoot::default())?;
-    let cpus = CpuLayout::plan(&host.cpus, request.queues as usize, request.generators as usize, request.insist)?;
+    let cpus = cpus::assign(&host.cpus, request.queues as usize, request.generators as usize, request.insist)?;
     Ok((host, cpus))
 }
 

@@ -185,8 +185,8 @@ impl SwitchPlan {
     pub fn present_setting(&self) -> Option<DeliveryMode> {
         let queue = self.queues.first()?.old;
         let epoll = self.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
-        let is_equal = self.queues.iter().all(|other| other.old == queue)
-            && self.epolls.iter().all(|other| other.old == epoll);
+        let is_equal =
+            self.queues.iter().all(|other| other.old == queue) && self.epolls.iter().all(|other| other.old == epoll);
         let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&queue).complete()?;
         is_equal.then(|| DeliveryMode::with_settings(napi, epoll))?
     }

@@ -6,15 +6,16 @@ use std::collections::VecDeque;
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation, SliceStage, Switchback};
 use quell_linux::sched::SchedError;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::ModelFacts;
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{Load, RunError, RunResult};
 use rand::Rng as _;
 use rand_pcg::Pcg64;
 
 use super::program::SubjectError;
-use super::{ComparisonError, ExperimentResult, SubjectFacts, Timing, compare, figures, one_per_load};
+use super::{ComparisonError, Timing, compare, figures, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
-use crate::facts::ModelFacts;
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.

@@ -44,12 +44,13 @@ impl HelperCommand {
         Self::start_with(tools, words, role, |spawn| spawn)
     }
 
-    /// As [`Self::start`]. `with_files` sets standard input and output, which are `/dev/null` otherwise.
-    pub fn start_with(
+    /// As [`Self::start`]. `prepare` sets what is special to this command, such as standard input and output, which are
+    /// `/dev/null` otherwise.
+    pub fn start_with<'a>(
         tools: &Tools<'_>,
         words: &[String],
         role: &str,
-        with_files: impl FnOnce(Spawn<'static>) -> Spawn<'static>,
+        prepare: impl FnOnce(Spawn<'a>) -> Spawn<'a>,
     ) -> Result<Self, HelperError> {
         let id = format!("{role}-{}", std::process::id());
         let purpose = Purpose::Command { role: role.to_owned() };
@@ -58,15 +59,18 @@ impl HelperCommand {
         // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end
         // its own command, and the journal could not identify that command.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
-        let spawn = with_files(spawn).is_terminated_with_this_thread();
+        let spawn = prepare(spawn).is_terminated_with_this_thread();
         let child = transaction.spawn(words, spawn).map_err(HelperError::Start)?;
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }
 
+    /// Its PID.
+    #[must_use]
     pub fn pid(&self) -> Pid {
         self.child.pid()
     }
 
+    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.wait(Duration::ZERO).ok().flatten();
@@ -109,7 +113,7 @@ fn naming_a_rank(stderr: &str) -> &str {
 }
 
 /// Returns the error message for a load that exited during the experiment.
-pub(super) fn load_ended(ended: &Ended) -> String {
+pub fn load_ended(ended: &Ended) -> String {
     let Ended { command, status, printed } = ended;
     format!("the load `{command}` exited during the experiment ({status}); its stderr: {printed}")
 }

@@ -12,7 +12,7 @@ use super::{HelperCommand, HelperError, Operator, SubjectStep, Tools, Unanswered
 use crate::experiment::clients::RemoteClients;
 
 /// Time limit for a load to end.
-pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
+pub const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for the clients' command to end all clients. `mpirun` takes 2 s.
 const CLIENTS_END_WITHIN: Duration = Duration::from_secs(10);
 
@@ -77,9 +77,8 @@ pub(super) fn under_load<T>(
         _ => Ok(None),
     };
     // `measure` owns the clients, so their standard input is closed when it returns.
-    let measured = connected.and_then(|clients| {
-        measure(UnderLoad { clients, has_load: load.is_some(), stopped: &stopped }, operator)
-    });
+    let measured = connected
+        .and_then(|clients| measure(UnderLoad { clients, has_load: load.is_some(), stopped: &stopped }, operator));
     let Some(load) = load else { return measured.map(|measured| (measured, None)) };
     let ended = load.into_inner().end(ends_within)?;
     // After a signal, the clients end because their input is closed.

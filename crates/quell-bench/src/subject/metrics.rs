@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
+use quell_result::figures::{self, Work};
 use quell_tune::{TuneGoal, TuneGuard, TuneMetric, TunePlan};
 
-use crate::experiment::figures::{self, Work};
 use crate::experiment::judge::{Judges, PrintedFigures};
 
 /// Width of the list of known names.

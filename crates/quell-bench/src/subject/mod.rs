@@ -22,16 +22,17 @@ use quell_linux::Pid;
 use quell_linux::process::ProcessError;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, SubjectFacts};
 use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneResult, TuneSpace, Tuner};
 
-pub use helper_command::HelperCommand;
-pub use load_source::LoadSource;
+pub use helper_command::{HelperCommand, load_ended};
+pub use load_source::{LOAD_ENDS_WITHIN, LoadSource};
 pub use search::{GUARDED_SLICE_MAX_MS, guarded_run_max, refused_kinds};
 
 use crate::experiment::clients::ClientsError;
 use crate::experiment::judge::JudgeError;
 use crate::experiment::program::SubjectError;
-use crate::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, SubjectFacts, Timing};
+use crate::experiment::{ComparisonError, Timing};
 use metrics::MetricError;
 
 /// What is asked of a subject.

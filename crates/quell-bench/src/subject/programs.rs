@@ -16,6 +16,7 @@ use quell_host::findings::Finding;
 use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace, Tuner, tune};
 
 use super::load_source::{UnderLoad, under_load};
@@ -27,9 +28,7 @@ use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
 use crate::experiment::judge::{Judges, PrintedFigures};
 use crate::experiment::program::{Programs, Traffic};
-use crate::experiment::{
-    ComparisonError, ExperimentResult, Preview, ProgramsFacts, SubjectFacts, compare, criteria, design, server_side,
-};
+use crate::experiment::{ComparisonError, Preview, compare, criteria, design, programs_facts, server_side};
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
@@ -137,7 +136,7 @@ impl Measurement<'_> {
         };
         self.tools.journal.check_writable()?;
         let clients = load.clients.as_ref();
-        let facts = ProgramsFacts::of(&preview, targets, self.spec.load.command(), judges, clients);
+        let facts = programs_facts(&preview, targets, self.spec.load.command(), judges, clients);
         let subject = SubjectFacts::Programs(facts);
         let planned = Planned { question: &question, subject: &subject, affected: affected(&preview) };
         if !operator.agrees(&planned) {
@@ -184,8 +183,7 @@ impl Measurement<'_> {
         let watched = if compared.is_some() { server_side::with_cpus_of(modes, watched) } else { watched };
         judges.end_after(question.budget_ms(), question.slice_ms());
         let mut start_keeper = self.tools.start_keeper;
-        let switching =
-            Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
+        let switching = Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
         let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
         let mut programs = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
         match (question, compared) {

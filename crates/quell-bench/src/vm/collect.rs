@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use quell_experiment::{SliceObservation, SliceRecord};
 use quell_linux::proc::Schedstat;
+use quell_result::experiment::{ExperimentResult, LoadExperiment};
 
 use super::GuestEvent;
-use crate::experiment::{ExperimentResult, LoadExperiment};
 
 /// Parses a line of the guest's output and passes the event to `take`. Breaks if the line cannot be parsed.
 pub(super) fn take_line(
@@ -78,9 +78,9 @@ fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::EndOfExperiment;
     use crate::vm::tests::recorded;
     use quell_experiment::StopReason;
+    use quell_result::experiment::EndOfExperiment;
 
     fn host(run_ns: u64, wait_ns: u64) -> Option<Schedstat> {
         Some(Schedstat { run_ns, wait_ns, timeslices: 0 })

@@ -28,18 +28,17 @@ use quell_load::{
     Generator, LoadError, LoadSpec, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload,
 };
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Threaded};
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::GuestFacts;
+use quell_result::figures::{IRQS, TIMER_IRQS, Work};
 use quell_tune::{TunePlan, TunePlanError, TuneResult, Tuner, tune};
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::nearest::NearestFinder;
-use super::{EMULATED, GuestEvent, GuestFacts, GuestTask, SEARCH_EMULATED, features};
+use super::{EMULATED, GuestEvent, GuestTask, SEARCH_EMULATED, features};
 use crate::counters::Watched;
-use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
 use crate::experiment::program::{GeneratorTraffic, Programs, SubjectError, Traffic};
-use crate::experiment::{
-    ComparisonError, EndOfExperiment, ExperimentResult, LoadExperiment, Preview, SubjectFacts,
-    compare as compare_modes, needs_launch,
-};
+use crate::experiment::{ComparisonError, Preview, compare as compare_modes, needs_launch};
 use crate::lab::napi::Queues;
 
 const SERVER_CPU: u32 = 0;

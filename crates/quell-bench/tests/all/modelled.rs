@@ -1,9 +1,10 @@
 //! Experiments on the model of a host.
 
 use quell_bench::experiment::model::{ModelRequest, run_model};
-use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, Timing};
+use quell_bench::experiment::{ComparisonError, Timing};
 use quell_experiment::{ContrastVerdict, SliceStage, StopReason};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
 

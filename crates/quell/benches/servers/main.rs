@@ -27,11 +27,11 @@ mod table;
 mod trial;
 
 use clap::Parser;
-use quell_bench::facts::HostFacts;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 use quell_linux::visible::counted;
+use quell_result::facts::HostFacts;
 
 use client::Effort;
 use lab::ServersLab;

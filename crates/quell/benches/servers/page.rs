@@ -1,7 +1,7 @@
 //! The published page: the tables of the trials, the method, and facts about the servers that the figures do not show.
 
-use quell_bench::facts::HostFacts;
 use quell_mode::DeliveryMode;
+use quell_result::facts::HostFacts;
 
 use crate::client::CONNECTIONS;
 use crate::program::Program;

@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 
 use quell_bench::experiment::ComparisonError;
-use quell_bench::subject::{
-    Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered, programs,
-};
+use quell_bench::subject::{Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered};
 use quell_change::transaction::ChangeError;
-use quell_host::attach::{AttachError, Targets};
+use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
-use quell_linux::visible;
+use quell_linux::visible::{self, counted};
+use quell_result::experiment::SubjectFacts;
 use quell_tune::{TunePlan, TunePlanError};
 
 use super::attach::{ask, keeper};
@@ -19,7 +18,6 @@ use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::tune as render_tune;
-use quell_linux::visible::counted;
 
 /// What is done with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +105,7 @@ fn plan(planned: &Planned<'_>) -> String {
         Question::Compare(comparison) => {
             let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
             let what = match planned.subject {
-                quell_bench::experiment::SubjectFacts::Programs(facts) => {
+                SubjectFacts::Programs(facts) => {
                     format!("{} and {}", counted(facts.queues.len(), "queue"), counted(facts.epolls, "epoll"))
                 }
                 _ => "the subject".to_owned(),

@@ -2,10 +2,12 @@
 //! lab cannot play, with the reason.
 
 use comfy_table::CellAlignment;
-use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
+use quell_result::experiment::LoadExperiment;
+use quell_result::figures;
+use quell_result::published::{LiveExperiment, PublishedPart, PublishedRun, part_name, server_name};
 use quell_sim_study::published::{
     CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,
     event_loop_rows, low_latency_rows,
@@ -14,9 +16,7 @@ use quell_stats::LatencyHistogram;
 
 use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
-use crate::commands::bench::on_published::{
-    LiveExperiment, PublishedPart, PublishedRun, offered, part_name, server_name,
-};
+use crate::commands::bench::on_published::{offered, published_as};
 
 /// Line width of running text, in columns.
 const COLUMNS: usize = 100;
@@ -30,7 +30,7 @@ const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 /// # Errors
 /// When the published data is malformed.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
-    let experiment = run.experiment.published();
+    let experiment = published_as(run.experiment);
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());
     let mut out = match measured.and_then(|result| result.not_a_measurement.as_ref()) {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),

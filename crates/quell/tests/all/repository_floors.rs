@@ -20,13 +20,14 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-load", 3),
     ("quell-host", 4),
     ("quell-tune", 4),
-    ("quell-bench", 5),
     ("quell-conformance", 5),
     ("quell-launch", 5),
     ("quell-observer", 5),
+    ("quell-result", 5),
     ("quell-test-support", 5),
-    ("quell", 6),
-    ("quell-mpi", 6),
+    ("quell-bench", 6),
+    ("quell", 7),
+    ("quell-mpi", 7),
 ];
 
 /// Crates that provide access to the kernel beyond the standard library.
@@ -122,11 +123,11 @@ const WALL_CLOCK: &[&str] = &[
     "quell/src/commands/bench/results.rs",
     "quell/src/logging.rs",
     "quell/src/render/status.rs",
-    "quell-bench/src/experiment/mod.rs",
     "quell-change/src/journal/store.rs",
     "quell-host/src/snapshot/read/mod.rs",
     "quell-linux/src/clock.rs",
     "quell-observer/src/observer.rs",
+    "quell-result/src/experiment.rs",
 ];
 
 #[test]

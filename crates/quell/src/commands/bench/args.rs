@@ -8,9 +8,9 @@ use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
 use quell_load::OfferedLoad;
+use quell_result::published::LiveExperiment;
 use quell_vm::KernelName;
 
-use super::on_published::LiveExperiment;
 use crate::commands::apply::duration;
 use crate::commands::vm::NicName;
 

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
-use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
+use quell_bench::experiment::{CommandRequest, run_command};
+use quell_bench::subject::{HelperCommand, HelperError, LOAD_ENDS_WITHIN, Tools, load_ended};
 use quell_change::journal::Journal;
 use quell_experiment::SliceStage;
 use quell_host::snapshot::Snapshot;
@@ -14,16 +15,20 @@ use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::ExperimentResult;
 
 use super::args::BenchArgs;
 use super::on_programs::{BUDGET, QUICK_BUDGET};
-use crate::commands::attach::ask;
+use crate::commands::asked;
+use crate::commands::attach::{ask, keeper};
 use crate::commands::run::verify::why_without_effect;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
 
+/// Number of bytes from the end of the command's output that an error quotes.
+const OUTPUT_BYTES: usize = 4_096;
 /// Default modes. The last two need the preload library.
 const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
 /// Time limit for `quell run --dry-run`.
@@ -51,7 +56,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let watch = &mut |experiment: &_, stage: SliceStage<'_>| super::show_progress(&progress, "", experiment, stage);
     let result = run_command(&request, None, &mut runner, watch, &stopped);
     progress.finish();
-    result.map_err(|error| failure(&error))
+    result.map_err(|error| asked::of_comparison(&error))
 }
 
 fn plan(request: &CommandRequest) -> String {
@@ -98,6 +103,10 @@ impl<'a> Runner<'a> {
         Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() }
     }
 
+    fn tools(&self) -> Tools<'_> {
+        Tools { journal: self.journal, start_keeper: keeper::start }
+    }
+
     fn run(&self, mode: &DeliveryMode) -> Vec<String> {
         [&self.quell[..], &["run".to_owned(), mode.to_string()]].concat()
     }
@@ -129,13 +138,13 @@ impl CommandRunner for Runner<'_> {
         if self.possible.insert(mode.to_string()) {
             self.check_possible(mode)?;
         }
-        let server = HelperCommand::start(self.journal, &words, "server").map_err(failed)?;
+        let server = HelperCommand::start(&self.tools(), &words, "server").map_err(failed)?;
         Ok(self.server.insert(server).pid())
     }
 
     fn listens(&mut self) -> Result<(), CommandFailure> {
         let Some(words) = self.load else { return Ok(()) };
-        self.running_load = Some(HelperCommand::start(self.journal, words, "load").map_err(failed)?);
+        self.running_load = Some(HelperCommand::start(&self.tools(), words, "load").map_err(failed)?);
         Ok(())
     }
 
@@ -165,6 +174,6 @@ impl CommandRunner for Runner<'_> {
     }
 }
 
-fn failed(failure: Failure) -> CommandFailure {
-    CommandFailure::Failed(failure.text)
+fn failed(error: HelperError) -> CommandFailure {
+    CommandFailure::Failed(error.to_string())
 }

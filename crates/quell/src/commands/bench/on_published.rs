@@ -4,12 +4,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use quell_bench::bench_load;
 use quell_bench::experiment::command::LabClient;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{CommandRequest, ComparisonError, ExperimentResult, Timing, figures, run_command};
-use quell_bench::facts::HostFacts;
+use quell_bench::experiment::{CommandRequest, ComparisonError, Timing, run_command};
 use quell_bench::lab::veth::VethLab;
 use quell_bench::run::{LabRequest, in_empty_lab};
 use quell_bench::server::ServerCommand;
@@ -21,10 +19,12 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::ExperimentResult;
+use quell_result::facts::HostFacts;
+use quell_result::figures;
+use quell_result::published::{INTERRUPTED, LiveExperiment, PublishedPart, PublishedRun, SCHEMA, part_name};
 use quell_sim::Load;
 use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, PublishedCell, event_loop_rows};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use super::args::BenchArgs;
 use super::on_command::Runner;
@@ -34,8 +34,6 @@ use crate::journals::journal;
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Value of the `schema` field of result files.
-pub(super) const SCHEMA: &str = "quell-published/1";
 /// Port of the responder. It is always free, because the namespace is private.
 const PORT: u16 = 7_000;
 /// Default maximum time for each part. A part ends earlier when its comparisons are decided.
@@ -54,80 +52,63 @@ const SUSPENSION_WORKERS: u32 = 8;
 const EVENT_LOOP_THREADS: u32 = 5;
 const EVENT_LOOP_FLOWS: u32 = 30;
 
-/// Value of [`PublishedRun::ended`] after a signal.
-pub(super) const INTERRUPTED: &str = "interrupted";
-
-/// A published experiment that can be played here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum LiveExperiment {
-    /// IRQ suspension, 2024: memcached under 11 modes at 6 loads.
-    A,
-    /// Low-latency sockets, 2013: TCP_RR and UDP_RR with 1 byte; base, busy polling of sockets and of epolls.
-    B,
-    /// Busy loop for events, 2024: messages of 1 byte to 16 KiB; the loop in the program against plain waits.
-    D,
+/// The publication.
+pub(crate) fn published_as(experiment: LiveExperiment) -> Experiment {
+    match experiment {
+        LiveExperiment::A => Experiment::A,
+        LiveExperiment::B => Experiment::B,
+        LiveExperiment::D => Experiment::D,
+    }
 }
 
-impl LiveExperiment {
-    /// The publication.
-    pub(crate) fn published(self) -> Experiment {
-        match self {
-            Self::A => Experiment::A,
-            Self::B => Experiment::B,
-            Self::D => Experiment::D,
+/// Number of server threads: those of the publication, or as many as there are CPUs beside the client's.
+fn workers(experiment: LiveExperiment, cpus: usize) -> u32 {
+    let published = match experiment {
+        LiveExperiment::A => SUSPENSION_WORKERS,
+        LiveExperiment::B => 1,
+        LiveExperiment::D => EVENT_LOOP_THREADS,
+    };
+    u32::try_from(cpus.saturating_sub(1)).unwrap_or(published).clamp(1, published)
+}
+
+fn connections(experiment: LiveExperiment) -> u32 {
+    match experiment {
+        LiveExperiment::A => on_veth::CONNECTIONS,
+        LiveExperiment::B => 1,
+        LiveExperiment::D => EVENT_LOOP_FLOWS,
+    }
+}
+
+/// Server of all parts, as far as this machine must have it installed.
+fn server(experiment: LiveExperiment, quell: &str) -> ServerCommand {
+    match experiment {
+        LiveExperiment::A => ServerCommand::memcached(),
+        LiveExperiment::B | LiveExperiment::D => ServerCommand::Other(vec![quell.to_owned()]),
+    }
+}
+
+fn parts(experiment: LiveExperiment) -> Result<Vec<PartPlan>, Failure> {
+    let part = |transport, shape, message_bytes, modes: [&str; 2]| {
+        let modes = DeliveryMode::parse_list(&modes.join(",")).map_err(Failure::usage)?;
+        Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, share_of_max: None, modes })
+    };
+    match experiment {
+        LiveExperiment::A => suspension_parts(),
+        LiveExperiment::B => {
+            let of_transport = |transport| {
+                [
+                    part(transport, ServeShape::Blocking, 1, ["base", "sockpoll50"]),
+                    part(transport, ServeShape::Epoll, 1, ["base", "napibusy"]),
+                ]
+            };
+            [Transport::Tcp, Transport::Udp].into_iter().flat_map(of_transport).collect()
         }
-    }
-
-    /// Number of server threads: those of the publication, or as many as there are CPUs beside the client's.
-    fn workers(self, cpus: usize) -> u32 {
-        let published = match self {
-            Self::A => SUSPENSION_WORKERS,
-            Self::B => 1,
-            Self::D => EVENT_LOOP_THREADS,
-        };
-        u32::try_from(cpus.saturating_sub(1)).unwrap_or(published).clamp(1, published)
-    }
-
-    fn connections(self) -> u32 {
-        match self {
-            Self::A => on_veth::CONNECTIONS,
-            Self::B => 1,
-            Self::D => EVENT_LOOP_FLOWS,
-        }
-    }
-
-    /// Server of all parts, as far as this machine must have it installed.
-    fn server(self, quell: &str) -> ServerCommand {
-        match self {
-            Self::A => ServerCommand::memcached(),
-            Self::B | Self::D => ServerCommand::Other(vec![quell.to_owned()]),
-        }
-    }
-
-    fn parts(self) -> Result<Vec<PartPlan>, Failure> {
-        let part = |transport, shape, message_bytes, modes: [&str; 2]| {
-            let modes = DeliveryMode::parse_list(&modes.join(",")).map_err(Failure::usage)?;
-            Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, share_of_max: None, modes })
-        };
-        match self {
-            Self::A => suspension_parts(),
-            Self::B => {
-                let of_transport = |transport| {
-                    [
-                        part(transport, ServeShape::Blocking, 1, ["base", "sockpoll50"]),
-                        part(transport, ServeShape::Epoll, 1, ["base", "napibusy"]),
-                    ]
-                };
-                [Transport::Tcp, Transport::Udp].into_iter().flat_map(of_transport).collect()
-            }
-            Self::D => {
-                let rows = event_loop_rows().map_err(Failure::usage)?;
-                let user = rows.iter().filter(|row| row.form == EventLoopForm::User);
-                // Longer than any wait in a closed loop: the program never sleeps, as published.
-                let modes = ["base", "eventspin1000000"];
-                user.map(|row| part(Transport::Tcp, ServeShape::Epoll, row.message_bytes, modes)).collect()
-            }
+        LiveExperiment::D => {
+            let rows = event_loop_rows().map_err(Failure::usage)?;
+            let user = rows.iter().filter(|row| row.form == EventLoopForm::User);
+            // Longer than any wait in a closed loop: the program never sleeps, as published.
+            let modes = ["base", "eventspin1000000"];
+            user.map(|row| part(Transport::Tcp, ServeShape::Epoll, row.message_bytes, modes)).collect()
         }
     }
 }
@@ -251,69 +232,6 @@ impl PartPlan {
     }
 }
 
-/// Name of a part: its server, and its load or message size.
-pub(crate) fn part_name(
-    transport: Transport,
-    shape: ServeShape,
-    message_bytes: Option<u32>,
-    load: Option<OfferedLoad>,
-) -> String {
-    match (message_bytes, load) {
-        (Some(bytes), _) => format!("{}, {bytes} B", server_name(transport, shape)),
-        (None, Some(load)) => format!("memcached, {load}"),
-        (None, None) => "memcached".to_owned(),
-    }
-}
-
-/// Name of a responder: its transport and how it waits.
-pub(crate) fn server_name(transport: Transport, shape: ServeShape) -> String {
-    let transport = if transport == Transport::Tcp { "TCP" } else { "UDP" };
-    let shape = if shape == ServeShape::Blocking { "recv" } else { "epoll" };
-    format!("{transport} {shape}")
-}
-
-/// Result file: the parts of a published experiment, each measured as an experiment of its own.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) struct PublishedRun {
-    /// Format of the file: `quell-published/1`.
-    pub(crate) schema: String,
-    /// Published experiment.
-    pub(crate) experiment: LiveExperiment,
-    /// Parts, in the order in which they were measured.
-    pub(crate) parts: Vec<PublishedPart>,
-    /// Reason why cycles and instructions are absent. Absent if this machine counts them, or if the experiment does not
-    /// use them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) no_hardware_counters: Option<String>,
-    /// Reason why the experiment ended before its last part. Absent if it is complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ended: Option<String>,
-}
-
-/// One server under several modes.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) struct PublishedPart {
-    /// Transport protocol.
-    pub(crate) transport: Transport,
-    /// How the server waits for requests.
-    pub(crate) shape: ServeShape,
-    /// Size of requests and responses, in bytes. Absent for memcached, which has the published distributions of sizes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) message_bytes: Option<u32>,
-    /// Published load of memcached. Here, the same share of the throughput of `base` in a closed loop is offered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) load: Option<OfferedLoad>,
-    /// Number of server threads.
-    pub(crate) threads: u32,
-    /// The measurement. Absent if the part is not possible here.
-    pub(crate) result: Option<ExperimentResult>,
-    /// Reason why the part is not possible here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) not_possible: Option<String>,
-}
-
 /// Reason why this machine cannot count cycles and instructions.
 fn why_not_counted(cpus: &[u32]) -> Option<String> {
     HardwareCounters::open(&cpus.iter().copied().collect()).err().map(|error| error.to_string())
@@ -321,7 +239,7 @@ fn why_not_counted(cpus: &[u32]) -> Option<String> {
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
 pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<PublishedRun, Failure> {
-    let parts = experiment.parts()?;
+    let parts = parts(experiment)?;
     let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let quell = quell.to_string_lossy().into_owned();
     let host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -338,19 +256,19 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
         modes: Vec::new(),
         loads: vec![OfferedLoad::Max],
         timing,
-        server: experiment.server(&quell),
+        server: server(experiment, &quell),
         workload: Workload::Memcached(bench_load::published_keys()),
         beside: None,
-        queues: experiment.workers(host.cpus.len()),
+        queues: workers(experiment, host.cpus.len()),
         generators: 1,
-        connections: experiment.connections(),
+        connections: connections(experiment),
         interrupt_stand_in: true,
         insist: args.insist,
     };
     output::say(&format!(
         "({0}) {1}\nplays {2} parts in a private lab on this machine, for at most {3} s; the lab is removed at the end",
-        experiment.published(),
-        experiment.published().title(),
+        published_as(experiment),
+        published_as(experiment).title(),
         parts.len(),
         budget.as_secs(),
     ));

@@ -1,12 +1,13 @@
 //! Runs experiments in the veth lab and shows their progress.
 
 use quell_bench::bench_load;
-use quell_bench::experiment::{ComparisonError, ExperimentResult};
+use quell_bench::experiment::ComparisonError;
 use quell_bench::requirements::Missing;
 use quell_bench::run::{BenchError, LabEvent, LabRequest, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 use quell_load::{HttpGet, Workload};
+use quell_result::experiment::ExperimentResult;
 
 use super::args::{BenchArgs, LabProtocol};
 use crate::exit::{Exit, Failure};

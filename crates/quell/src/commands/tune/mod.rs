@@ -15,52 +15,26 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use quell_bench::experiment::SubjectFacts;
-use quell_bench::facts::HostFacts;
+use quell_bench::subject::{GUARDED_SLICE_MAX_MS, Searched, guarded_run_max};
 use quell_experiment::SliceStage;
 use quell_linux::proc::ProcRoot;
-use quell_linux::visible::{self, counted};
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TunePlanError, TuneResult, Tuner};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use quell_result::facts::HostFacts;
+use quell_result::tune::TuneFile;
+use quell_tune::{TUNE_SCHEMA, TuneEnd, TunePlan, TuneSpace, Tuner};
 
 pub(crate) use args::TuneArgs;
 use args::TuneWhere;
 
-use crate::commands::attach;
 use crate::commands::bench::results;
+use crate::commands::bench::seed_from_the_clock;
+use crate::commands::{asked, attach};
 use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::tune as render;
-
-/// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
-const GUARDED_MS: u64 = 1_000;
-const EVALUATED_MS: u64 = 100;
-
-/// Result file: the subject, and the search.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct TuneFile {
-    /// Version of Quell that made the search.
-    quell_version: String,
-    /// Start of the search, in seconds since 1970-01-01 UTC.
-    started_unix_s: u64,
-    /// Machine on which the search ran.
-    host: HostFacts,
-    /// Subject whose mode was switched.
-    subject: SubjectFacts,
-    /// Reason why the result is not a measurement. Absent if it is a measurement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    not_a_measurement: Option<String>,
-    /// Settings that another program changed during the search, and that were therefore not restored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    left_alone: Vec<String>,
-    /// The search and its answer.
-    search: TuneResult,
-}
 
 /// Runs the command.
 ///

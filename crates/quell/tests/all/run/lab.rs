@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use quell_bench::cpus::CpuLayout;
+use quell_bench::cpus;
 use quell_bench::lab::veth::{VethLab, VethPlan};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
@@ -84,7 +84,7 @@ impl RunLab {
         let turn = LabTurn::wait();
         let dir = tempfile::tempdir().unwrap();
         let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).unwrap().iter().collect();
-        let cpus = CpuLayout::plan(&cpus, 2, 1, true).unwrap();
+        let cpus = cpus::assign(&cpus, 2, 1, true).unwrap();
         let plan = VethPlan { queues: 2, cpus, interrupt_stand_in: false, client_napi: NapiSettings::default() };
         let name = format!("qt-run-{test}-{}", std::process::id());
         let veth = VethLab::raise(&Journal::in_dir(dir.path().join("lab")), name, plan).unwrap();

@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use quell_bench::cpus::CpuLayout;
-use quell_bench::facts::WorkerFacts;
 use quell_bench::lab::veth::{VethLab, VethPlan, unique_name};
 use quell_bench::requirements::missing;
 use quell_bench::server::{ServerCommand, workers_of};
@@ -22,6 +20,8 @@ use quell_linux::sched;
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
 use quell_linux::tcp::TcpConnection;
 use quell_mode::NapiSettings;
+use quell_result::facts::CpuLayout;
+use quell_result::facts::WorkerFacts;
 use quell_test_support::{LabTurn, skip_missing, wait_until};
 use tempfile::TempDir;
 

@@ -18,7 +18,7 @@ mod system_calls;
 use client::Effort;
 use lab::{Launch, ServersLab};
 use program::Program;
-use quell_bench::facts::WorkerFacts;
+use quell_result::facts::WorkerFacts;
 use quell_test_support::{Lacks, skip_part, wait_until};
 
 /// Whether `make test-servers` runs the tests, which builds the servers and takes longer. `make test` does not build

@@ -7,8 +7,8 @@ use quell_mode::{DeliveryMode, Threaded};
 use quell_stats::Spread;
 
 use crate::experiment::LoadExperiment;
-use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
 use crate::facts::Check;
+use crate::figures::{IRQS, TIMER_IRQS, Work};
 
 /// Minimum number of RX interrupts per 1,000 requests under `base`. A lower number shows that interrupts are deferred
 /// by something other than the mode.
@@ -114,12 +114,16 @@ fn seen(spread: Spread) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::tests::recorded;
+    use crate::experiment::ExperimentResult;
     use quell_experiment::SliceObservation;
 
     const BASE: usize = 0;
     const DEFER: usize = 2;
     const SUSPEND: usize = 3;
+
+    fn recorded() -> ExperimentResult {
+        serde_json::from_str(include_str!("../../quell/tests/fixtures/interrupts.json")).unwrap()
+    }
 
     /// A slice with the given numbers of RX interrupts and timer interrupts per 1,000 requests.
     fn slice(arm: usize, rx: f64, timer: f64) -> SliceRecord {
