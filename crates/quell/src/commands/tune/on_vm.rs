@@ -101,7 +101,7 @@ fn plan(args: &TuneArgs) -> Result<TunePlan, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_tune::Tuner;
+    use quell_tune::{TuneSpace, Tuner};
 
     #[test]
     fn a_kernel_on_which_no_mode_can_be_set_gives_a_reason_instead_of_an_answer() {
