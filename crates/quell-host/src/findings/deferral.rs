@@ -87,7 +87,7 @@ static WITHOUT_EFFECT: Rule = Rule {
     severity: Severity::Warning,
     title: "a queue defers interrupts, but still raises one for every few packets",
     why: "Working deferral leads to hundreds of packets per interrupt.",
-    source: "published, 200,000 requests per second: 2.6 packets per interrupt in base, 2,502 with defer20",
+    source: "published: 2.6 packets per interrupt in base, 2,502 with defer20",
     explanation: "Detected below 10 packets per interrupt, which may also serve transmit completions, unless packets \
                   are so rare that deferral ends between them by design (defer-hard-irqs times gro-flush-timeout). \
                   Fix: see the other findings about the queue, or increase defer-hard-irqs.",
@@ -217,9 +217,9 @@ static FORGETFUL: Rule = Rule {
     why: "Without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default values.",
     source: "Documentation/networking/napi.rst, persistent NAPI config; users of netif_napi_add_config: bnxt, ice, \
              mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb 6.16; measured on veth",
-    explanation: "A note if a queue defers or suspends, and the driver is known to lose settings (veth). If it is not \
-                  in the list, or this kernel is older than the entry, there is no verdict: distributions backport \
-                  drivers. napi-replaced proves a loss. Fix: set the queues again whenever the link comes up.",
+    explanation: "Detected on veth if a queue defers or suspends. No verdict for a driver that is not in the list, or \
+                  a kernel older than the entry: distributions backport drivers. napi-replaced proves a loss. Fix: set \
+                  the queues again whenever the link comes up.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -273,11 +273,10 @@ static MODERATION: Rule = Rule {
     id: "adaptive-moderation",
     severity: Severity::Note,
     title: "the driver adapts its interrupt delay beside deferral or busy polling",
-    why: "The driver chooses the delay from the last 64 interrupts. While interrupts are masked there are few, so the \
-          first packets after a pause wait for a delay of earlier traffic.",
-    source: "lib/dim/net_dim.c, net_dim, and include/linux/dim.h, DIM_NEVENTS (derived from the code)",
-    explanation: "Detected by use-adaptive-rx of the device or queue. Only a note: measure both with `quell bench`. \
-                  Fix: a fixed delay.",
+    why: "While interrupts are masked, the driver has few from which to choose the delay, so the first packets after a \
+          pause wait for a delay of earlier traffic.",
+    source: "lib/dim/net_dim.c, net_dim (derived from the code)",
+    explanation: "Detected by use-adaptive-rx. Fix: a fixed delay; measure both with `quell bench`.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

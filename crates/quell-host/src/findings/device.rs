@@ -12,8 +12,8 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot \
-          be polled, deferred or suspended.",
+    why: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
+          deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
     explanation: "Detected if the feature rx-gro is off on a veth without XDP, or on a device with NAPI instances, \
                   that is up. Fix: enable it.",

@@ -25,9 +25,9 @@ pub fn markdown() -> String {
     text
 }
 
-const HEAD: &str = "# What `quell doctor` detects\n\nGenerated from the rules in `crates/quell-host/src/findings`; a test \
-                    keeps it current. Unknown values never cause a finding. `cannot tell` means that the load or the \
-                    available data do not allow a verdict.\n";
+const HEAD: &str = "# What `quell doctor` detects\n\nGenerated from the rules in `crates/quell-host/src/findings`. Each \
+                    has its highest severity. Unknown values never cause a finding. `cannot tell` means that the load \
+                    or the available data do not allow a verdict.\n";
 
 /// Capitalises the title, except for names from the kernel.
 fn sentence(title: &str) -> String {

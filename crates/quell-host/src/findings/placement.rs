@@ -20,8 +20,8 @@ static FLOATING: Rule = Rule {
           sometimes onto another worker's CPU. Several outliers in published results are due to this.",
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
-    explanation: "Detected for threads that wait on an epoll with connections. A warning if it busy-polls, otherwise a \
-                  note. Fix: pin it to the CPU of its queue's interrupt.",
+    explanation: "Detected for threads that wait on an epoll with connections. Fix: pin the thread to the CPU of its \
+                  queue's interrupt.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -67,8 +67,7 @@ static APART: Rule = Rule {
     why: "The packets move between caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
     explanation: "The CPUs of the interrupt, or of the queue's kernel thread, and of the thread that waits on the \
-                  epoll do not overlap. Only a note, because this can be intended. Fix: move the interrupt to the \
-                  worker's CPU.",
+                  epoll do not overlap, which can be intended. Fix: move the interrupt to the worker's CPU.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -184,7 +183,7 @@ static BUSY_THREAD: Rule = Rule {
     id: "busy-napi-thread-without-cpu",
     severity: Severity::Serious,
     title: "a busy-polling NAPI thread has no CPU of its own",
-    why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
+    why: "The thread uses a whole CPU.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
     explanation: "Detected if it may run on several CPUs, or on a CPU that a worker or another such thread may use. \
                   Fix: pin it to an otherwise unused, isolated CPU.",

@@ -135,14 +135,14 @@ static DROPS: Rule = Rule {
     id: "packets-dropped",
     severity: Severity::Serious,
     title: "a device drops received packets",
-    why: "A dropped request is retransmitted after a timeout of at least 200 ms, a thousand times the latency that \
-          delivery modes affect.",
+    why: "A dropped request is retransmitted after at least 200 ms, a thousand times the latency that delivery modes \
+          affect.",
     source: "net/ipv4/tcp_timer.c; net/core/dev.c, __netif_receive_skb_core; measured on veth",
     explanation: "Serious if a full queue lost them (rx_missed_errors, overruns in the driver's queue statistics, on \
                   veth the peer's tx_dropped) and the device has a suspended or deferred queue, whose ring fills while \
-                  it is not polled. A warning without such a queue, or if the queue counters cannot be read. A note \
-                  for the rest of rx_dropped: most are frames that no protocol wanted. Fix: a larger ring or a shorter \
-                  suspension; on veth, whose ring is fixed at 255 packets, fewer connections per queue.",
+                  it is not polled; otherwise a warning. A note for the rest of rx_dropped: most are frames that no \
+                  protocol wanted. Fix: a larger ring or a shorter suspension; on veth, whose ring is fixed at 255 \
+                  packets, fewer connections per queue.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -203,9 +203,9 @@ static REPLACED: Rule = Rule {
     title: "the queues of a device have new NAPI IDs",
     why: "Drivers without persistent settings lose them with the ID, and epolls poll an ID that no longer exists until \
           a socket reports the new one.",
-    source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
-    explanation: "The link went down and up, or the channels changed. A warning if settings were lost, otherwise a \
-                  note. Fix: set the queues again with the original commands.",
+    source: "net/core/dev.c, napi_restore_config; measured on veth, link down and up",
+    explanation: "The link went down and up, or the channels changed. Fix: set the queues again with the original \
+                  commands.",
     needs_two: true,
     judges_settings: false,
     stalls: false,

@@ -215,9 +215,9 @@ static SHARED_EPOLL: Rule = Rule {
     severity: Severity::Warning,
     title: "several threads wait on one epoll",
     why: "An epoll polls one queue, so a program whose threads share an epoll can use only one.",
-    source: "fs/eventpoll.c: struct eventpoll has one napi_id; Go's runtime and tokio use one epoll for all threads",
-    explanation: "A warning if the epoll busy-polls, a note if its sockets are on several queues. Fix: several \
-                  processes, or a program with one epoll per thread.",
+    source: "fs/eventpoll.c: struct eventpoll has one napi_id",
+    explanation: "Go's runtime and tokio use one epoll for all threads. Fix: several processes, or a program with one \
+                  epoll per thread.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -247,9 +247,9 @@ static REUSEPORT: Rule = Rule {
     why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker.",
     source: "published: production use of epoll busy polling",
     explanation: "Detected if listening sockets with SO_REUSEPORT share an address and port, none is bound to a \
-                  device, and connections arrive on queues of several devices. Groups with a filter of Quell are \
-                  skipped; a snapshot does not contain other filters. Fix: one group per device (SO_BINDTODEVICE), or \
-                  a filter that also checks the interface (SKF_AD_IFINDEX), as --steer does.",
+                  device, and connections arrive on queues of several devices; not with a filter of Quell. Other \
+                  filters are not seen. Fix: one group per device (SO_BINDTODEVICE), or a filter that also checks the \
+                  interface (SKF_AD_IFINDEX), as --steer does.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -298,10 +298,10 @@ static BATCH: Rule = Rule {
     title: "other users of a suspended queue wait for a program's whole batch",
     why: "While a program handles the events of one epoll_wait, nobody polls the queue.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
-    explanation: "Detected if other processes have sockets on the queue. The wait is the run time per packet of the \
+    explanation: "Detected if other processes have sockets on the queue. Their wait is the run time per packet of the \
                   thread that serves the epoll, times the maxevents of its epoll_wait, and at most \
-                  irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue, fewer events per \
-                  epoll_wait, or a shorter irq-suspend-timeout.",
+                  irq-suspend-timeout: a warning above 1 ms. Fix: a separate queue, fewer events per epoll_wait, or a \
+                  shorter irq-suspend-timeout.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -363,9 +363,8 @@ static LEASED: Rule = Rule {
     id: "queue-leased-to-container",
     severity: Severity::Warning,
     title: "a queue with a delivery mode is leased to a container",
-    why: "A program in the container receives from the queue through AF_XDP or a memory provider, so the mode of the \
-          host changes when it gets its packets.",
-    source: "Documentation/netlink/specs/netdev.yaml, queue-get: lease (Linux 7.1); net/core/netdev_rx_queue.c",
+    why: "A program in the container receives from the queue through AF_XDP or a memory provider.",
+    source: "Documentation/netlink/specs/netdev.yaml, queue-get: lease (Linux 7.1)",
     explanation: "Detected if the queue defers, suspends, or is busy-polled by a program of this host. Fix: exclude \
                   the queue from the profile or the mode.",
     needs_two: false,

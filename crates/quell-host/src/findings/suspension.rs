@@ -175,8 +175,7 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     id: "suspension-without-effect",
     severity: Severity::Warning,
     title: "a queue allows suspension, but timers poll it",
-    why: "If the program polled the queue, there would be fewer softirqs and timer interrupts than with deferral \
-          alone.",
+    why: "While a queue is suspended, polls by the program replace most softirqs and timer interrupts of deferral.",
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125",
     explanation: "Samples the polls of the queue, as quell attach does. No verdict if the programs used less than 1 µs \
