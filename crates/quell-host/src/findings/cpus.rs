@@ -18,11 +18,12 @@ static DEEP_IDLE: Rule = Rule {
     severity: Severity::Warning,
     title: "CPUs of a delivery mode may enter deep idle states",
     why: "The first request after a pause waits for the exit latency of the state.",
-    source: "Documentation/admin-guide/pm/cpuidle.rst, latency",
-    explanation: "Detected if an allowed state has an exit latency above the gro-flush-timeout of a queue that the CPU \
-                  serves, or of at least 100 µs. Examined are the CPUs of workers that busy-poll, and those that \
-                  process the packets of queues that defer or suspend, but not those of threads that never sleep. Fix: \
-                  disable these states on these CPUs, which costs power.",
+    source: "Documentation/admin-guide/pm/cpuidle.rst, latency; drivers/cpuidle/governors",
+    explanation: "Detected if a CPU has an allowed idle state whose exit latency exceeds the gro-flush-timeout of a \
+                  queue that it serves, or is at least 100 µs. A warning from 100 µs, otherwise a note. Examined are \
+                  the CPUs of workers that busy-poll, and those that process the packets of queues that defer or \
+                  suspend, but not those of threads that never sleep. Fix: disable these states on these CPUs, which \
+                  costs power.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -114,9 +115,12 @@ static GOVERNOR: Rule = Rule {
     severity: Severity::Warning,
     title: "the frequency governor slows down CPUs of a delivery mode",
     why: "A governor that follows the load raises the frequency only after some milliseconds of work.",
-    source: "Documentation/admin-guide/pm: cpufreq.rst, intel_pstate.rst, amd-pstate.rst",
-    explanation: "Detected for `powersave`, `conservative`, `ondemand` and `schedutil`; only a note if `powersave` \
-                  follows the load (intel_pstate, amd-pstate-epp). Fix: `performance`, which costs power.",
+    source: "Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; \
+             Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, powersave",
+    explanation: "Detected if the governor of a CPU that serves a queue with a mode is `powersave`, `conservative`, \
+                  `ondemand` or `schedutil`. A warning for `powersave` of a driver for which it means the lowest \
+                  frequency, otherwise a note: `powersave` of intel_pstate and amd-pstate-epp follows the load. Fix: \
+                  `performance`, which costs power.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -163,10 +167,11 @@ static SIBLING: Rule = Rule {
     title: "a spinning thread shares its core with a worker",
     why: "Two hardware threads of a core share its execution units and caches, also with a thread that spins without \
           packets.",
-    source: "net/core/dev.c, napi_busy_loop and napi_threaded_poll_loop",
+    source: "net/core/dev.c, napi_busy_loop and napi_threaded_poll_loop; \
+             Documentation/ABI/stable/sysfs-devices-system-cpu, thread_siblings_list",
     explanation: "Detected if a worker with busy_poll_usecs above 0, or a busy-polling NAPI thread, is pinned to one \
-                  CPU, and another worker or NAPI thread, except that of the worker's own queue, to other hardware \
-                  threads of that core. Fix: one core for each spinning thread.",
+                  CPU, and another worker or NAPI thread, except that of the worker's own queue, is pinned to other \
+                  hardware threads of that core. Fix: one core for each spinning thread.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

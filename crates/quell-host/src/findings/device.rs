@@ -77,7 +77,8 @@ static RPS: Rule = Rule {
     why: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
           softirq there. Polling is meant to avoid both.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
-    explanation: "Detected if the queue allows suspension or an epoll on it busy-polls. Fix: clear rps_cpus.",
+    explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll on \
+                  it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -109,8 +110,8 @@ static SMALL_RING: Rule = Rule {
     why: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
           acknowledgement in it.",
     source: "drivers/net/veth.c, VETH_RING_SIZE; measured: 1,936 packets lost above about 128 connections",
-    explanation: "Detected above 128 connections in epolls. Fix: more queues, fewer connections, or a shorter \
-                  irq-suspend-timeout.",
+    explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. Fix: \
+                  more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -18,8 +18,9 @@ static KERNEL: Rule = Rule {
     severity: Severity::Note,
     title: "the kernel lacks features that delivery modes use",
     why: "No driver or privilege replaces it.",
-    source: "the kernel's own answers",
-    explanation: "Detected for NAPI settings and epoll parameters. Fix: a newer kernel.",
+    source: "the kernel's own answers; napi-set Linux 6.13, epoll parameters 6.9, threaded per queue 6.17",
+    explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
+                  newer kernel.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -46,8 +47,9 @@ static DRIVER: Rule = Rule {
     severity: Severity::Note,
     title: "a driver does not report or support some properties",
     why: "Values that it does not report are inferred or unknown.",
-    source: "the kernel's own answers: EOPNOTSUPP",
-    explanation: "Detected on devices that are up and have NAPI instances.",
+    source: "the kernel's own answers: EOPNOTSUPP for a known operation",
+    explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
+                  NAPI instances. Fix: a driver that supports it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -84,8 +86,8 @@ static PRIVILEGE: Rule = Rule {
     title: "some objects cannot be inspected without more privileges",
     why: "This report says nothing about them.",
     source: "the kernel's own answers: EPERM, EACCES",
-    explanation: "Epolls and sockets of a process, or settings of a queue. Fix: run as root or with the named \
-                  capability.",
+    explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
+                  Fix: run as root or with the named capability.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -13,11 +13,11 @@ static SESSION: Rule = Rule {
     severity: Severity::Serious,
     title: "your SSH session shares a suspended or deferred queue",
     why: "If the program of the queue stops handling its events, each packet of your session waits, too.",
-    source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog",
-    explanation: "Detected if the session (by SSH_CONNECTION, or by the sockets of sshd or dropbear among the \
-                  ancestors) receives from a queue that allows suspension, or defers with a gro-flush-timeout of at \
-                  least 1 ms. Serious if a packet can wait 1 s. Fix: receive SSH from another queue, use the mode on \
-                  other queues only, or a shorter timeout.",
+    source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog; SSH_CONNECTION in ssh(1)",
+    explanation: "Detected if the session that takes the snapshot (by SSH_CONNECTION, or by the sockets of sshd or \
+                  dropbear among the ancestors) receives from a queue that allows suspension, or defers with a \
+                  gro-flush-timeout of at least 1 ms. Serious if a packet can wait 1 s, otherwise a warning. Fix: \
+                  receive SSH from another queue, use the mode on other queues only, or a shorter timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

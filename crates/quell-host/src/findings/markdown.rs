@@ -1,4 +1,5 @@
-//! Formats the rules as `docs/findings.md`; a test compares it with the file.
+//! Formats the rules as `docs/findings.md`; a test compares it with the file. The detection and the source of a rule are
+//! on the page if commands refuse to cause its problem; `quell doctor --explain` prints those of all.
 
 use std::fmt::Write as _;
 
@@ -11,23 +12,21 @@ pub fn markdown() -> String {
     for rule in rules() {
         let severity = rule.severity.word();
         let snapshots = if rule.needs_two { ", compares two snapshots" } else { "" };
+        let fix = rule.explanation.split_once("Fix: ").map(|(_, fix)| format!(" Fix: {fix}")).unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\n## `{}`\n\n{} ({severity}{snapshots}).\n\n{}\n\nSource: {}.\n\n{}\n",
-            rule.id,
-            sentence(rule.title),
-            rule.why,
-            rule.source,
-            rule.explanation
-        );
+        let _ = write!(text, "\n## `{}`\n\n{} ({severity}{snapshots}). {}", rule.id, sentence(rule.title), rule.why);
+        let _ = match rule.stalls {
+            true => write!(text, "\n\n{}\n\nSource: {}.\n", rule.explanation, rule.source),
+            false => writeln!(text, "{fix}"),
+        };
     }
     text
 }
 
-const HEAD: &str = "# What `quell doctor` detects\n\nGenerated from the rules in `crates/quell-host/src/findings`. Each \
-                    has its highest severity. Unknown values never cause a finding. `cannot tell` means that the load \
-                    or the available data do not allow a verdict.\n";
+const HEAD: &str = "# What `quell doctor` detects\n\n```console\n$ quell doctor --explain nested-epoll    # how it is \
+                    detected, thresholds, limits, source in the kernel\n```\n\nGenerated from the rules in \
+                    `crates/quell-host/src/findings`. Each has its highest severity. Unknown values never cause a \
+                    finding. `cannot tell` means that the load or the available data do not allow a verdict.\n";
 
 /// Capitalises the title, except for names from the kernel.
 fn sentence(title: &str) -> String {

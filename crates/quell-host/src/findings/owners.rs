@@ -19,9 +19,10 @@ static SERVICES: Rule = Rule {
           restores earlier values when it stops. Both override manual placement.",
     source: "irqbalance(1), --banirq; tuned.conf(5); tuned-profiles(7), network-latency",
     explanation: "Detected if irqbalance runs and does not exclude the interrupts of the queues (--banirq, --banmod; \
-                  no verdict with a policy script), or TuneD runs and its active profile sets busy polling, \
-                  interrupts, or ethtool parameters, or cannot be read. Only a note if no queue defers or suspends and \
-                  no epoll polls. Fix: exclude the settings, or stop the service.",
+                  no verdict if it runs a policy script; ignored if no device has interrupts), or TuneD runs and its \
+                  active profile sets busy polling, interrupts, or ethtool parameters, or cannot be read. A warning if \
+                  a queue in the snapshot defers or suspends, or an epoll polls; otherwise a note. Fix: exclude the \
+                  settings, or stop the service.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -126,13 +127,15 @@ static FILES: Rule = Rule {
     title: "a configuration file or hook will overwrite settings of queues",
     why: "Quell's values are lost when systemd-udevd applies a .link file, a hook runs because a link comes up, or a \
           guest agent starts its script.",
-    source: "systemd.link(5); udev(7); interfaces(5); NetworkManager-dispatcher(8)",
-    explanation: "Detected if a queue defers or suspends, and one of these sets channels, rings, coalescing, offloads, \
-                  steering or interrupts: the first .link file that can match the device; a udev rule; a script of \
-                  ifupdown, NetworkManager, networkd-dispatcher, dhclient or SUSE's network service; the script of \
-                  Google's guest agent. A note, unless it writes napi_defer_hard_irqs or gro_flush_timeout. Scripts \
-                  that these files call are not examined. Fix: remove the settings, or put them into the profile of \
-                  `quell apply`.",
+    source: "systemd.link(5); udev(7); interfaces(5); NetworkManager-dispatcher(8); google_set_multiqueue of Google's \
+             guest-configs; net/core/dev.c, netdev_set_defer_hard_irqs: sysfs overwrites every queue",
+    explanation: "Detected if a queue defers or suspends, and one of these files sets channels, rings, coalescing, \
+                  offloads, steering or interrupts: the first .link file that can match the device; a udev rule; a \
+                  script of ifupdown, NetworkManager, networkd-dispatcher, dhclient or SUSE's network service; the \
+                  script of Google's guest agent, if the agent runs. A warning if it writes napi_defer_hard_irqs or \
+                  gro_flush_timeout, which replaces the values of all queues; otherwise a note. Scripts that these \
+                  files call are not examined. Fix: remove the settings, or put them into the profile of `quell \
+                  apply`.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
