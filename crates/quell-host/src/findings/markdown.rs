@@ -1,5 +1,5 @@
-//! Formats the rules as `docs/findings.md`; a test compares it with the file. The detection and the source of a rule are
-//! on the page if commands refuse to cause its problem; `quell doctor --explain` prints those of all.
+//! Formats the rules as `docs/findings.md`; a test compares it with the file. The page has the cause and the fix of each
+//! problem; `quell doctor --explain` also prints its detection and its source.
 
 use std::fmt::Write as _;
 
@@ -14,11 +14,8 @@ pub fn markdown() -> String {
         let snapshots = if rule.needs_two { ", compares two snapshots" } else { "" };
         let fix = rule.explanation.split_once("Fix: ").map(|(_, fix)| format!(" Fix: {fix}")).unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = write!(text, "\n## `{}`\n\n{} ({severity}{snapshots}). {}", rule.id, sentence(rule.title), rule.why);
-        let _ = match rule.stalls {
-            true => write!(text, "\n\n{}\n\nSource: {}.\n", rule.explanation, rule.source),
-            false => writeln!(text, "{fix}"),
-        };
+        let title = sentence(rule.title);
+        let _ = write!(text, "\n## `{}`\n\n{title} ({severity}{snapshots}). {}{fix}\n", rule.id, rule.why);
     }
     text
 }
