@@ -279,8 +279,8 @@ static MODERATION: Rule = Rule {
     id: "adaptive-moderation",
     severity: Severity::Note,
     title: "the driver adapts its interrupt delay beside deferral or busy polling",
-    why: "While interrupts are masked, the driver has few from which to choose the delay, so the first packets after a \
-          pause wait for a delay of earlier traffic.",
+    why: "While interrupts are masked, the driver has too few to choose the delay, so the first packets after a pause \
+          wait.",
     source: "lib/dim/net_dim.c, net_dim, and include/linux/dim.h, DIM_NEVENTS (derived from the code); \
              Documentation/networking/net_dim.rst",
     explanation: "Detected if use-adaptive-rx of a device or queue is on, and the queue defers, suspends, or is \

@@ -43,8 +43,7 @@ static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
     title: "the peer of a veth sends packets that bypass NAPI",
-    why: "veth delivers packets that the peer has already aggregated without NAPI. No poll finds them, and their \
-          sockets have no queue.",
+    why: "veth delivers aggregated packets without NAPI. No poll finds them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
                   on. For a peer in another namespace, see connections-without-napi. Fix: disable TSO and GSO on the \

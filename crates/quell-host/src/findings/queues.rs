@@ -22,7 +22,7 @@ static STALLED: Rule = Rule {
     severity: Severity::Serious,
     title: "packets arrive, but the stack receives none",
     why: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
-          irq-suspend-timeout expires. Meanwhile the ring can overflow.",
+          irq-suspend-timeout expires.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
     explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. A \
@@ -205,8 +205,8 @@ static REPLACED: Rule = Rule {
     id: "napi-replaced",
     severity: Severity::Warning,
     title: "the queues of a device have new NAPI IDs",
-    why: "Drivers without persistent settings lose them with the ID, and epolls poll an ID that no longer exists until \
-          a socket reports the new one.",
+    why: "Drivers without persistent settings lose them, and epolls poll an ID that no longer exists until a socket \
+          reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
     explanation: "Detected if the device has different NAPI IDs in the two snapshots, because its link went down and \
                   up or its channels changed. A warning if settings were lost, otherwise a note. Fix: set the queues \

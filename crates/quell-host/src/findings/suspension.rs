@@ -107,7 +107,7 @@ static NOBODY_PREFERS: Rule = Rule {
     id: "no-epoll-prefers",
     severity: Severity::Warning,
     title: "a queue allows suspension, but no epoll on it prefers busy polling",
-    why: "Only an epoll with prefer_busy_poll suspends interrupts; without one, the queue is merely deferred.",
+    why: "Only an epoll with prefer_busy_poll suspends interrupts.",
     source: "fs/eventpoll.c, ep_suspend_napi_irqs",
     explanation: "Detected if irq-suspend-timeout is set on a queue, and none of the epolls with sockets on it has \
                   prefer_busy_poll. Programs outside the snapshot are not considered. Fix: set the epoll's parameter \
