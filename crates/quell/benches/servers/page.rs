@@ -68,7 +68,7 @@ fn how(options: &Options, host: &HostFacts, disturbed: usize) -> String {
          {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
          `base` again, `attach` and `run`, in varying order, {seconds} s each, {CONNECTIONS} connections.\n\n\
          - memcached and tokio get {share:.0} % of the throughput of `base` in a closed loop. redis-benchmark (`GET`) \
-         and wrk support no rate: a closed loop.\n\
+         and wrk support no rate: in a closed loop, the throughput follows from the latency.\n\
          - Figures are medians over the rounds (lowest–highest), then the change from `base` and its interval, computed \
          as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
          - CPU/request is the run time of the server's threads and of the NAPI threads of its queues.\n\
