@@ -20,9 +20,9 @@ static TIMER_TOO_LONG: Rule = Rule {
     title: "the timer of a queue is so long that packets stall",
     why: "While its interrupt is deferred, packets of the queue wait for this timer unless a program polls.",
     source: "net/core/dev.c, napi_complete_done and napi_watchdog; measured: 36 of 200 requests/s with defer300000",
-    explanation: "Detected from a gro-flush-timeout of 50 ms, the time without a poll that counts as a stall, also if \
-                  the program never stops polling. Under suspension this timer runs after each suspension. Fix: a \
-                  shorter gro-flush-timeout.",
+    explanation: "Detected if a queue defers interrupts, and its gro-flush-timeout is at least 50 ms, the time without \
+                  a poll that counts as a stall. Under suspension this timer runs after each suspension. Programs that \
+                  never stop polling are not excepted. Fix: a shorter gro-flush-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: true,

@@ -68,11 +68,12 @@ static UDP_ON_SEVERAL: Rule = Rule {
     why: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
           Packets then wait for the queue's timer, or for irq-suspend-timeout.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured: 3.7 s instead of 24 ms",
-    explanation: "Detected if the socket has received from a queue, and several queues can deliver to it: those of the \
-                  bound device, of the device with its address, or else of all devices of its namespace that receive \
-                  packets. Serious if the epoll busy-polls and the queue of the first datagram suspends or has a \
-                  gro-flush-timeout of at least 1 ms, a warning if it busy-polls, otherwise a note. Fix: one queue, or \
-                  one socket with SO_REUSEPORT per queue and a filter that selects it by queue.",
+    explanation: "Detected if an epoll watches an unconnected UDP socket that has received from a queue, and several \
+                  queues can deliver to it: those of the bound device, of the device with its address, or else of all \
+                  devices of its namespace that receive packets. Serious if the epoll busy-polls and the queue of the \
+                  first datagram suspends or has a gro-flush-timeout of at least 1 ms, a warning if it busy-polls, \
+                  otherwise a note about what prevents busy polling. Fix: one socket with SO_REUSEPORT per queue and a \
+                  filter that selects it by queue, or one queue.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
