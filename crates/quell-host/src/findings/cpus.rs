@@ -19,10 +19,11 @@ static DEEP_IDLE: Rule = Rule {
     title: "CPUs of a delivery mode may enter deep idle states",
     why: "The first request after a pause waits for the exit latency of the state.",
     source: "Documentation/admin-guide/pm/cpuidle.rst, latency; drivers/cpuidle/governors",
-    explanation: "Detected if an allowed state has an exit latency above the gro-flush-timeout of a queue that the CPU \
-                  serves (a note), or of at least 100 µs (a warning). Examined are the CPUs of workers that busy-poll, \
-                  and those that process the packets of queues that defer or suspend, but not those of threads that \
-                  never sleep. Fix: disable these states on these CPUs, which costs power.",
+    explanation: "Detected if a CPU has an allowed idle state whose exit latency exceeds the gro-flush-timeout of a \
+                  queue that it serves, or is at least 100 µs. A warning from 100 µs, otherwise a note. Examined are \
+                  the CPUs of workers that busy-poll, and those that process the packets of queues that defer or \
+                  suspend, but not those of threads that never sleep. Fix: disable these states on these CPUs, which \
+                  costs power.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -114,10 +115,12 @@ static GOVERNOR: Rule = Rule {
     severity: Severity::Warning,
     title: "the frequency governor slows down CPUs of a delivery mode",
     why: "A governor that follows the load raises the frequency only after some milliseconds of work.",
-    source: "Documentation/admin-guide/pm: cpufreq.rst, intel_pstate.rst, amd-pstate.rst",
-    explanation: "Detected for `powersave`, `conservative`, `ondemand` and `schedutil`. A warning for `powersave` of a \
-                  driver for which it means the lowest frequency, otherwise a note: `powersave` of intel_pstate and \
-                  amd-pstate-epp follows the load. Fix: `performance`, which costs power.",
+    source: "Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; \
+             Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, powersave",
+    explanation: "Detected if the governor of a CPU that serves a queue with a mode is `powersave`, `conservative`, \
+                  `ondemand` or `schedutil`. A warning for `powersave` of a driver for which it means the lowest \
+                  frequency, otherwise a note: `powersave` of intel_pstate and amd-pstate-epp follows the load. Fix: \
+                  `performance`, which costs power.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -12,8 +12,8 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot \
-          be polled, deferred or suspended.",
+    why: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
+          deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
     explanation: "Detected if the feature rx-gro is off on a veth without XDP, or on a device with NAPI instances, \
                   that is up. Fix: enable it.",
@@ -43,8 +43,7 @@ static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
     title: "the peer of a veth sends packets that bypass NAPI",
-    why: "veth delivers packets that the peer has already aggregated without NAPI. No poll finds them, and their \
-          sockets have no queue.",
+    why: "veth delivers aggregated packets without NAPI. No poll finds them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
                   on. For a peer in another namespace, see connections-without-napi. Fix: disable TSO and GSO on the \
@@ -77,7 +76,8 @@ static RPS: Rule = Rule {
     why: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
           softirq there. Polling is meant to avoid both.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
-    explanation: "Detected if the queue allows suspension or an epoll on it busy-polls. Fix: clear rps_cpus.",
+    explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll on \
+                  it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -109,8 +109,8 @@ static SMALL_RING: Rule = Rule {
     why: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
           acknowledgement in it.",
     source: "drivers/net/veth.c, VETH_RING_SIZE; measured: 1,936 packets lost above about 128 connections",
-    explanation: "Detected above 128 connections in epolls. Fix: more queues, fewer connections, or a shorter \
-                  irq-suspend-timeout.",
+    explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. Fix: \
+                  more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -125,16 +125,17 @@ static FILES: Rule = Rule {
     id: "overwriting-configuration",
     severity: Severity::Warning,
     title: "a configuration file or hook will overwrite settings of queues",
-    why: "systemd-udevd applies a .link file when a device appears; hooks run whenever a link comes up; a guest agent \
-          runs its script when it starts. Quell's values are then lost.",
+    why: "Quell's values are lost when systemd-udevd applies a .link file, a hook runs because a link comes up, or a \
+          guest agent starts its script.",
     source: "systemd.link(5); udev(7); interfaces(5); NetworkManager-dispatcher(8); google_set_multiqueue of Google's \
-             guest-configs",
+             guest-configs; net/core/dev.c, netdev_set_defer_hard_irqs: sysfs overwrites every queue",
     explanation: "Detected if a queue defers or suspends, and one of these files sets channels, rings, coalescing, \
                   offloads, steering or interrupts: the first .link file that can match the device; a udev rule; a \
                   script of ifupdown, NetworkManager, networkd-dispatcher, dhclient or SUSE's network service; the \
                   script of Google's guest agent, if the agent runs. A warning if it writes napi_defer_hard_irqs or \
-                  gro_flush_timeout, otherwise a note. Scripts that these files call are not examined. Fix: remove the \
-                  settings, or put them into the profile of `quell apply`.",
+                  gro_flush_timeout, which replaces the values of all queues; otherwise a note. Scripts that these \
+                  files call are not examined. Fix: remove the settings, or put them into the profile of `quell \
+                  apply`.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

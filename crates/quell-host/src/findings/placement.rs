@@ -20,8 +20,8 @@ static FLOATING: Rule = Rule {
           sometimes onto another worker's CPU. Several outliers in published results are due to this.",
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
-    explanation: "Detected for threads that wait on an epoll with connections. A warning if it busy-polls, otherwise a \
-                  note. Fix: pin it to the CPU of its queue's interrupt.",
+    explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
+                  if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -66,9 +66,9 @@ static APART: Rule = Rule {
     title: "a queue's interrupt and the worker that polls it are on different CPUs",
     why: "The packets move between caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
-    explanation: "The CPUs of the interrupt, or of the queue's kernel thread, and of the thread that waits on the \
-                  epoll do not overlap. Only a note, because this can be intended. Fix: move the interrupt to the \
-                  worker's CPU.",
+    explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread that \
+                  waits on the epoll do not overlap. Only a note, because separating them can be intended. Fix: move \
+                  the interrupt to the worker's CPU.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -124,8 +124,8 @@ static OTHER_NODE: Rule = Rule {
     title: "a device's packets are processed in another NUMA node",
     why: "Every packet, descriptor and cache line then crosses the interconnect.",
     source: "Documentation/networking/scaling.rst, suggested configuration of interrupt affinity",
-    explanation: "Examined are a queue's interrupt, its kernel thread, and the only thread that waits for it. Fix: use \
-                  CPUs of the device's node.",
+    explanation: "Detected if the CPUs of a queue's interrupt, of its kernel thread, or of the only thread that waits \
+                  for it are all in other nodes than the device. Fix: use CPUs of the device's node.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -188,8 +188,8 @@ static BUSY_THREAD: Rule = Rule {
     title: "a busy-polling NAPI thread has no CPU of its own",
     why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
-    explanation: "Detected if it may run on several CPUs, or on a CPU that a worker or another such thread may use. \
-                  Fix: pin it to an otherwise unused, isolated CPU.",
+    explanation: "Detected if the thread of a queue with threaded busy polling may run on several CPUs, or on a CPU \
+                  that a worker or another such thread may use. Fix: pin it to an otherwise unused, isolated CPU.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

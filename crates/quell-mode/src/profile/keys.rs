@@ -200,13 +200,9 @@ pub fn markdown() -> String {
         let names: Vec<_> = table.path.split(", ").map(|path| format!("`[{path}]`")).collect();
         let title = if table.path.is_empty() { "Top of the file".to_owned() } else { names.join(", ") };
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\n## {title}\n\n{}\n\n| key and example | values | meaning |\n| --- | --- | --- |\n",
-            table.purpose
-        );
+        let _ = write!(text, "\n## {title}\n\n{}\n\n", table.purpose);
         for key in table.keys {
-            let _ = writeln!(text, "| `{} = {}` | {} | {} |", key.name, key.example, key.values, key.meaning);
+            let _ = writeln!(text, "- `{} = {}` ({}). {}", key.name, key.example, key.values, key.meaning);
         }
     }
     text + TAIL

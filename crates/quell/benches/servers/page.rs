@@ -48,14 +48,14 @@ pub(crate) fn page(
         Program::ALL.map(|program| format!("- **{}**: {}\n", program.name(), to_know(program))).concat();
     let disturbed = alone.iter().chain(several).map(|(_, trials)| trials.disturbed_max()).max().unwrap_or(0);
     let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options, host, disturbed));
-    let (alone, several) = (markdown(alone), working(several));
+    let (figures, working) = (markdown(alone), working(alone, several));
     format!(
         "{title}\n\nMade by `make bench-servers`: unmodified programs, each with its usual client, under interrupts \
          (`base`), attached while they run (`quell attach {mode} PID`), and started with the mode (`quell run {mode} \
          -- COMMAND`).\n\n{how}\n\
-         ## One queue, one worker\n\n{alone}\n\
-         ## Two queues, two workers\n\nWhether the mode works, and the polls by the server. The workers share a CPU, \
-         so there are no figures.\n\n{several}\n\
+         ## One queue, one worker\n\n{figures}\n\
+         ## Whether the mode works\n\nAlso with two queues and two workers, which share a CPU, so there are no figures. \
+         The percentage is the share of all polls of its queues that the server's own threads made.\n\n{working}\n\
          ## Notes about the servers\n\n{notes}"
     )
 }
@@ -68,11 +68,10 @@ fn how(options: &Options, host: &HostFacts, disturbed: usize) -> String {
          {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
          `base` again, `attach` and `run`, in varying order, {seconds} s each, {CONNECTIONS} connections.\n\n\
          - memcached and tokio get {share:.0} % of the throughput of `base` in a closed loop. redis-benchmark (`GET`) \
-         and wrk support no rate: a closed loop.\n\
-         - Figures are medians over the rounds (lowest–highest). `against base` is the ratio and its interval, \
-         computed as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
-         - CPU/request is the run time of the server's threads and of the NAPI threads of its queues. *polls by the \
-         server* is the share of all polls of its queues that its own threads made.\n\
+         and wrk support no rate: in a closed loop, the throughput follows from the latency.\n\
+         - Figures are medians over the rounds (lowest–highest), then the change from `base` and its interval, computed \
+         as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
+         - CPU/request is the run time of the server's threads and of the NAPI threads of its queues.\n\
          - *fully*: every epoll with connections, and every queue of these connections, has the mode's values. Epolls \
          and queues correspond one to one, the server polled, interrupts were suspended, and no request failed.\n\
          - In at most {disturbed} rounds of an arm, other work ran on the server's CPU, or packets were dropped, in \
