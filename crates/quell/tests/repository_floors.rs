@@ -16,7 +16,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-linux", 1),
     ("quell-experiment", 2),
     ("quell-sampler", 2),
-    ("quell-sim-study", 2),
+    ("quell-cli", 2),
+    ("quell-published", 2),
     ("quell-vm", 2),
     ("quell-change", 3),
     ("quell-load", 3),
@@ -29,6 +30,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-test-support", 5),
     ("quell", 6),
     ("quell-mpi", 6),
+    ("quell-study", 6),
 ];
 
 /// Crates that provide access to the kernel beyond the standard library.
@@ -198,7 +200,7 @@ fn nobody_calls_ip_or_ethtool() {
 #[test]
 fn only_programs_print() {
     let printing = ["println!", "print!(", "eprint!(", "io::stdout", "io::stderr"];
-    let places = places_with(&printing, &["quell", "quell-mpi", TEST_SUPPORT]);
+    let places = places_with(&printing, &["quell-cli", "quell", "quell-mpi", TEST_SUPPORT]);
     assert!(places.is_empty(), "{places:#?}");
 }
 
