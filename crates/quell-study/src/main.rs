@@ -15,7 +15,7 @@ const PROGRAM: &str = "quell-study";
 
 /// Studies with the model of `quell sim`: published experiments beside it, its fit, and the effect of its parts.
 #[derive(Debug, Parser)]
-#[command(name = PROGRAM, version, max_term_width = 100)]
+#[command(name = PROGRAM, version, propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Study,

@@ -14,7 +14,7 @@ use crate::commands::attach::keeper;
 use crate::exit::{Exit, Failure};
 
 /// Number of bytes from the end of the command's output that an error quotes.
-pub(super) const OUTPUT_BYTES: usize = 4_096;
+const OUTPUT_BYTES: usize = 4_096;
 
 /// A running command.
 pub(super) struct HelperCommand {
@@ -43,12 +43,13 @@ impl HelperCommand {
         Self::start_with(journal, words, role, |spawn| spawn)
     }
 
-    /// As [`Self::start`]. `with_files` sets standard input and output, which are `/dev/null` otherwise.
-    pub(super) fn start_with(
+    /// As [`Self::start`]. `prepare` sets what is special to this command, such as standard input and output, which are
+    /// `/dev/null` otherwise.
+    pub(super) fn start_with<'a>(
         journal: &Journal,
         words: &[String],
         role: &str,
-        with_files: impl FnOnce(Spawn<'static>) -> Spawn<'static>,
+        prepare: impl FnOnce(Spawn<'a>) -> Spawn<'a>,
     ) -> Result<Self, Failure> {
         let id = format!("{role}-{}", std::process::id());
         let purpose = Purpose::Command { role: role.to_owned() };
@@ -57,7 +58,7 @@ impl HelperCommand {
         // The command gets SIGTERM, not SIGKILL, if this program is killed. After SIGKILL, `quell run` could not end
         // its own command, and the journal could not identify that command.
         let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
-        let spawn = with_files(spawn).is_terminated_with_this_thread();
+        let spawn = prepare(spawn).is_terminated_with_this_thread();
         let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }

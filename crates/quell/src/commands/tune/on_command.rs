@@ -13,7 +13,7 @@ use quell_tune::{TuneEnd, TuneEvent, TunePlan, TuneSpace, tune};
 use super::args::TuneArgs;
 use super::{Searched, check, guarded, metrics, show_progress};
 use crate::commands::attach::ask;
-use crate::commands::bench::on_command::Runner;
+use crate::commands::bench::on_command::{Runner, quell};
 use crate::commands::bench::{self, seed_from_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -77,7 +77,8 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         Interruption::listen_and_never_stop().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let mut runner = Runner::new(&journal, &args.command, load.as_deref())?;
+    let quell = quell()?;
+    let mut runner = Runner::new(&quell, &journal, &args.command, load.as_deref());
     judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(&mut runner, judges, &stopped);
     let progress = Progress::new();
