@@ -7,6 +7,9 @@ use quell_result::facts::CpuLayout;
 
 /// Share of reads. The published experiment sends 3 % sets.
 const GET_SHARE: f64 = 0.97;
+/// Default number of connections. With fewer, the server is partly idle at max; more overflow the veth's ring of 255
+/// packets.
+pub const CONNECTIONS: u32 = 128;
 
 /// Returns the keys and values of the published experiment.
 #[must_use]

@@ -15,7 +15,7 @@ use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_load::{
-    Distribution, Generator, LoadError, OfferedLoad, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule,
+    Distribution, Generator, LoadError, OfferedLoad, Polling, RunObserver, RunProgress, RunSpec, RunningLoad, Schedule,
     Workload,
 };
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
@@ -54,12 +54,19 @@ pub struct LabRequest {
     pub loads: Vec<OfferedLoad>,
     /// Durations and limits of all experiments together.
     pub timing: Timing,
-    /// Server under test.
-    pub server: ServerCommand,
     /// Requests to the server.
     pub workload: Workload,
     /// Second server on the same queues, whose latency is measured too. It must implement memcached's text protocol.
     pub beside: Option<ServerCommand>,
+    /// The lab itself.
+    pub lab: LabSpec,
+}
+
+/// What a lab is made for.
+#[derive(Debug, Clone)]
+pub struct LabSpec {
+    /// Server under test.
+    pub server: ServerCommand,
     /// Number of receive queues. The server has one worker per queue.
     pub queues: u32,
     /// Number of generator threads.
@@ -80,6 +87,15 @@ pub enum LabEvent<'a> {
     Recovered(&'a [Found]),
     /// The lab is set up, and the server runs in it.
     LabIsUp(&'a LabFacts),
+    /// A part of a published experiment begins.
+    PartBegins {
+        /// Its number, from 1.
+        number: usize,
+        /// Number of parts.
+        of: usize,
+        /// Its name.
+        name: &'a str,
+    },
     /// An experiment begins.
     Begins {
         /// Offered load.
@@ -185,7 +201,7 @@ pub fn in_lab<T>(
     stopped: &dyn Fn() -> bool,
     measure: impl FnOnce(&mut LabServer<'_>, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    in_empty_lab(request, journal, watch, |host, lab, watch| {
+    in_empty_lab(&request.lab, journal, watch, |host, lab, watch| {
         let mut server = LabServer::start(request, host, lab, journal, watch, stopped)?;
         let result = measure(&mut server, watch)?;
         server.stop()?;
@@ -197,8 +213,8 @@ pub fn in_lab<T>(
 ///
 /// # Errors
 /// When something is missing.
-pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), BenchError> {
-    let missing = missing(&request.server);
+pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), BenchError> {
+    let missing = missing(&spec.server);
     for lacking in &missing {
         info!(what = lacking.what, seen = lacking.seen, "requirement not met");
     }
@@ -206,7 +222,7 @@ pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), Be
         return Err(BenchError::NotPossibleHere(missing));
     }
     let host = HostFacts::read(&ProcRoot::default())?;
-    let cpus = cpus::assign(&host.cpus, request.queues as usize, request.generators as usize, request.insist)?;
+    let cpus = cpus::assign(&host.cpus, spec.queues as usize, spec.generators as usize, spec.insist)?;
     Ok((host, cpus))
 }
 
@@ -215,37 +231,31 @@ pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), Be
 /// # Errors
 /// See [`BenchError`].
 pub fn in_empty_lab<T>(
-    request: &LabRequest,
+    spec: &LabSpec,
     journal: &Journal,
     watch: &mut dyn FnMut(LabEvent<'_>),
     measure: impl FnOnce(&HostFacts, &mut VethLab, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
 ) -> Result<T, BenchError> {
-    let (host, cpus) = check_possible(request)?;
+    let (host, cpus) = check_possible(spec)?;
     watch(LabEvent::Recovered(&recover(journal)?));
     info!(?cpus, "CPUs chosen");
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
-    let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
+    let mut lab = VethLab::raise(journal, unique_name(), veth_plan(spec, cpus))?;
     let result = measure(&host, &mut lab, watch);
     watch(LabEvent::TakenDown(&lab.take_down()));
     result
 }
 
-fn veth_plan(request: &LabRequest, cpus: CpuLayout) -> VethPlan {
-    VethPlan {
-        queues: request.queues,
-        cpus,
-        interrupt_stand_in: request.interrupt_stand_in,
-        client_napi: client_napi(request),
-    }
+fn veth_plan(spec: &LabSpec, cpus: CpuLayout) -> VethPlan {
+    VethPlan { queues: spec.queues, cpus, interrupt_stand_in: spec.interrupt_stand_in, client_napi: client_napi(spec) }
 }
 
 /// NAPI settings of the client's queues. A single generator thread with few connections busy polls the single queue.
 /// Otherwise NAPI threads poll the queues without deferral, because a generator thread cannot poll several queues or
 /// many connections fast enough.
-fn client_napi(request: &LabRequest) -> NapiSettings {
+fn client_napi(spec: &LabSpec) -> NapiSettings {
     let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
-    let polls_itself =
-        request.queues == 1 && request.generators == 1 && request.connections <= Polling::CONNECTIONS_MAX;
+    let polls_itself = spec.queues == 1 && spec.generators == 1 && spec.connections <= Polling::CONNECTIONS_MAX;
     if !polls_itself {
         return threaded;
     }
@@ -282,11 +292,11 @@ impl<'a> LabServer<'a> {
         watch: &mut dyn FnMut(LabEvent<'_>),
         stopped: &'a dyn Fn() -> bool,
     ) -> Result<Self, BenchError> {
-        let mut server = Server::start(lab, &request.server, PORT, stopped)?;
+        let mut server = Server::start(lab, &request.lab.server, PORT, stopped)?;
         let spec = bench_load::spec(
             server.address(),
             request.workload.clone(),
-            request.connections,
+            request.lab.connections,
             &lab.plan.cpus,
             request.timing.seed,
         );
@@ -303,7 +313,7 @@ impl<'a> LabServer<'a> {
         let facts = lab_facts(lab, checks);
         watch(LabEvent::LabIsUp(&facts));
         let broken = facts.checks.iter().find(|check| !check.holds).cloned();
-        if let Some(check) = broken.clone().filter(|_| !request.insist) {
+        if let Some(check) = broken.clone().filter(|_| !request.lab.insist) {
             return Err(BenchError::Check(check));
         }
         let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, request.timing.seed, stopped));
@@ -492,7 +502,7 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
 pub(crate) struct UntilStopped<'a>(pub(crate) &'a dyn Fn() -> bool);
 
 impl RunObserver for UntilStopped<'_> {
-    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
         if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

@@ -1,6 +1,7 @@
 //! Result of a published experiment that was played on this machine.
 
 use quell_load::{OfferedLoad, ServeShape, Transport};
+use quell_published::Experiment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,19 +12,6 @@ pub const SCHEMA: &str = "quell-published/1";
 /// Value of [`PublishedRun::ended`] after a signal.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// A published experiment that can be played here.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[cfg_attr(feature = "args", derive(clap::ValueEnum))]
-#[serde(rename_all = "kebab-case")]
-pub enum LiveExperiment {
-    /// IRQ suspension, 2024: memcached under 11 modes at 6 loads.
-    A,
-    /// Low-latency sockets, 2013: TCP_RR and UDP_RR with 1 byte; base, busy polling of sockets and of epolls.
-    B,
-    /// Busy loop for events, 2024: messages of 1 byte to 16 KiB; the loop in the program against plain waits.
-    D,
-}
-
 /// Result file: the parts of a published experiment, each measured as an experiment of its own.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -31,7 +19,7 @@ pub struct PublishedRun {
     /// Format of the file: `quell-published/1`.
     pub schema: String,
     /// Published experiment.
-    pub experiment: LiveExperiment,
+    pub experiment: Experiment,
     /// Parts, in the order in which they were measured.
     pub parts: Vec<PublishedPart>,
     /// Reason why cycles and instructions are absent. Absent if this machine counts them, or if the experiment does not

@@ -129,6 +129,25 @@ impl Column {
         }
     }
 
+    /// Heading without its unit, for tables that must fit 120 columns.
+    #[must_use]
+    pub fn short_heading(self) -> &'static str {
+        match self {
+            Self::Qps => "qps",
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P95 => "p95",
+            Self::P99 => "p99",
+            Self::Cpu => "cpu%",
+            Self::Softirq => "soft%",
+            Self::Cycles => "cyc/req",
+            Self::Irqs => "irq/s",
+            Self::PollWork => "pkt/poll",
+            Self::Polls => "poll/s",
+            Self::EpollEvents => "ev/wait",
+        }
+    }
+
     /// Value of this column for a run's metrics.
     #[must_use]
     pub fn of(self, figures: &Figures) -> f64 {

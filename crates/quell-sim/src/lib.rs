@@ -8,6 +8,7 @@
 //! | [`sweep`] | modes and loads on one host, in parallel |
 //! | [`sweep_file`] | files that list the points of a sweep |
 //! | [`scenario`] | a few packets and programs, event by event, for conformance tests |
+//! | [`explain`] | a request and a busy period under a mode, step by step, in sentences |
 //! | [`XskRoundTrips`] | two AF_XDP hosts that exchange packets |
 //!
 //! ```
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod explain;
 mod figures;
 mod host;
 mod mechanism;

@@ -76,11 +76,6 @@ pub(crate) fn start(verbosity: u8, full_pipe: FullPipe) {
     }
 }
 
-/// Whether log lines are written. They would break a progress bar.
-pub(crate) fn is_on() -> bool {
-    IN_EFFECT.get().is_some()
-}
-
 /// Makes a process of this program log like this one, to the same destination.
 pub(crate) fn inherited_by(spawn: Spawn<'_>) -> Spawn<'_> {
     match IN_EFFECT.get() {

@@ -6,28 +6,25 @@ mod cli;
 mod commands;
 mod completion;
 mod exit;
-mod file;
 mod journals;
 mod logging;
 mod manual;
-mod output;
 mod render;
 
 use std::process::{self, ExitCode};
 
-use clap::error::ErrorKind;
+use quell_cli::{file, output};
 use tracing::{error_span, info};
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::logging::FullPipe;
-use crate::render::terminal::Terminal;
 
 fn main() -> ExitCode {
     completion::answer(cli::command);
     let cli = match Cli::from_command_line() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return output::usage("quell", &error),
     };
     let restores_for_others = matches!(cli.command, Command::Keeper(_) | Command::Watchdog(_));
     logging::start(cli.verbose, if restores_for_others { FullPipe::DropLine } else { FullPipe::Wait });
@@ -37,14 +34,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             info!(exit_code = failure.exit as u8, error = failure.text, "command failed");
-            report(&failure)
+            output::report("quell", &failure)
         }
     }
-}
-
-fn report(failure: &Failure) -> ExitCode {
-    output::say(&format!("quell: {}", failure.text));
-    failure.exit.into()
 }
 
 /// Whether the command opens a descriptor per process, socket or connection, and starts no program that would inherit
@@ -90,24 +82,4 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::VmGuest => commands::vm::guest_init(),
     };
     result.map(|()| ExitCode::SUCCESS)
-}
-
-/// Prints help and version to standard output; any other parse error is a usage error.
-fn usage(error: &clap::Error) -> ExitCode {
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let terminal = Terminal::of_stdout();
-            let help = error.render();
-            let help = if terminal.colour { help.ansi().to_string() } else { help.to_string() };
-            match output::styled(&help, terminal) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => report(&failure),
-            }
-        }
-        // The message quotes arguments, which can contain escape sequences.
-        _ => {
-            output::say(error.to_string().trim_end());
-            Exit::Usage.into()
-        }
-    }
 }

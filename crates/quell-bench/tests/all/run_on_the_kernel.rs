@@ -129,7 +129,7 @@ fn too_many_workers_and_generators_are_refused_before_any_change() {
         return;
     }
     let mut request = request("base", &["max"]);
-    request.queues = 1_000;
+    request.lab.queues = 1_000;
     let names = Namespace::list_named().unwrap();
     let mut lab_was_up = false;
     let error = run_to_the_end(&request, |event| lab_was_up |= matches!(event, LabEvent::LabIsUp(_))).unwrap_err();
@@ -146,7 +146,7 @@ fn four_workers_on_shared_cpus_have_one_napi_each_and_the_result_is_marked() {
         return;
     }
     let mut request = request("base,suspend200", &["max"]);
-    (request.queues, request.connections, request.insist) = (4, 32, true);
+    (request.lab.queues, request.lab.connections, request.lab.insist) = (4, 32, true);
     let result = run_to_the_end(&request, |_| {}).unwrap();
     let (facts, server) = lab(&result);
     let queues: BTreeSet<u32> = facts.server_napi_ids.iter().copied().collect();
@@ -170,10 +170,10 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
         return;
     }
     let mut request = request("base,defer200", &["max"]);
-    request.interrupt_stand_in = false;
+    request.lab.interrupt_stand_in = false;
     // Without the stand-in, softirqs run on the sending CPU. The check of the server's CPUs may therefore fail, and
     // `insist` ignores it.
-    request.insist = true;
+    request.lab.insist = true;
     let result = run_to_the_end(&request, |_| {}).unwrap();
     assert!(!lab(&result).0.interrupt_stand_in);
     // On a busy machine a slice can pass without a response.
@@ -187,7 +187,7 @@ fn another_server_is_started_with_its_address_and_measured() {
     }
     let words = "memcached -u root -U 0 -l {address} -p {port} -t {workers}".split(' ').map(str::to_owned);
     let mut request = request("base,defer200", &["2000"]);
-    request.server = ServerCommand::Other(words.collect());
+    request.lab.server = ServerCommand::Other(words.collect());
     let result = run_to_the_end(&request, |_| {}).unwrap();
     assert_eq!(lab(&result).1.version.as_deref(), None, "Quell cannot query the version of other servers");
     assert_eq!(result.experiments[0].offered_per_s, Some(2_000.0));

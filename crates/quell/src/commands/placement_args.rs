@@ -5,7 +5,7 @@ use quell_host::attach::placement::Wanted;
 use quell_host::steer::SteerRequest;
 
 /// Placement of connections and workers.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct PlacementArgs {
     /// Steer the connections of each receive queue to its own worker, by a filter on the programs' reuseport groups.
     /// Optionally only for queues of these devices.

@@ -10,7 +10,7 @@ use quell_linux::visible::counted;
 use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ResponderStats, ServeShape, Transport};
 use serde::Serialize;
 
-use crate::exit::{Exit, Failure, ListeningProtocol};
+use crate::exit::{Exit, Failure, ListeningProtocol, listening};
 use crate::output;
 
 /// Options of `quell respond`.
@@ -132,7 +132,7 @@ fn failure(args: &RespondArgs, error: LoadError) -> Failure {
         LoadError::Spec { .. } => Failure::usage(error),
         LoadError::Listen { address, source } => {
             let protocol = if args.udp { ListeningProtocol::Udp } else { ListeningProtocol::Tcp };
-            Failure::listening(address, protocol, "select another ADDRESS:PORT", &source)
+            listening(address, protocol, "select another ADDRESS:PORT", &source)
         }
         _ => Failure::new(Exit::KernelRefused, format!("could not serve {}: {error}", args.address)),
     }

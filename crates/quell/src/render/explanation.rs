@@ -1,6 +1,6 @@
 //! The explanation of a mode as text: times and durations on the left, sentences on the right.
 
-use quell_sim_study::explain::{BUSY_REQUESTS, Explanation, Sentence};
+use quell_sim::explain::{BUSY_REQUESTS, Explanation, Sentence};
 
 use super::terminal::Terminal;
 

@@ -1,20 +1,15 @@
 //! Presentation: tables, sentences, progress. The results come from the library crates.
 
-pub(crate) mod ablation_table;
 pub(crate) mod attach;
 pub(crate) mod bench_chart;
-pub(crate) mod comparison;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod experiment;
 pub(crate) mod explanation;
-pub(crate) mod fit_report;
 mod guest;
 pub(crate) mod launch;
 pub(crate) mod load_report;
-pub(crate) mod number;
 pub(crate) mod plan_tree;
-pub(crate) mod progress;
 pub(crate) mod published;
 mod show_device;
 mod show_names;
@@ -22,8 +17,9 @@ mod show_process;
 pub(crate) mod show_tree;
 pub(crate) mod sim_rows;
 pub(crate) mod status;
-pub(crate) mod terminal;
 pub(crate) mod timeline;
 pub(crate) mod top;
 mod tree;
 pub(crate) mod tune;
+
+pub(crate) use quell_cli::{number, progress, terminal};

@@ -2,21 +2,21 @@
 //! lab cannot play, with the reason.
 
 use comfy_table::CellAlignment;
+use quell_bench::replay::offered;
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
+use quell_published::{
+    CellTransport, EventLoopForm, EventLoopRow, Experiment, LowLatencyRow, PublishedCell, PublishedError,
+    event_loop_rows, irq_suspension_cells, low_latency_rows,
+};
 use quell_result::experiment::LoadExperiment;
 use quell_result::figures;
-use quell_result::published::{LiveExperiment, PublishedPart, PublishedRun, part_name, server_name};
-use quell_sim_study::published::{
-    CellTransport, EventLoopForm, EventLoopRow, IrqSuspension, LowLatencyRow, PublishedCell, PublishedError,
-    event_loop_rows, low_latency_rows,
-};
+use quell_result::published::{PublishedPart, PublishedRun, part_name, server_name};
 use quell_stats::LatencyHistogram;
 
 use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
-use crate::commands::bench::on_published::{offered, published_as};
 
 /// Line width of running text, in columns.
 const COLUMNS: usize = 100;
@@ -30,7 +30,7 @@ const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 /// # Errors
 /// When the published data is malformed.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
-    let experiment = published_as(run.experiment);
+    let experiment = run.experiment;
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());
     let mut out = match measured.and_then(|result| result.not_a_measurement.as_ref()) {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
@@ -42,10 +42,12 @@ pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
         let kernel = visible::name(&host.kernel_release);
         out.push_str(&format!("here: a veth lab on Linux {kernel}, {}\n\n", visible::name(cpu)));
     }
-    out.push_str(&match run.experiment {
-        LiveExperiment::A => suspension(&run.parts, &IrqSuspension::published()?.cells),
-        LiveExperiment::B => low_latency(&run.parts, &low_latency_rows()?),
-        LiveExperiment::D => event_loops(&run.parts, &event_loop_rows()?),
+    out.push_str(&match experiment {
+        Experiment::A => suspension(&run.parts, &irq_suspension_cells()?),
+        Experiment::B => low_latency(&run.parts, &low_latency_rows()?),
+        // A lab does not play it.
+        Experiment::C => String::new(),
+        Experiment::D => event_loops(&run.parts, &event_loop_rows()?),
     });
     for part in &run.parts {
         if let Some(share) = disturbed(part) {
@@ -461,7 +463,7 @@ fn event_loops(parts: &[PublishedPart], rows: &[EventLoopRow]) -> String {
         grid(&heading, table),
         prose(&format!(
             "Waits: base sleeps in epoll_wait; eventspin loops in the program (the published user form); the kernel form \
-             needs a patched kernel, so only the model plays it (quell sim published d). 30 flows; {} here, 5 \
+             needs a patched kernel, so only the model plays it (quell-study published d). 30 flows; {} here, 5 \
              published.",
             counted(threads, "server thread")
         ))

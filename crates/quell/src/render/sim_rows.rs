@@ -17,24 +17,6 @@ const SEEN_BY_CLIENT: &[Column] =
     &[Column::Qps, Column::Mean, Column::P50, Column::P95, Column::P99, Column::Cpu, Column::Softirq];
 const DONE_BY_KERNEL: &[Column] = &[Column::Cycles, Column::Irqs, Column::PollWork, Column::Polls, Column::EpollEvents];
 
-/// Short column headings, so that the table fits 120 columns.
-pub(super) fn heading(column: Column) -> &'static str {
-    match column {
-        Column::Qps => "qps",
-        Column::Mean => "mean",
-        Column::P50 => "p50",
-        Column::P95 => "p95",
-        Column::P99 => "p99",
-        Column::Cpu => "cpu%",
-        Column::Softirq => "soft%",
-        Column::Cycles => "cyc/req",
-        Column::Irqs => "irq/s",
-        Column::PollWork => "pkt/poll",
-        Column::Polls => "poll/s",
-        Column::EpollEvents => "ev/wait",
-    }
-}
-
 const LEGEND: &str = "
   qps      requests answered per second  mean..p99  latency seen by the client, µs
   cpu%     CPU utilization               soft%      softirq and interrupt part of cpu%
@@ -93,7 +75,7 @@ fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
     let mut grid = Table::new();
     grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let seeds = !one_seed(rows);
-    let headings = columns.iter().map(|column| heading(*column));
+    let headings = columns.iter().map(|column| column.short_heading());
     grid.set_header(["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings));
     for row in rows {
         let figures = columns.iter().map(|column| number::short(column.of(&row.figures)));

@@ -14,7 +14,8 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-linux", 1),
     ("quell-experiment", 2),
     ("quell-sampler", 2),
-    ("quell-sim-study", 2),
+    ("quell-cli", 2),
+    ("quell-published", 2),
     ("quell-vm", 2),
     ("quell-change", 3),
     ("quell-load", 3),
@@ -28,6 +29,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-bench", 6),
     ("quell", 7),
     ("quell-mpi", 7),
+    ("quell-study", 7),
 ];
 
 /// Crates that provide access to the kernel beyond the standard library.
@@ -197,7 +199,7 @@ fn nobody_calls_ip_or_ethtool() {
 #[test]
 fn only_programs_print() {
     let printing = ["println!", "print!(", "eprint!(", "io::stdout", "io::stderr"];
-    let places = places_with(&printing, &["quell", "quell-mpi", TEST_SUPPORT]);
+    let places = places_with(&printing, &["quell-cli", "quell", "quell-mpi", TEST_SUPPORT]);
     assert!(places.is_empty(), "{places:#?}");
 }
 

@@ -3,7 +3,7 @@
 use quell_bench::bench_load;
 use quell_bench::experiment::Timing;
 use quell_bench::requirements::missing;
-use quell_bench::run::{BenchError, LabEvent, LabRequest, run};
+use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run};
 use quell_bench::server::ServerCommand;
 use quell_change::journal::Journal;
 use quell_load::Workload;
@@ -32,14 +32,16 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
         modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(),
         loads,
         timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
-        server: memcached(),
         workload: Workload::Memcached(bench_load::published_keys()),
         beside: None,
-        queues: 1,
-        generators: 1,
-        connections: 16,
-        interrupt_stand_in: true,
-        insist: false,
+        lab: LabSpec {
+            server: memcached(),
+            queues: 1,
+            generators: 1,
+            connections: 16,
+            interrupt_stand_in: true,
+            insist: false,
+        },
     }
 }
 

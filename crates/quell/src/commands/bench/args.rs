@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
+use quell_bench::replay::PLAYED;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
 use quell_load::OfferedLoad;
-use quell_result::published::LiveExperiment;
+use quell_published::Experiment;
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
@@ -45,8 +47,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) on: Option<Where>,
     /// Play a published experiment in a private lab, and print the published figures beside those of this machine.
-    #[arg(long, value_enum, ignore_case = true, conflicts_with_all = OF_LAB_BUT_INSIST, conflicts_with_all = OF_SUBJECTS)]
-    pub(crate) experiment: Option<LiveExperiment>,
+    #[arg(long, value_parser = played(), ignore_case = true, conflicts_with_all = OF_LAB_BUT_INSIST, conflicts_with_all = OF_SUBJECTS)]
+    pub(crate) experiment: Option<Experiment>,
     /// With --on sim: host to model, either a name from `quell sim hosts` or the path of a .toml profile [epyc7662-cx5]
     #[arg(long, value_name = "NAME|FILE", requires = "on")]
     pub(crate) host: Option<String>,
@@ -166,6 +168,12 @@ pub(crate) struct BenchArgs {
     /// library.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = OF_LAB, conflicts_with_all = ["pid", "unit", "cgroup"])]
     pub(crate) command: Vec<String>,
+}
+
+/// Parses the letter of a published experiment that a lab can play.
+fn played() -> impl TypedValueParser<Value = Experiment> {
+    let value = |experiment: Experiment| PossibleValue::new(experiment.letter()).help(experiment.title());
+    PossibleValuesParser::new(PLAYED.map(value)).try_map(|letter| letter.parse::<Experiment>())
 }
 
 /// Finds the programs of `--pid`, `--unit` or `--cgroup`. Returns `None` if none of them is given.

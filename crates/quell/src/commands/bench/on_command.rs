@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
 use quell_bench::experiment::{CommandRequest, run_command};
+use quell_bench::replay::ServerPlace;
 use quell_bench::subject::{HelperCommand, HelperError, LOAD_ENDS_WITHIN, Tools, load_ended};
 use quell_change::journal::Journal;
 use quell_experiment::SliceStage;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
-use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
@@ -21,18 +21,15 @@ use super::args::BenchArgs;
 use super::on_programs::{BUDGET, QUICK_BUDGET};
 use crate::commands::asked;
 use crate::commands::attach::{ask, keeper};
+use crate::commands::run::check_possible;
 use crate::commands::run::verify::why_without_effect;
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Number of bytes from the end of the command's output that an error quotes.
-const OUTPUT_BYTES: usize = 4_096;
 /// Default modes. The last two need the preload library.
 const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
-/// Time limit for `quell run --dry-run`.
-const DRY_RUN_MAX: Duration = Duration::from_secs(30);
 /// Time limit for the command to exit and for `quell run` to restore the queues.
 const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -51,7 +48,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
         Interruption::listen_and_never_stop().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let mut runner = Runner::new(&journal, &request.command, request.load.as_deref())?;
+    let quell = quell()?;
+    let mut runner = Runner::new(&quell, &journal, &request.command, request.load.as_deref());
     let progress = Progress::new();
     let watch = &mut |experiment: &_, stage: SliceStage<'_>| super::show_progress(&progress, "", experiment, stage);
     let result = run_command(&request, None, &mut runner, watch, &stopped);
@@ -70,75 +68,71 @@ fn plan(request: &CommandRequest) -> String {
     )
 }
 
+/// Path of this program, for commands that are started with its help.
+pub(in crate::commands) fn quell() -> Result<String, Failure> {
+    let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(quell.to_string_lossy().into_owned())
+}
+
 /// Starts the command with `quell run`, which sets the mode and restores the queues when the command exits.
 pub(in crate::commands) struct Runner<'a> {
-    /// Words that start this program.
-    quell: Vec<String>,
+    /// Path of this program.
+    quell: &'a str,
     journal: &'a Journal,
     command: &'a [String],
     load: Option<&'a [String]>,
+    /// Absent for a command in the namespace and on the CPUs of this process.
+    place: Option<ServerPlace>,
     server: Option<HelperCommand>,
     running_load: Option<HelperCommand>,
-    /// Modes that `quell run --dry-run` has checked.
+    /// Modes under which the command can be started.
     possible: BTreeSet<String>,
 }
 
 impl<'a> Runner<'a> {
     pub(in crate::commands) fn new(
-        journal: &'a Journal,
-        command: &'a [String],
-        load: Option<&'a [String]>,
-    ) -> Result<Self, Failure> {
-        let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        Ok(Self::started_by(vec![quell.to_string_lossy().into_owned()], journal, command, load))
-    }
-
-    /// With `quell` as the words that start this program, for example in a network namespace.
-    pub(super) fn started_by(
-        quell: Vec<String>,
+        quell: &'a str,
         journal: &'a Journal,
         command: &'a [String],
         load: Option<&'a [String]>,
     ) -> Self {
-        Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() }
+        let (place, server, running_load) = (None, None, None);
+        Self { quell, journal, command, load, place, server, running_load, possible: BTreeSet::new() }
     }
 
     fn tools(&self) -> Tools<'_> {
         Tools { journal: self.journal, start_keeper: keeper::start }
     }
 
-    fn run(&self, mode: &DeliveryMode) -> Vec<String> {
-        [&self.quell[..], &["run".to_owned(), mode.to_string()]].concat()
+    /// The same in another place.
+    pub(super) fn at(self, place: ServerPlace) -> Self {
+        Self { place: Some(place), ..self }
     }
 
-    /// Checks with `quell run --dry-run` whether the command can be started under a mode. The exit code of the started
-    /// command cannot show this, because the command may use the same codes.
+    /// Checks whether the command can be started under a mode. The exit code of the started command cannot show this,
+    /// because the command may use the same codes.
     fn check_possible(&self, mode: &DeliveryMode) -> Result<(), CommandFailure> {
-        let words = [&self.run(mode)[..], &["--dry-run", "--"].map(str::to_owned), self.command].concat();
-        let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES)).dies_with_this_thread();
-        let failed = |error: &dyn std::fmt::Display| CommandFailure::Failed(error.to_string());
-        let mut asked = spawn.start().map_err(|error| failed(&error))?;
-        match asked.wait(DRY_RUN_MAX).map_err(|error| failed(&error))? {
-            Some(status) if status.success() => Ok(()),
-            Some(_) => {
-                let printed = asked.stderr_tail().unwrap_or_default();
-                let printed = String::from_utf8_lossy(&printed);
-                Err(CommandFailure::NotPossible(
-                    visible::name(printed.trim().trim_start_matches("quell: ")).into_owned(),
-                ))
-            }
-            None => Err(failed(&format_args!("`quell run {mode} --dry-run` did not exit within {DRY_RUN_MAX:?}"))),
-        }
+        let check = || check_possible(mode, self.command);
+        let checked = match &self.place {
+            Some(place) => place.namespace.run(check).map_err(|error| CommandFailure::Failed(error.to_string()))?,
+            None => check(),
+        };
+        checked.map_err(|failure| CommandFailure::NotPossible(visible::name(&failure.text).into_owned()))
     }
 }
 
 impl CommandRunner for Runner<'_> {
     fn start(&mut self, mode: &DeliveryMode) -> Result<Pid, CommandFailure> {
-        let words = [&self.run(mode)[..], &["--".to_owned()], self.command].concat();
         if self.possible.insert(mode.to_string()) {
             self.check_possible(mode)?;
         }
-        let server = HelperCommand::start(&self.tools(), &words, "server").map_err(failed)?;
+        let run = [self.quell, "run", &mode.to_string(), "--"].map(str::to_owned);
+        let words = [&run[..], self.command].concat();
+        let server = HelperCommand::start_with(&self.tools(), &words, "server", |spawn| match &self.place {
+            Some(place) => spawn.netns(&place.namespace).cpus(place.cpus.clone()),
+            None => spawn,
+        });
+        let server = server.map_err(failed)?;
         Ok(self.server.insert(server).pid())
     }
 

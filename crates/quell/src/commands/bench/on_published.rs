@@ -1,30 +1,16 @@
-//! Plays published experiments in a private lab. The server is memcached or the responder. It is started for each slice,
-//! because some of the modes need the preload library.
+//! Plays published experiments in a private lab. `quell run` starts the server of each slice.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use quell_bench::bench_load;
-use quell_bench::experiment::command::LabClient;
-use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{CommandRequest, ComparisonError, Timing, run_command};
-use quell_bench::lab::veth::VethLab;
-use quell_bench::run::{LabRequest, in_empty_lab};
-use quell_bench::server::ServerCommand;
+use quell_bench::experiment::Timing;
+use quell_bench::experiment::command::CommandRunner;
+use quell_bench::replay::{
+    Replay, ReplayEnd, ReplayPart, ReplayRequest, ReplayedPart, ServerLauncher, ServerPlace, play,
+};
 use quell_change::journal::Journal;
-use quell_experiment::SliceStage;
-use quell_linux::CpuList;
-use quell_linux::perf_event::HardwareCounters;
-use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
-use quell_mode::DeliveryMode;
-use quell_result::experiment::ExperimentResult;
-use quell_result::facts::HostFacts;
-use quell_result::figures;
-use quell_result::published::{INTERRUPTED, LiveExperiment, PublishedPart, PublishedRun, SCHEMA, part_name};
-use quell_sim::Load;
-use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, PublishedCell, event_loop_rows};
+use quell_published::Experiment;
+use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, SCHEMA};
 
 use super::args::BenchArgs;
 use super::on_command::Runner;
@@ -34,289 +20,68 @@ use crate::journals::journal;
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Port of the responder. It is always free, because the namespace is private.
-const PORT: u16 = 7_000;
 /// Default maximum time for each part. A part ends earlier when its comparisons are decided.
 const PART_BUDGET: Duration = Duration::from_secs(120);
 const QUICK_PART_BUDGET: Duration = Duration::from_secs(40);
-/// Timeout of a response, after which its connection goes on. A lost datagram must not end a slice.
-const RESPONSE_TIMEOUT_MS: u32 = 100;
 const SLICE_MS: u32 = 500;
 const SETTLE_MS: u32 = 200;
-const MARGIN: f64 = 0.05;
-/// Mode to whose maximum the published loads refer.
-const BASE: &str = "base";
-/// Threads of the published memcached.
-const SUSPENSION_WORKERS: u32 = 8;
-/// Threads and flows of the published message-size sweep.
-const EVENT_LOOP_THREADS: u32 = 5;
-const EVENT_LOOP_FLOWS: u32 = 30;
 
-/// The publication.
-pub(crate) fn published_as(experiment: LiveExperiment) -> Experiment {
-    match experiment {
-        LiveExperiment::A => Experiment::A,
-        LiveExperiment::B => Experiment::B,
-        LiveExperiment::D => Experiment::D,
+/// Starts servers by `quell run` in their places.
+struct Launcher<'a> {
+    quell: &'a str,
+    journal: &'a Journal,
+}
+
+impl ServerLauncher for Launcher<'_> {
+    fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a> {
+        Box::new(Runner::new(self.quell, self.journal, command, None).at(place))
     }
 }
 
-/// Number of server threads: those of the publication, or as many as there are CPUs beside the client's.
-fn workers(experiment: LiveExperiment, cpus: usize) -> u32 {
-    let published = match experiment {
-        LiveExperiment::A => SUSPENSION_WORKERS,
-        LiveExperiment::B => 1,
-        LiveExperiment::D => EVENT_LOOP_THREADS,
+fn published_part(replayed: ReplayedPart) -> PublishedPart {
+    let ReplayedPart { part, threads, outcome } = replayed;
+    let ReplayPart { transport, shape, message_bytes, load, .. } = part;
+    let (result, not_possible) = match outcome {
+        Ok(result) => (Some(result), None),
+        Err(why) => (None, Some(why)),
     };
-    u32::try_from(cpus.saturating_sub(1)).unwrap_or(published).clamp(1, published)
-}
-
-fn connections(experiment: LiveExperiment) -> u32 {
-    match experiment {
-        LiveExperiment::A => on_veth::CONNECTIONS,
-        LiveExperiment::B => 1,
-        LiveExperiment::D => EVENT_LOOP_FLOWS,
-    }
-}
-
-/// Server of all parts, as far as this machine must have it installed.
-fn server(experiment: LiveExperiment, quell: &str) -> ServerCommand {
-    match experiment {
-        LiveExperiment::A => ServerCommand::memcached(),
-        LiveExperiment::B | LiveExperiment::D => ServerCommand::Other(vec![quell.to_owned()]),
-    }
-}
-
-fn parts(experiment: LiveExperiment) -> Result<Vec<PartPlan>, Failure> {
-    let part = |transport, shape, message_bytes, modes: [&str; 2]| {
-        let modes = DeliveryMode::parse_list(&modes.join(",")).map_err(Failure::usage)?;
-        Ok(PartPlan { transport, shape, message_bytes: Some(message_bytes), load: None, share_of_max: None, modes })
-    };
-    match experiment {
-        LiveExperiment::A => suspension_parts(),
-        LiveExperiment::B => {
-            let of_transport = |transport| {
-                [
-                    part(transport, ServeShape::Blocking, 1, ["base", "sockpoll50"]),
-                    part(transport, ServeShape::Epoll, 1, ["base", "napibusy"]),
-                ]
-            };
-            [Transport::Tcp, Transport::Udp].into_iter().flat_map(of_transport).collect()
-        }
-        LiveExperiment::D => {
-            let rows = event_loop_rows().map_err(Failure::usage)?;
-            let user = rows.iter().filter(|row| row.form == EventLoopForm::User);
-            // Longer than any wait in a closed loop: the program never sleeps, as published.
-            let modes = ["base", "eventspin1000000"];
-            user.map(|row| part(Transport::Tcp, ServeShape::Epoll, row.message_bytes, modes)).collect()
-        }
-    }
-}
-
-/// One part for each published load, the closed loop first, because the others offer a share of its throughput.
-fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
-    let cells = IrqSuspension::published().map_err(Failure::usage)?.cells;
-    let is_closed_base = |cell: &&PublishedCell| cell.mode == DeliveryMode::default() && cell.load == Load::Max;
-    let max_per_s = cells.iter().find(is_closed_base).map(|cell| cell.figures.qps);
-    let mut parts: Vec<PartPlan> = Vec::new();
-    for cell in &cells {
-        let load = offered(cell.load);
-        match parts.iter_mut().find(|part| part.load == Some(load)) {
-            Some(part) => part.modes.push(cell.mode),
-            None => parts.push(PartPlan {
-                transport: Transport::Tcp,
-                shape: ServeShape::Epoll,
-                message_bytes: None,
-                load: Some(load),
-                share_of_max: load.rate_per_s(f64::NAN).zip(max_per_s).map(|(rate, max)| rate / max),
-                modes: vec![cell.mode],
-            }),
-        }
-    }
-    parts.sort_by_key(|part| part.load != Some(OfferedLoad::Max));
-    for part in &mut parts {
-        part.modes.sort_by_key(|mode| *mode != DeliveryMode::default());
-    }
-    Ok(parts)
-}
-
-/// A published load as a load of the generator.
-pub(crate) fn offered(load: Load) -> OfferedLoad {
-    match load {
-        Load::Qps(per_s) => OfferedLoad::Rate(per_s),
-        Load::Max => OfferedLoad::Max,
-    }
-}
-
-/// A server and the modes under which it is compared.
-struct PartPlan {
-    transport: Transport,
-    shape: ServeShape,
-    /// Size of requests and responses. `None` for memcached.
-    message_bytes: Option<u32>,
-    /// Published load. `None` for the responder, which is loaded in a closed loop.
-    load: Option<OfferedLoad>,
-    /// That load divided by the published maximum of `base`. Here, the same share of the maximum of `base` is offered.
-    /// `None` for a closed loop.
-    share_of_max: Option<f64>,
-    modes: Vec<DeliveryMode>,
-}
-
-impl PartPlan {
-    /// Command line of the server.
-    fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
-        let Some(bytes) = self.message_bytes else {
-            return ServerCommand::memcached().words(address, u32::try_from(cpus.len()).unwrap_or(u32::MAX));
-        };
-        let bytes = bytes.to_string();
-        let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
-        let shape = if self.shape == ServeShape::Blocking { "blocking" } else { "epoll" };
-        let (address, workers, cpus) = (address.to_string(), cpus.len().to_string(), cpus.join(","));
-        let words =
-            [quell, "respond", &address, "--shape", shape, "--request-bytes", &bytes, "--response-bytes", &bytes];
-        let words = words.into_iter().chain(["--workers", &workers, "--cpus", &cpus]);
-        words.chain((self.transport == Transport::Udp).then_some("--udp")).map(str::to_owned).collect()
-    }
-
-    fn name(&self) -> String {
-        part_name(self.transport, self.shape, self.message_bytes, self.load)
-    }
-
-    /// Configuration of the generator.
-    fn load_spec(&self, lab: &VethLab, request: &LabRequest, address: SocketAddr) -> LoadSpec {
-        let Some(bytes) = self.message_bytes else {
-            let (workload, seed) = (request.workload.clone(), request.timing.seed);
-            return bench_load::spec(address, workload, request.connections, &lab.plan.cpus, seed);
-        };
-        let sizes = RequestResponse { request_bytes: bytes, response_bytes: bytes, check_content: false };
-        // The generator of a lab with deferral must poll: a UDP socket has no NAPI ID from which it could see that.
-        let is_deferred = lab.plan.client_napi.defer_hard_irqs > 0;
-        LoadSpec {
-            connections: request.connections,
-            polling: if is_deferred { Polling::BusyPoll } else { Polling::Epoll },
-            cpus: lab.plan.cpus.client.clone(),
-            seed: request.timing.seed,
-            response_timeout_ms: RESPONSE_TIMEOUT_MS,
-            ..LoadSpec::new(address, self.transport, Workload::RequestResponse(sizes))
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "all parts of a lab run")]
-    fn measure(
-        &self,
-        quell: &str,
-        lab: &VethLab,
-        request: &LabRequest,
-        max_per_s: Option<f64>,
-        journal: &Journal,
-        progress: &Progress,
-        under: &str,
-        stopped: &dyn Fn() -> bool,
-    ) -> Result<ExperimentResult, ComparisonError> {
-        let address = SocketAddr::new(lab.server.address, PORT);
-        let command = self.command(quell, address, &lab.plan.cpus.server);
-        let spec = self.load_spec(lab, request, address);
-        let rate_per_s = self.share_of_max.zip(max_per_s).map(|(share, max)| share * max);
-        let (modes, timing) = (self.modes.clone(), request.timing);
-        let request = CommandRequest { modes, timing, command, load: None, judges: Judges::default() };
-        let cpus: CpuList = lab.plan.cpus.server_cpus().into_iter().collect();
-        let namespace = format!("--net=/run/netns/{}-server", lab.name);
-        let within = ["taskset", "-c", &cpus.to_string(), "nsenter", &namespace, quell].map(str::to_owned).to_vec();
-        let mut runner = Runner::started_by(within, journal, &request.command, None);
-        let client = LabClient::new(lab, spec, rate_per_s);
-        let mut watch =
-            |experiment: &_, stage: SliceStage<'_>| super::show_progress(progress, under, experiment, stage);
-        let mut result = run_command(&request, Some(client), &mut runner, &mut watch, stopped)?;
-        result.not_a_measurement = lab.plan.cpus.overcommitted.clone();
-        Ok(result)
-    }
-}
-
-/// Reason why this machine cannot count cycles and instructions.
-fn why_not_counted(cpus: &[u32]) -> Option<String> {
-    HardwareCounters::open(&cpus.iter().copied().collect()).err().map(|error| error.to_string())
+    PublishedPart { transport, shape, message_bytes, load, threads, result, not_possible }
 }
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
-pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<PublishedRun, Failure> {
-    let parts = parts(experiment)?;
-    let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let quell = quell.to_string_lossy().into_owned();
-    let host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedRun, Failure> {
+    let replay = Replay::of(experiment).map_err(Failure::usage)?;
+    let replay = replay.ok_or_else(|| Failure::usage(format!("a lab cannot play experiment ({experiment})")))?;
+    let parts = replay.parts.len();
     let part_budget = if args.quick { QUICK_PART_BUDGET } else { PART_BUDGET };
-    let budget = args.budget.unwrap_or(part_budget * u32::try_from(parts.len()).unwrap_or(u32::MAX));
+    let budget = args.budget.unwrap_or(part_budget * u32::try_from(parts).unwrap_or(u32::MAX));
     let timing = Timing {
-        budget_ms: u64::try_from(budget.as_millis()).unwrap_or(u64::MAX) / parts.len() as u64,
+        budget_ms: u64::try_from(budget.as_millis()).unwrap_or(u64::MAX) / parts as u64,
         slice_ms: args.slice.unwrap_or(SLICE_MS),
         settle_ms: args.settle.unwrap_or(SETTLE_MS),
-        margin: MARGIN,
+        margin: super::MARGIN,
         seed: args.seed.unwrap_or_else(super::seed_from_the_clock),
     };
-    let lab = LabRequest {
-        modes: Vec::new(),
-        loads: vec![OfferedLoad::Max],
-        timing,
-        server: server(experiment, &quell),
-        workload: Workload::Memcached(bench_load::published_keys()),
-        beside: None,
-        queues: workers(experiment, host.cpus.len()),
-        generators: 1,
-        connections: connections(experiment),
-        interrupt_stand_in: true,
-        insist: args.insist,
-    };
     output::say(&format!(
-        "({0}) {1}\nplays {2} parts in a private lab on this machine, for at most {3} s; the lab is removed at the end",
-        published_as(experiment),
-        published_as(experiment).title(),
-        parts.len(),
+        "({experiment}) {}\nplays {parts} parts in a private lab on this machine, for at most {} s; the lab is removed at the end",
+        experiment.title(),
         budget.as_secs(),
     ));
-    let no_hardware_counters = if experiment == LiveExperiment::A { why_not_counted(&host.cpus) } else { None };
+    let request = ReplayRequest { replay, timing, quell: super::on_command::quell()?, insist: args.insist };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
-    let stopped = || flag.get().is_some();
-    let (journal, progress) = (journal(), Progress::new());
+    let (journal, progress, mut under) = (journal(), Progress::new(), String::new());
     progress.doing("setting up the lab");
-    let mut report = |event: quell_bench::run::LabEvent<'_>| on_veth::show(&progress, &mut String::new(), event);
-    let played = in_empty_lab(&lab, &journal, &mut report, |_, veth, _| {
-        let (mut played, mut ended, mut max_per_s) = (Vec::new(), None, None);
-        for (index, part) in parts.iter().enumerate() {
-            let under = format!(", part {} of {} ({})", index + 1, parts.len(), part.name());
-            let measured = part.measure(&quell, veth, &lab, max_per_s, &journal, &progress, &under, &stopped);
-            let (result, not_possible) = match measured {
-                Ok(result) => (Some(result), None),
-                Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
-                    (None, Some(error.to_string()))
-                }
-                Err(error) if played.is_empty() => return Err(error.into()),
-                Err(ComparisonError::Interrupted) => {
-                    ended = Some(INTERRUPTED.to_owned());
-                    break;
-                }
-                Err(error) => {
-                    ended = Some(error.to_string());
-                    break;
-                }
-            };
-            ended = result.as_ref().and_then(|result| {
-                let interrupted = result.was_interrupted().then_some(INTERRUPTED);
-                result.failure().or(interrupted).map(str::to_owned)
-            });
-            if part.load == Some(OfferedLoad::Max) {
-                let experiment = result.as_ref().and_then(|result| result.experiments.first());
-                max_per_s = experiment.and_then(|experiment| experiment.median(BASE, figures::REQUESTS));
-            }
-            let PartPlan { transport, shape, message_bytes, load, .. } = *part;
-            let threads = lab.queues;
-            played.push(PublishedPart { transport, shape, message_bytes, load, threads, result, not_possible });
-            if ended.is_some() {
-                break;
-            }
-        }
-        Ok((played, ended))
-    });
+    let mut report = |event: quell_bench::run::LabEvent<'_>| on_veth::show(&progress, &mut under, event);
+    let launcher = Launcher { quell: &request.quell, journal: &journal };
+    let played = play(&request, &launcher, &journal, &mut report, &|| flag.get().is_some());
     progress.finish();
-    let (parts, ended) = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
+    let played = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
+    let ended = played.ended.map(|end| match end {
+        ReplayEnd::Interrupted => INTERRUPTED.to_owned(),
+        ReplayEnd::Failed(why) => why,
+    });
+    let parts = played.parts.into_iter().map(published_part).collect();
+    let no_hardware_counters = played.no_hardware_counters;
     Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
 }

@@ -3,7 +3,7 @@
 use quell_bench::bench_load;
 use quell_bench::experiment::ComparisonError;
 use quell_bench::requirements::Missing;
-use quell_bench::run::{BenchError, LabEvent, LabRequest, run as measure};
+use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 use quell_load::{HttpGet, Workload};
@@ -29,7 +29,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
         modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
         timing: super::timing(args, extent.budget(), super::Slices::Switched),
-        server: server(args.server.as_deref()).map_err(NotRun::Asked)?,
         workload: workload(args.protocol),
         beside: args
             .beside
@@ -37,11 +36,14 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
             .map(|command| other_server("--beside", command))
             .transpose()
             .map_err(NotRun::Asked)?,
-        queues: args.queues.unwrap_or(1),
-        generators: args.generators.unwrap_or(1),
-        connections: args.connections.unwrap_or(CONNECTIONS),
-        interrupt_stand_in: !args.no_interrupt_stand_in,
-        insist: args.insist,
+        lab: LabSpec {
+            server: server(args.server.as_deref()).map_err(NotRun::Asked)?,
+            queues: args.queues.unwrap_or(1),
+            generators: args.generators.unwrap_or(1),
+            connections: args.connections.unwrap_or(bench_load::CONNECTIONS),
+            interrupt_stand_in: !args.no_interrupt_stand_in,
+            insist: args.insist,
+        },
     };
     let interruption =
         Interruption::listen().map_err(|error| NotRun::Asked(Failure::new(Exit::KernelRefused, error)))?;
@@ -54,10 +56,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     progress.finish();
     outcome.map_err(NotRun::Bench)
 }
-
-/// Default number of connections. With fewer, the server is partly idle at max; more overflow the veth's ring of 255
-/// packets.
-pub(in crate::commands) const CONNECTIONS: u32 = 128;
 
 pub(in crate::commands) fn server(command: Option<&str>) -> Result<ServerCommand, Failure> {
     match command {
@@ -89,6 +87,7 @@ pub(in crate::commands) fn show(progress: &Progress, under: &mut String, event: 
     match event {
         LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
         LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
+        LabEvent::PartBegins { number, of, name } => *under = format!(", part {number} of {of} ({name})"),
         LabEvent::Begins { load, .. } => *under = super::under(load),
         LabEvent::Slice(experiment, stage) => super::show_progress(progress, under, experiment, stage),
         LabEvent::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {

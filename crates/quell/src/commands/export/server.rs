@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use crate::exit::{Failure, ListeningProtocol};
+use crate::exit::{Failure, ListeningProtocol, listening};
 
 /// Connections that are served at the same time. The oldest one is closed for another.
 const CONNECTIONS_MAX: usize = 64;
@@ -80,7 +80,7 @@ impl AllowedHosts {
 /// When the address cannot be used.
 pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
     let choose = "select another address with --listen";
-    let refused = |error: std::io::Error| Failure::listening(address, ListeningProtocol::Tcp, choose, &error);
+    let refused = |error: std::io::Error| listening(address, ListeningProtocol::Tcp, choose, &error);
     let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(refused)?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(refused)?;
     let bound = listener.local_addr().map_err(refused)?;

@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use clap::Args;
+use quell_host::attach::AttachPlan;
 use quell_host::attach::placement::Wanted;
 use quell_launch::choice::{LaunchChoice, Said};
 use quell_launch::preload_settings::PreloadSettings;
@@ -33,7 +34,7 @@ use crate::render::attach::finding_lines;
 use crate::render::launch as render;
 
 /// Options of `quell run`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = ENVIRONMENT)]
 pub(crate) struct RunArgs {
     /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, sockpollN (N in
@@ -84,6 +85,8 @@ pub(crate) struct Launch {
     pub(crate) no_queues: bool,
     /// Placement of the workers.
     pub(crate) placement: Wanted,
+    /// What is lost without the preload library.
+    notes: Vec<String>,
 }
 
 fn number_of_events(text: &str) -> Result<NonZeroU32, &'static str> {
@@ -95,6 +98,23 @@ impl Launch {
     fn is_followed(&self) -> bool {
         matches!(self.program.reach, Reach::FromOutside(_)) || self.placement != Wanted::default()
     }
+
+    /// Checks that the queues can be set as planned, without a change.
+    fn check_plan(&self, plan: &AttachPlan) -> Result<(), Failure> {
+        queues::refuse_impossible(&self.choice, plan)?;
+        if self.is_followed() || plan.queues().any(|step| !step.is_there()) {
+            journal().check_writable().map_err(Failure::refused)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the preload library can be provided, if it is needed.
+    fn check_library(&self) -> Result<(), Failure> {
+        match &self.preload_settings {
+            Some(_) => library::check_placeable().map_err(|error| Failure::new(Exit::NotSupported, error)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Runs the command.
@@ -103,20 +123,18 @@ impl Launch {
 /// When the command could not be started.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let launch = prepare(args)?;
+    for note in &launch.notes {
+        output::say(&format!("quell: {note}"));
+    }
     if args.dry_run {
         output::data(&render::launch(&launch))?;
         if !args.no_queues {
             let (plan, findings) = queues::plan(&launch.choice, &launch.placement)?;
             output::data(&render::queues(&plan))?;
             output::data(&finding_lines(&findings).iter().map(|line| format!("{line}\n")).collect::<String>())?;
-            queues::refuse_impossible(&launch.choice, &plan)?;
-            if launch.is_followed() || plan.queues().any(|step| !step.is_there()) {
-                journal().check_writable().map_err(Failure::refused)?;
-            }
+            launch.check_plan(&plan)?;
         }
-        if launch.preload_settings.is_some() {
-            library::check_placeable().map_err(|error| Failure::new(Exit::NotSupported, error))?;
-        }
+        launch.check_library()?;
         return Ok(ExitCode::SUCCESS);
     }
     let environment = match &launch.preload_settings {
@@ -149,6 +167,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     supervise::until_exit(&mut command, &signals, queues, verifier)
 }
 
+/// Checks whether `quell run` can start a command under a mode. Starts nothing, changes nothing.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn check_possible(mode: &DeliveryMode, command: &[String]) -> Result<(), Failure> {
+    let args =
+        RunArgs { mode: Some(*mode), command: command.iter().map(OsString::from).collect(), ..RunArgs::default() };
+    let launch = prepare(&args)?;
+    let (plan, _) = queues::plan(&launch.choice, &launch.placement)?;
+    launch.check_plan(&plan)?;
+    launch.check_library()
+}
+
 fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let said = Said { mode: args.mode, max_events: args.max_events, devices: args.device.clone() };
     let variable = |name: &str| std::env::var(name).ok();
@@ -161,15 +192,12 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
         library_settings::library_settings(&choice.mode.value, choice.max_events.as_ref().map(|chosen| chosen.value));
     let wanted = wanted.map_err(Failure::usage)?;
     refuse_unsupported(&choice.mode.value, &wanted)?;
-    let preload_settings = match &program.reach {
-        Reach::Preload => (wanted != PreloadSettings::default()).then_some(wanted),
-        Reach::FromOutside(why) => {
-            check_without_library(args, &choice, &wanted, why)?;
-            None
-        }
+    let (preload_settings, notes) = match &program.reach {
+        Reach::Preload => ((wanted != PreloadSettings::default()).then_some(wanted), Vec::new()),
+        Reach::FromOutside(why) => (None, check_without_library(args, &choice, &wanted, why)?),
     };
     let placement = args.placement.wanted();
-    Ok(Launch { choice, program, wanted, preload_settings, no_queues: args.no_queues, placement })
+    Ok(Launch { choice, program, wanted, preload_settings, no_queues: args.no_queues, placement, notes })
 }
 
 fn find(command: &[OsString]) -> Result<LaunchProgram, Failure> {
@@ -204,16 +232,16 @@ fn refuse_unsupported(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(
     }
 }
 
-/// Prints the effects that are lost without the preload library. Refuses modes that need it.
+/// The effects that are lost without the preload library. Refuses modes that need it.
 fn check_without_library(
     args: &RunArgs,
     choice: &LaunchChoice,
     wanted: &PreloadSettings,
     why: &NotPreloaded,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let lost = render::lost_from_outside(wanted);
     if lost.is_empty() && wanted.epoll.is_none() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let name = args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mode = choice.mode.value;
@@ -227,9 +255,7 @@ fn check_without_library(
             format!("{name} can only be attached from outside, which sets its queues: {why}; remove --no-queues");
         return Err(Failure::usage(text));
     }
-    output::say(&format!("quell: {name} cannot be preloaded ({why}); its epolls are set from outside"));
-    for lost in lost {
-        output::say(&format!("quell: without the preload library, {lost}"));
-    }
-    Ok(())
+    let cannot = format!("{name} cannot be preloaded ({why}); its epolls are set from outside");
+    let lost = lost.into_iter().map(|lost| format!("without the preload library, {lost}"));
+    Ok(std::iter::once(cannot).chain(lost).collect())
 }

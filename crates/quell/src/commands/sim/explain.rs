@@ -2,7 +2,7 @@
 
 use clap::Args;
 use quell_mode::DeliveryMode;
-use quell_sim_study::explain;
+use quell_sim::explain;
 
 use super::HostArg;
 use crate::exit::Failure;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use quell_bench::bench_load;
 use quell_bench::experiment::Timing;
-use quell_bench::run::{LabEvent, LabRequest, check_possible, in_lab};
+use quell_bench::run::{LabEvent, LabRequest, LabSpec, check_possible, in_lab};
 use quell_bench::subject::{Searched, metrics, refused_kinds};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
@@ -40,25 +41,27 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         modes: TuneSpace::default().all(),
         loads,
         timing: Timing { budget_ms, slice_ms, settle_ms, margin: 0.0, seed },
-        server: on_veth::server(args.server.as_deref())?,
         workload: on_veth::workload(args.protocol),
         beside: None,
-        queues: args.queues.unwrap_or(1),
-        generators: 1,
-        connections: args.connections.unwrap_or(on_veth::CONNECTIONS),
-        interrupt_stand_in: true,
-        insist: args.insist,
+        lab: LabSpec {
+            server: on_veth::server(args.server.as_deref())?,
+            queues: args.queues.unwrap_or(1),
+            generators: 1,
+            connections: args.connections.unwrap_or(bench_load::CONNECTIONS),
+            interrupt_stand_in: true,
+            insist: args.insist,
+        },
     };
     let text = format!(
         "searches on {} in a private lab on this machine, {}, {}; the lab is removed at the end\n{}",
-        render::server(&request.server),
-        counted(request.queues, "queue"),
-        counted(request.connections, "connection"),
+        render::server(&request.lab.server),
+        counted(request.lab.queues, "queue"),
+        counted(request.lab.connections, "connection"),
         render::plan(&plan, "")
     );
     if args.dry_run {
         output::data(&text)?;
-        check_possible(&request).map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
+        check_possible(&request.lab).map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
         return Ok(None);
     }
     output::say(text.trim_end());

@@ -1,0 +1,271 @@
+//! Plays published experiments in a lab. [`Replay`] is a table of parts. One player measures any table: it starts the
+//! server of a part for each slice, because some modes need the preload library, and loads it by the generator.
+
+mod table;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quell_change::journal::Journal;
+use quell_experiment::SliceStage;
+use quell_linux::CpuList;
+use quell_linux::netns::Namespace;
+use quell_linux::perf_event::HardwareCounters;
+use quell_linux::proc::ProcRoot;
+use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
+use quell_mode::DeliveryMode;
+use quell_published::Experiment;
+use quell_result::experiment::ExperimentResult;
+use quell_result::facts::HostFacts;
+use quell_result::figures;
+use quell_result::published::part_name;
+
+use crate::bench_load;
+use crate::experiment::command::{CommandRunner, LabClient};
+use crate::experiment::judge::Judges;
+use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
+use crate::lab::veth::VethLab;
+use crate::run::{BenchError, LabEvent, LabSpec, in_empty_lab};
+use crate::server::ServerCommand;
+
+pub use table::{PLAYED, offered};
+
+/// Port of the server. It is always free, because the namespace is private.
+const PORT: u16 = 7_000;
+/// Timeout of a response, after which its connection goes on. A lost datagram must not end a slice.
+const RESPONSE_TIMEOUT_MS: u32 = 100;
+
+/// A published experiment as a lab can play it.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    /// Published experiment.
+    pub experiment: Experiment,
+    /// Published number of server threads. On smaller machines there are fewer.
+    pub threads: u32,
+    /// Number of connections.
+    pub connections: u32,
+    /// Whether cycles and instructions are compared.
+    pub counts_cycles: bool,
+    /// Parts in the order in which they are measured. A part with a load follows the one with the load max.
+    pub parts: Vec<ReplayPart>,
+}
+
+/// A server and the modes under which it is compared.
+#[derive(Debug, Clone)]
+pub struct ReplayPart {
+    /// Transport protocol.
+    pub transport: Transport,
+    /// How the server waits for requests.
+    pub shape: ServeShape,
+    /// Size of requests and responses of the responder, in bytes. `None` for memcached.
+    pub message_bytes: Option<u32>,
+    /// Published load of memcached. `None` for the responder, which is loaded in a closed loop.
+    pub load: Option<OfferedLoad>,
+    /// That load divided by the published maximum of `base`. Here, the same share of the maximum of `base` is offered.
+    /// `None` for a closed loop.
+    pub share_of_max: Option<f64>,
+    /// Modes that are compared, the reference first.
+    pub modes: Vec<DeliveryMode>,
+}
+
+/// Parameters of a replay.
+#[derive(Debug, Clone)]
+pub struct ReplayRequest {
+    /// What is played.
+    pub replay: Replay,
+    /// Durations and limits of each part.
+    pub timing: Timing,
+    /// Program with the commands of Quell, of which `respond` is a server.
+    pub quell: String,
+    /// Whether to measure although there are too few CPUs.
+    pub insist: bool,
+}
+
+/// Network namespace and CPUs of a server.
+#[derive(Debug, Clone)]
+pub struct ServerPlace {
+    /// Network namespace.
+    pub namespace: Arc<Namespace>,
+    /// CPUs.
+    pub cpus: CpuList,
+}
+
+/// Starts servers under delivery modes.
+pub trait ServerLauncher {
+    /// A runner of this command in this place.
+    fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a>;
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Replayed {
+    /// Parts so far, in the order of the replay.
+    pub parts: Vec<ReplayedPart>,
+    /// Reason why cycles and instructions are absent. `None` if this machine counts them, or if they are not compared.
+    pub no_hardware_counters: Option<String>,
+    /// Why the replay ended before its last part.
+    pub ended: Option<ReplayEnd>,
+}
+
+/// A measured part.
+#[derive(Debug)]
+pub struct ReplayedPart {
+    /// The part.
+    pub part: ReplayPart,
+    /// Number of server threads.
+    pub threads: u32,
+    /// The measurement, or the reason why the part is not possible here.
+    pub outcome: Result<ExperimentResult, String>,
+}
+
+/// Why a replay ended before its last part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayEnd {
+    /// By a signal.
+    Interrupted,
+    /// A part failed.
+    Failed(String),
+}
+
+impl ReplayEnd {
+    fn of(result: &ExperimentResult) -> Option<Self> {
+        let interrupted = result.was_interrupted().then_some(Self::Interrupted);
+        result.failure().map(|why| Self::Failed(why.to_owned())).or(interrupted)
+    }
+}
+
+impl ReplayPart {
+    /// Command line of the server, with one thread on each of `cpus`.
+    fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
+        let Some(bytes) = self.message_bytes else {
+            return ServerCommand::memcached().words(address, u32::try_from(cpus.len()).unwrap_or(u32::MAX));
+        };
+        let bytes = bytes.to_string();
+        let workers = cpus.len().to_string();
+        let cpus = cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let shape = if self.shape == ServeShape::Blocking { "blocking" } else { "epoll" };
+        let address = address.to_string();
+        let words = [quell, "respond", &address, "--shape", shape, "--workers", &workers, "--cpus", &cpus];
+        let sizes = ["--request-bytes", &bytes, "--response-bytes", &bytes];
+        let udp = (self.transport == Transport::Udp).then_some("--udp");
+        words.into_iter().chain(sizes).chain(udp).map(str::to_owned).collect()
+    }
+
+    /// Configuration of the generator.
+    fn load_spec(&self, lab: &VethLab, address: SocketAddr, connections: u32, seed: u64) -> LoadSpec {
+        let Some(bytes) = self.message_bytes else {
+            let workload = Workload::Memcached(bench_load::published_keys());
+            return bench_load::spec(address, workload, connections, &lab.plan.cpus, seed);
+        };
+        let sizes = RequestResponse { request_bytes: bytes, response_bytes: bytes, check_content: false };
+        // The generator of a lab with deferral must poll: a UDP socket has no NAPI ID from which it could see that.
+        let is_deferred = lab.plan.client_napi.defer_hard_irqs > 0;
+        LoadSpec {
+            connections,
+            polling: if is_deferred { Polling::BusyPoll } else { Polling::Epoll },
+            cpus: lab.plan.cpus.client.clone(),
+            seed,
+            response_timeout_ms: RESPONSE_TIMEOUT_MS,
+            ..LoadSpec::new(address, self.transport, Workload::RequestResponse(sizes))
+        }
+    }
+
+    /// Measures the part. `max_per_s` is the maximum of `base` here.
+    fn measure(
+        &self,
+        request: &ReplayRequest,
+        lab: &VethLab,
+        launcher: &dyn ServerLauncher,
+        max_per_s: Option<f64>,
+        watch: &mut dyn FnMut(LabEvent<'_>),
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<ExperimentResult, ComparisonError> {
+        let cpus = &lab.plan.cpus;
+        let address = SocketAddr::new(lab.server.address, PORT);
+        let command = self.command(&request.quell, address, &cpus.server);
+        let spec = self.load_spec(lab, address, request.replay.connections, request.timing.seed);
+        let rate_per_s = self.share_of_max.zip(max_per_s).map(|(share, max)| share * max);
+        let client = LabClient::new(lab, spec, rate_per_s);
+        let namespace = Arc::clone(&lab.server.namespace);
+        let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
+        let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
+        let of_command = CommandRequest { modes, timing, command, load: None, judges };
+        let mut runner = launcher.runner(&of_command.command, place);
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
+        let mut result = run_command(&of_command, Some(client), &mut *runner, &mut watch, stopped)?;
+        result.not_a_measurement = cpus.overcommitted.clone();
+        Ok(result)
+    }
+}
+
+/// Plays all parts in one lab. After an interruption or a failure, the result has the parts so far.
+///
+/// # Errors
+/// When the lab cannot be set up, or the first part fails.
+pub fn play(
+    request: &ReplayRequest,
+    launcher: &dyn ServerLauncher,
+    journal: &Journal,
+    watch: &mut dyn FnMut(LabEvent<'_>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<Replayed, BenchError> {
+    let replay = &request.replay;
+    in_empty_lab(&lab_spec(request)?, journal, watch, |host, lab, watch| {
+        let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
+        let no_hardware_counters =
+            if replay.counts_cycles { counters().err().map(|error| error.to_string()) } else { None };
+        let mut replayed = Replayed { parts: Vec::new(), no_hardware_counters, ended: None };
+        let mut max_per_s = None;
+        for (index, part) in replay.parts.iter().enumerate() {
+            let name = part_name(part.transport, part.shape, part.message_bytes, part.load);
+            watch(LabEvent::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
+            let outcome = match part.measure(request, lab, launcher, max_per_s, watch, stopped) {
+                Ok(result) => Ok(result),
+                Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
+                    Err(error.to_string())
+                }
+                Err(error) if replayed.parts.is_empty() => return Err(error.into()),
+                Err(ComparisonError::Interrupted) => {
+                    replayed.ended = Some(ReplayEnd::Interrupted);
+                    break;
+                }
+                Err(error) => {
+                    replayed.ended = Some(ReplayEnd::Failed(error.to_string()));
+                    break;
+                }
+            };
+            if let Ok(result) = &outcome {
+                replayed.ended = ReplayEnd::of(result);
+                if part.load == Some(OfferedLoad::Max) {
+                    let base = DeliveryMode::default().to_string();
+                    let experiment = result.experiments.first();
+                    max_per_s = experiment.and_then(|experiment| experiment.median(&base, figures::REQUESTS));
+                }
+            }
+            replayed.parts.push(ReplayedPart { part: part.clone(), threads: lab.plan.queues, outcome });
+            if replayed.ended.is_some() {
+                break;
+            }
+        }
+        Ok(replayed)
+    })
+}
+
+/// A lab with a queue per server thread: as many as published, or as there are CPUs beside the generator's.
+fn lab_spec(request: &ReplayRequest) -> Result<LabSpec, BenchError> {
+    let Replay { threads, connections, parts, .. } = &request.replay;
+    let cpus = HostFacts::read(&ProcRoot::default())?.cpus.len();
+    let has_memcached = parts.iter().any(|part| part.message_bytes.is_none());
+    Ok(LabSpec {
+        server: if has_memcached {
+            ServerCommand::memcached()
+        } else {
+            ServerCommand::Other(vec![request.quell.clone()])
+        },
+        queues: u32::try_from(cpus.saturating_sub(1)).unwrap_or(*threads).clamp(1, *threads),
+        generators: 1,
+        connections: *connections,
+        interrupt_stand_in: true,
+        insist: request.insist,
+    })
+}

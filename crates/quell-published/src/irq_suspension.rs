@@ -1,0 +1,114 @@
+//! Published experiment (a), 2024: IRQ suspension, measured with memcached and 11 modes at 6 loads.
+
+use quell_mode::DeliveryMode;
+use quell_sim::{Figures, Load};
+use serde::Deserialize;
+
+use super::{PublishedError, rows};
+
+const TABLE: &str = "irq-suspension.csv";
+const MORE: &str = "irq-suspension-more.csv";
+
+/// One published cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PublishedCell {
+    /// Delivery mode.
+    pub mode: DeliveryMode,
+    /// Offered load.
+    pub load: Load,
+    /// Published metrics.
+    pub figures: Figures,
+    /// Coefficient of variation of the mean latency across the published runs, in percent.
+    pub mean_cov_pct: f64,
+    /// Instructions per request, which the model does not count. Absent if the table has no such column.
+    pub instructions_per_query: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    case: String,
+    load_qps: String,
+    qps_mean: f64,
+    lat_avg_us: f64,
+    lat_p50_us: f64,
+    lat_p95_us: f64,
+    lat_p99_us: f64,
+    cpu_pct: f64,
+    cycles_per_query: f64,
+    #[serde(default)]
+    instructions_per_query: Option<f64>,
+    irqs_per_s: f64,
+    napi_poll_work_mean: f64,
+    epoll_events_mean: f64,
+}
+
+#[derive(Deserialize)]
+struct MoreRow {
+    case: String,
+    load_qps: String,
+    lat_avg_cov_pct: f64,
+    soft_pct: f64,
+    napi_polls_per_s_per_queue: f64,
+    napi_polls_zero_pct: f64,
+}
+
+/// Reads the published cells.
+///
+/// # Errors
+///
+/// When the data is malformed.
+pub fn irq_suspension_cells() -> Result<Vec<PublishedCell>, PublishedError> {
+    irq_suspension_cells_from(
+        include_str!("../data/irq-suspension.csv"),
+        include_str!("../data/irq-suspension-more.csv"),
+    )
+}
+
+/// Reads a table, and a second file with more metrics of the same cells.
+///
+/// # Errors
+///
+/// When the data is malformed.
+pub fn irq_suspension_cells_from(table: &str, more: &str) -> Result<Vec<PublishedCell>, PublishedError> {
+    let table: Vec<Row> = rows(TABLE, table)?;
+    let more: Vec<MoreRow> = rows(MORE, more)?;
+    table.into_iter().map(|row| cell(row, &more)).collect()
+}
+
+fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
+    let more = more
+        .iter()
+        .find(|more| more.case == row.case && more.load_qps == row.load_qps)
+        .ok_or_else(|| PublishedError::Mismatch(format!("{} {}", row.case, row.load_qps)))?;
+    Ok(PublishedCell {
+        mode: row.case.parse().map_err(|source| PublishedError::Mode { file: TABLE, source })?,
+        load: row.load_qps.parse().map_err(|source| PublishedError::Load { file: TABLE, source })?,
+        figures: Figures {
+            qps: row.qps_mean,
+            mean_us: row.lat_avg_us,
+            p50_us: row.lat_p50_us,
+            p95_us: row.lat_p95_us,
+            p99_us: row.lat_p99_us,
+            cpu_pct: row.cpu_pct,
+            softirq_pct: more.soft_pct,
+            cycles_per_query: row.cycles_per_query,
+            irqs_per_s: row.irqs_per_s,
+            poll_work: row.napi_poll_work_mean,
+            polls_per_s: more.napi_polls_per_s_per_queue,
+            empty_polls_pct: more.napi_polls_zero_pct,
+            epoll_events: row.epoll_events_mean,
+        },
+        mean_cov_pct: more.lat_avg_cov_pct,
+        instructions_per_query: row.instructions_per_query,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_table_has_eleven_modes_at_six_loads() {
+        assert_eq!(irq_suspension_cells().expect("the data ships").len(), 66);
+    }
+}

@@ -1,0 +1,150 @@
+//! Published measurements of packet delivery, as tables of typed rows. [Their sources](../data/README.md).
+//! `quell bench --experiment` prints them beside measurements of this machine, `quell-study` compares them with the
+//! model.
+
+#![forbid(unsafe_code)]
+
+mod event_busy_loop;
+mod irq_suspension;
+mod low_latency_sockets;
+mod threaded_napi;
+
+use std::fmt;
+use std::str::FromStr;
+
+use quell_sim::InvalidLoad;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use event_busy_loop::{EventLoopForm, EventLoopRow, FLOWS, event_loop_rows};
+pub use irq_suspension::{PublishedCell, irq_suspension_cells, irq_suspension_cells_from};
+pub use low_latency_sockets::{CellTransport, HARDWARE_THREADS, LowLatencyRow, low_latency_rows};
+pub use threaded_napi::{PollMechanism, ThreadedNapiRow, threaded_napi_rows};
+
+/// A published experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Experiment {
+    /// IRQ suspension, 2024: memcached with 11 modes at 6 loads.
+    A,
+    /// Low-latency sockets, 2013: netperf with 11 configurations, TCP and UDP.
+    B,
+    /// Threaded NAPI busy polling, 2025: `xsk_rr` with 4 mechanisms in 5 experiments.
+    C,
+    /// Busy loop for events in `epoll_wait` or in the program, 2024: neper tcp_rr with various message sizes.
+    D,
+}
+
+/// Error for the name of an unknown experiment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown experiment `{0}`: {list}", list = Experiment::list())]
+pub struct ParseExperimentError(String);
+
+impl FromStr for Experiment {
+    type Err = ParseExperimentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|experiment| experiment.letter().eq_ignore_ascii_case(text));
+        known.ok_or_else(|| ParseExperimentError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.letter())
+    }
+}
+
+impl Experiment {
+    /// All experiments.
+    pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
+
+    fn list() -> String {
+        Self::ALL.map(|experiment| format!("{experiment} ({})", experiment.title())).join(", ")
+    }
+
+    /// Name on the command line and in files.
+    #[must_use]
+    pub fn letter(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+            Self::C => "c",
+            Self::D => "d",
+        }
+    }
+
+    /// Title of the experiment.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::A => "IRQ suspension: memcached under 11 delivery modes at 6 loads",
+            Self::B => "low-latency sockets of 2013: netperf TCP_RR and UDP_RR, 1 byte",
+            Self::C => "threaded NAPI busy polling: xsk_rr under 4 mechanisms in 5 experiments",
+            Self::D => "looping for events in epoll_wait or in the program: neper tcp_rr, 8 message sizes",
+        }
+    }
+
+    /// Publication with the measurements.
+    #[must_use]
+    pub fn source(self) -> &'static str {
+        match self {
+            Self::A => "Suspend IRQs during application busy periods v2, netdev, October 2024; raw runs",
+            Self::B => "net: low latency Ethernet device polling v10, netdev, June 2013",
+            Self::C => "Add support to do threaded napi busy poll v10, netdev, October 2025",
+            Self::D => "Add provision to busyloop for events in ep_poll, netdev, September 2024",
+        }
+    }
+}
+
+/// Why published data is malformed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishedError {
+    /// A file is not valid CSV.
+    #[error("{file}: {source}")]
+    Csv {
+        /// Name of the data file.
+        file: &'static str,
+        /// Error of the CSV parser, with the line.
+        source: csv::Error,
+    },
+    /// The data contains an unknown mode.
+    #[error("{file}: {source}")]
+    Mode {
+        /// Name of the data file.
+        file: &'static str,
+        /// Why the mode is invalid.
+        source: quell_mode::ParseModeError,
+    },
+    /// The data contains an invalid load.
+    #[error("{file}: {source}")]
+    Load {
+        /// Name of the data file.
+        file: &'static str,
+        /// Why the load is invalid.
+        source: InvalidLoad,
+    },
+    /// The two data files contain different cells.
+    #[error("the two data files of the experiment differ in their cells at {0}")]
+    Mismatch(String),
+}
+
+fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str) -> Result<Vec<T>, PublishedError> {
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    reader.deserialize().collect::<Result<_, _>>().map_err(|source| PublishedError::Csv { file, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_is_named_by_its_letter() {
+        for experiment in Experiment::ALL {
+            assert_eq!(experiment.to_string().parse(), Ok(experiment));
+        }
+        let error = "z".parse::<Experiment>().expect_err("there is no such experiment").to_string();
+        assert!(error.contains("`z`") && error.contains("memcached"), "{error}");
+    }
+}

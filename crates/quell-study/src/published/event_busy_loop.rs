@@ -1,0 +1,135 @@
+//! Published experiment (d), 2024. It compares a busy loop for events inside `epoll_wait` with one in the program. The
+//! benchmark is neper tcp_rr with various message sizes, 5 threads and 30 flows on two identical hosts. The client
+//! takes as long as the server, so only the throughput ratio of the two forms is compared.
+
+use quell_mode::DeliveryMode;
+use quell_published::{EventLoopForm, EventLoopRow, FLOWS, event_loop_rows};
+use quell_sim::sweep::in_parallel;
+use quell_sim::{
+    Assignment, ConnectionSpread, Epolls, HostProfile, KernelRules, MessageSize, Ns, Run, RunError, ServerKind,
+    TrafficKind,
+};
+
+use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
+
+/// Number of threads in the server, and in the client.
+const WORKERS: usize = 5;
+const QUEUES: usize = 32;
+/// Segment size in bytes, from the cover letter: "past MSS (4KB)".
+const SEGMENT_BYTES: u32 = 4096;
+/// Mode that loops until there is an event.
+const MODE: &str = "eventspin1000000";
+/// Goal: maximum error of a ratio.
+const RATIO_BOUND: f64 = 0.03;
+/// Published row with the modelled values.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EventLoopCell {
+    /// Row of the publication.
+    pub row: EventLoopRow,
+    /// Modelled round trips per second.
+    pub throughput_rps: f64,
+    /// Modelled median latency in µs.
+    pub p50_us: f64,
+}
+
+/// Throughput ratio of the two forms at one message size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FormRatio {
+    /// Size of requests and responses, in bytes.
+    pub message_bytes: u32,
+    /// Published throughput of the kernel form relative to the user form.
+    pub published: f64,
+    /// Modelled throughput of the kernel form relative to the user form.
+    pub modelled: f64,
+}
+
+/// Simulates every row on up to `threads` threads. Calls `progress` with the number of finished rows.
+///
+/// # Errors
+///
+/// See [`Run::simulate`].
+pub fn event_loops(
+    rows: &[EventLoopRow],
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize) + Sync,
+) -> Result<Vec<EventLoopCell>, RunError> {
+    let cell = |index: usize| {
+        let row = rows[index];
+        let result = run(&row, host).simulate()?;
+        let p50_us = result.latency.quantile(0.5).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6);
+        Ok(EventLoopCell { row, throughput_rps: result.qps, p50_us })
+    };
+    in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
+}
+
+/// Computes the ratio of the two forms at each message size.
+#[must_use]
+pub fn form_ratios(cells: &[EventLoopCell]) -> Vec<FormRatio> {
+    let user =
+        |bytes: u32| cells.iter().find(|cell| cell.row.form == EventLoopForm::User && cell.row.message_bytes == bytes);
+    let ratio = |kernel: &EventLoopCell| {
+        let user = user(kernel.row.message_bytes)?;
+        Some(FormRatio {
+            message_bytes: kernel.row.message_bytes,
+            published: kernel.row.throughput_rps / user.row.throughput_rps,
+            modelled: kernel.throughput_rps / user.throughput_rps,
+        })
+    };
+    cells.iter().filter(|cell| cell.row.form == EventLoopForm::Kernel).filter_map(ratio).collect()
+}
+
+fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
+    const WARM_UP_NS: Ns = 5_000_000;
+    const MEASURED_NS: Ns = 60_000_000;
+    let mode = MODE.parse::<DeliveryMode>().unwrap_or_default();
+    Run {
+        rules: KernelRules { event_loop_in_epoll_wait: row.form == EventLoopForm::Kernel, ..KernelRules::default() },
+        connections: FLOWS,
+        server: ServerKind::EventLoop { workers: WORKERS, epolls: Epolls::Own, assignment: Assignment::InTurn },
+        irqs_apart: true,
+        spread: ConnectionSpread::Hashed,
+        message: Some(MessageSize { bytes: row.message_bytes, segment_bytes: SEGMENT_BYTES }),
+        warm_up_ns: WARM_UP_NS,
+        measured_ns: MEASURED_NS,
+        ..Run::new(mode, host.clone(), TrafficKind::Mirrored, QUEUES)
+    }
+}
+
+/// Runs the comparison of [`Experiment::D`](super::Experiment::D).
+pub(super) fn compare(
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Compared, ExperimentError> {
+    let rows = event_loop_rows()?;
+    let compared = event_loops(&rows, host, threads, |done| progress(done, rows.len()))?;
+    let ratio = |ratio: &FormRatio| Cell {
+        row: format!("{} bytes", ratio.message_bytes),
+        column: "kernel form / user form".to_owned(),
+        published: ratio.published,
+        modelled: ratio.modelled,
+        spread: None,
+        error_kind: ErrorKind::Difference,
+        error: ratio.modelled - ratio.published,
+        scored: true,
+        bound: Some(RATIO_BOUND),
+    };
+    let throughput = |cell: &EventLoopCell| {
+        let row = format!("{} bytes, {}", cell.row.message_bytes, cell.row.form);
+        Cell { scored: false, ..Cell::relative(row, "round trips/s", cell.row.throughput_rps, cell.throughput_rps) }
+    };
+    let ratios: Vec<_> = form_ratios(&compared).iter().map(ratio).collect();
+    let greatest = ratios.iter().map(|cell| cell.error.abs()).fold(0.0, f64::max);
+    let summary = vec![Summary::of_differences("maximum error of the ratio", greatest, Some(RATIO_BOUND))];
+    let notes = rows.iter().filter_map(contradiction_note).collect();
+    Ok((ratios.into_iter().chain(compared.iter().map(throughput)).collect(), summary, notes))
+}
+
+fn contradiction_note(row: &EventLoopRow) -> Option<String> {
+    let implied_us = row.contradiction()?;
+    Some(format!(
+        "{} bytes, {}: {} us median published, but {FLOWS} flows at {} a second imply a mean of {implied_us:.0} us",
+        row.message_bytes, row.form, row.p50_us, row.throughput_rps
+    ))
+}

@@ -1,0 +1,48 @@
+//! Tests of experiment (d): the two forms of the busy loop, and statements of the publication.
+
+use std::sync::LazyLock;
+
+use quell_published::{Experiment, event_loop_rows};
+use quell_sim::HostProfile;
+use quell_study::published::{FormRatio, event_loops, form_ratios, host_of};
+
+/// Segment size in bytes in the published setup.
+const SEGMENT: u32 = 4096;
+
+static RATIOS: LazyLock<Vec<FormRatio>> = LazyLock::new(|| {
+    let rows = event_loop_rows().expect("the data ships");
+    let host = HostProfile::shipped("neper-2024").expect("it ships");
+    form_ratios(&event_loops(&rows, &host, 2, |_| ()).expect("it runs"))
+});
+
+#[test]
+fn up_to_one_segment_the_ratio_of_the_forms_is_within_three_points() {
+    assert_eq!(RATIOS.len(), 8);
+    for ratio in RATIOS.iter().filter(|ratio| ratio.message_bytes <= SEGMENT) {
+        let error = ratio.modelled - ratio.published;
+        assert!(error.abs() < 0.03, "{} bytes: {error:.3}", ratio.message_bytes);
+    }
+}
+
+#[test]
+fn the_gain_of_looping_inside_epoll_wait_vanishes_as_messages_grow_to_a_segment() {
+    let of = |bytes| RATIOS.iter().find(|ratio| ratio.message_bytes == bytes).expect("a size").modelled;
+    assert!(of(1) > 1.05 && of(1) > of(1024) && of(1024) > of(2048) && of(2048) > of(4096));
+    assert!((of(4096) - 1.0).abs() < 0.01, "{}", of(4096));
+}
+
+#[test]
+fn looping_in_the_program_is_never_faster() {
+    for ratio in RATIOS.iter() {
+        assert!(ratio.modelled > 0.99, "{} bytes: {}", ratio.message_bytes, ratio.modelled);
+    }
+}
+
+#[test]
+fn rows_whose_median_contradicts_their_throughput_are_listed() {
+    let rows = event_loop_rows().expect("the data ships");
+    let contradicting: Vec<_> = rows.iter().filter(|row| row.contradiction().is_some()).collect();
+    assert_eq!(contradicting.len(), 2);
+    assert!(contradicting.iter().all(|row| row.message_bytes == 16384));
+    assert_eq!(host_of(Experiment::D), "neper-2024");
+}
