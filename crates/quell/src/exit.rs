@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use quell_change::journal::Untrusted;
 use quell_linux::executable::effective_user;
 use quell_linux::netns::NamespaceError;
+use quell_result::output_file::OutputFileError;
 
 /// Exit codes of all commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,6 +109,11 @@ impl Failure {
             true => self,
             false => Self { text: format!("{}; {UNCHANGED}", self.text), ..self },
         }
+    }
+
+    /// An output file that could be written before cannot be written now.
+    pub(crate) fn not_written(error: OutputFileError) -> Self {
+        Self::new(Exit::KernelRefused, error)
     }
 
     /// A usage error.

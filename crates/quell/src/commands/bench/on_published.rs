@@ -18,10 +18,11 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
+use quell_result::Document as _;
 use quell_result::experiment::ExperimentResult;
 use quell_result::facts::HostFacts;
 use quell_result::figures;
-use quell_result::published::{INTERRUPTED, LiveExperiment, PublishedPart, PublishedRun, SCHEMA, part_name};
+use quell_result::published::{INTERRUPTED, LiveExperiment, PublishedPart, PublishedRun, part_name};
 use quell_sim::Load;
 use quell_sim_study::published::{EventLoopForm, Experiment, IrqSuspension, PublishedCell, event_loop_rows};
 
@@ -316,5 +317,5 @@ pub(super) fn run(args: &BenchArgs, experiment: LiveExperiment) -> Result<Publis
     });
     progress.finish();
     let (parts, ended) = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
-    Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
+    Ok(PublishedRun { schema: PublishedRun::SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, value_parser};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::output_file::OutputFile;
 use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
 use quell_sim_study::fit::{FITTED, Fit, Fitted};
 use quell_sim_study::published::{IrqSuspension, PublishedCell, PublishedError, Scored, TRAINING, score};
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use super::HostArg;
 use crate::exit::{Exit, Failure};
-use crate::file::{self, Destination};
+use crate::file;
 use crate::output;
 use crate::render::fit_report;
 use crate::render::progress::Progress;
@@ -117,10 +118,10 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let host = args.host.profile()?;
     let scale = super::scale(args.warm_up, args.seconds)?;
     let destination = match &args.output {
-        Some(file) => Destination::named(file.clone(), "the profile"),
-        None => Destination::by_default(format!("{}-fitted.toml", host.name).into(), "the profile"),
+        Some(file) => OutputFile::named(file.clone(), "the profile"),
+        None => OutputFile::by_default(format!("{}-fitted.toml", host.name).into(), "the profile"),
     };
-    destination.check_writable()?;
+    destination.check_writable().map_err(Failure::usage)?;
 
     let constants = FITTED.to_vec();
     let rounds = args.rounds.into();
@@ -129,7 +130,7 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let outcome = run_fit(&fit, &experiment, &modes, &progress);
     progress.finish();
     let (fitted, report) = outcome?;
-    destination.write(&fitted.host.to_toml())?;
+    destination.write(&fitted.host.to_toml()).map_err(Failure::not_written)?;
     output::say(&format!("profile: {}", visible::path(destination.path())));
     if args.json {
         return output::json(&report);

@@ -29,7 +29,7 @@ const SETTLE_MS: u32 = 300;
 
 /// Searches on the command. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let goal = args.goal.clone();
     let load = bench::words(args.load.as_deref())?;
     let mut judges = Judges {
         latency: bench::judge(args.latency.as_deref())?,

@@ -29,7 +29,7 @@ const SETTLE_MS: u32 = 10;
 
 /// Searches in a lab. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let goal = args.goal.clone();
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
     let loads = args.loads.clone().unwrap_or_else(|| LOADS.to_vec());
     let mut plan = TunePlan {

@@ -56,7 +56,7 @@ struct Request {
 impl Request {
     /// Checks the options, and measures on the model which rate `base` reaches if a load is a percentage of it.
     fn new(args: &TuneArgs, seen: Option<&Seen>) -> Result<Self, Failure> {
-        let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+        let goal = args.goal.clone();
         let mut setup = Setup::new(sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?);
         if let Some(queues) = args.queues.or(seen.map(|seen| seen.queues)) {
             setup = setup.with_queues(sim::queues(queues)?);

@@ -39,7 +39,7 @@ const LIVE: &str = "the present load";
 
 /// Searches on the programs of `targets`. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched, Targets)>, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let goal = args.goal.clone();
     refuse_every_process(&targets, "")?;
     let words = |command: &Option<String>| bench::words(command.as_deref());
     let (load, clients) = (words(&args.load)?, words(&args.clients)?);

@@ -91,7 +91,7 @@ fn slice_ms(args: &TuneArgs, goal: &TuneGoal) -> u32 {
 }
 
 fn plan(args: &TuneArgs) -> Result<TunePlan, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let goal = args.goal.clone();
     let arms: Result<Vec<DeliveryMode>, _> = ARMS.iter().map(|mode| mode.parse()).collect();
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
     Ok(TunePlan {
