@@ -82,14 +82,6 @@ pub enum ScenarioOutcome {
     },
 }
 
-impl ConformanceReport {
-    /// JSON Schema of the report.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
-}
-
 impl ScenarioOutcome {
     /// Whether an expectation failed.
     #[must_use]

@@ -2,7 +2,7 @@
 //! directories that may belong to other users, for example `/tmp`, or the home directory of the user who called `sudo`.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -121,6 +121,22 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.set_len(0)?;
     file.write_all(content)
+}
+
+/// Reads a text of at most `max_bytes`. An endless file such as `/dev/zero` is refused.
+///
+/// # Errors
+/// When the file cannot be read, is not UTF-8 (`InvalidData`), or is larger (`FileTooLarge`).
+pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    match text.len() as u64 <= max_bytes {
+        true => Ok(text),
+        false => {
+            let limit = format!("larger than the limit of {} MiB", max_bytes >> 20);
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, limit))
+        }
+    }
 }
 
 /// Opens a file that the user named for writing, without truncating it. Links of this user and of root are followed, also

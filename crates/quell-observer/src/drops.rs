@@ -8,7 +8,7 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{NetDev, ProcDir, ProcRoot, TrafficCounters};
 use quell_linux::queue_drops::QueueDrops;
 
-use crate::report::ObservedDevice;
+use quell_result::top::ObservedDevice;
 
 /// A device: the inode of its namespace, and its name.
 type DeviceKey = (u64, String);

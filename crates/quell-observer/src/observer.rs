@@ -19,8 +19,9 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled}
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
-use crate::report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
 use crate::skipped::skipped;
+use quell_result::Document as _;
+use quell_result::top::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
@@ -129,7 +130,7 @@ impl Observer {
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
         Ok(IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: clock::realtime_ns(),
             interval_ns,
             polls_unknown: self.sampler.as_ref().err().map(ToString::to_string),

@@ -12,7 +12,7 @@ use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::counters::{Abilities, NAPI, PollCounters, WORDS};
@@ -59,7 +59,7 @@ pub enum SamplerError {
 }
 
 /// Why one instance cannot be sampled beside the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, Error)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Unsampled {

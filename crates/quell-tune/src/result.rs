@@ -7,15 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::TunePlan;
 
-/// Value of [`TuneResult::schema`].
-pub const TUNE_SCHEMA: &str = "quell-tune/1";
-
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneResult {
-    /// [`TUNE_SCHEMA`].
-    pub schema: String,
     /// The plan, which with the observations determines everything else.
     pub plan: TunePlan,
     /// Every arm of the search, tried or not, with the present setting first.

@@ -8,7 +8,7 @@ use crate::confirm::{is_compared, judge};
 use crate::load_watch::{LoadChange, LoadWatch};
 use crate::plan::{TunePlan, TunePlanError};
 use crate::race::Race;
-use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
+use crate::result::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TunePhase, TuneResult};
 
 /// The slice that must be observed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +166,6 @@ impl Tuner {
     pub fn finish(self) -> TuneResult {
         let (answer, end) = self.ended.unwrap_or((TuneAnswer::None, TuneEnd::Interrupted));
         TuneResult {
-            schema: TUNE_SCHEMA.to_owned(),
             arms: self.race.reports(&self.plan),
             preferred: self.race.preferred(&self.plan),
             slices: self.race.slices,

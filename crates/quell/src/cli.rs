@@ -3,8 +3,8 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, tune, vm,
-    vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, respond, results, run, show, sim, status, top, tune,
+    vm, vm_commands,
 };
 use crate::completion::CompletionArgs;
 use crate::manual::{self, ManualArgs};
@@ -67,6 +67,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
                     "quell tune --experiment sim --goal 'most requests' --loads max --profile found.toml",
                 ],
             ),
+            ("results", ["quell results", "quell results show bench-20261125-180405 --details"]),
             (
                 "load",
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
@@ -142,6 +143,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Find the mode that meets a goal best, by experiment on running programs; confirm it, write a profile.
     Tune(Box<tune::TuneArgs>),
+    /// List stored results of measurements, and print one again.
+    Results(results::ResultsArgs),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
     /// Report continuously who polls the queues, and how long packets can have waited.

@@ -14,8 +14,8 @@ use quell_linux::link::Links;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::{FdKind, ProcDir, ProcRoot};
 use quell_linux::visible;
+use quell_result::store::ResultStore;
 
-use crate::commands::bench::results;
 use crate::commands::program_profiles;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -100,7 +100,7 @@ fn with_candidates_of(argument: Arg) -> Arg {
         ("explain", "ID") => argument.add(ArgValueCandidates::new(findings)),
         ("profile", "NAME|FILE") => argument.add(ArgValueCompleter::new(profiles)),
         ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(profile_files)),
-        ("show" | "result", _) => argument.add(ArgValueCompleter::new(result_files)),
+        ("result", "ID|FILE") => argument.add(ArgValueCompleter::new(results)),
         _ if argument.get_value_hint() == ValueHint::AnyPath => argument.add(ArgValueCompleter::new(files)),
         _ => argument,
     }
@@ -182,14 +182,13 @@ fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     found
 }
 
-/// Results in the state directory, and files.
-fn result_files(current: &OsStr) -> Vec<CompletionCandidate> {
-    let mut found = files_ending_in("json", current);
-    if current.is_empty() {
-        let stored = results::directory().join("").into_os_string();
-        let stored = files_ending_in("json", &stored).into_iter();
-        found.extend(stored.filter(|one| ends_in(one.get_value().as_ref(), "json")));
-    }
+/// IDs of stored results, and files.
+fn results(current: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = current.to_string_lossy();
+    let stored = ResultStore::of_user().list().unwrap_or_default().into_iter().rev();
+    let mut found: Vec<_> =
+        stored.filter(|one| one.id.starts_with(&*typed)).map(|one| CompletionCandidate::new(one.id)).collect();
+    found.extend(files_ending_in("json", current));
     found
 }
 

@@ -10,7 +10,7 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
@@ -63,7 +63,7 @@ pub struct EffectOnQueue {
 }
 
 /// Verdict on a mode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
 pub enum ModeVerdict {
     /// The mode is in effect; the text gives the evidence.

@@ -135,12 +135,6 @@ impl Snapshot {
         lacks
             .then_some("threaded busy polling (threaded=2) needs Linux 6.19: this kernel's napi-set does not accept it")
     }
-
-    /// JSON Schema of snapshots.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
 }
 
 #[cfg(test)]

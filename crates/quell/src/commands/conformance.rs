@@ -39,11 +39,8 @@ pub(crate) struct ConformanceArgs {
     #[command(flatten)]
     guest: GuestArgs,
     /// List the scenarios with their statements instead of running them.
-    #[arg(long, conflicts_with_all = ["on", "schema"])]
+    #[arg(long, conflicts_with = "on")]
     list: bool,
-    /// Print the JSON Schema of reports and exit.
-    #[arg(long, exclusive = true)]
-    schema: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
@@ -100,9 +97,6 @@ impl<'a> Listed<'a> {
 /// # Errors
 /// When a scenario is unknown, the requested backend is unavailable, or a requirement does not hold.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
-    if args.schema {
-        return output::json(&ConformanceReport::json_schema());
-    }
     let scenarios = scenarios(&args.names).map_err(|error| unknown(&error))?;
     if args.list {
         return list(&scenarios, args.json);

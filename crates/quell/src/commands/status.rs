@@ -14,7 +14,8 @@ use quell_host::snapshot::SnapshotScope;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_observer::{IntervalReport, Observer};
+use quell_observer::Observer;
+use quell_result::top::IntervalReport;
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::lab::is_persistent_lab;

@@ -179,7 +179,7 @@ fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&
     load.into_iter().chain([latency]).chain(beside).collect::<Vec<_>>().join("; ")
 }
 
-fn command_line(words: &[String]) -> String {
+pub(super) fn command_line(words: &[String]) -> String {
     visible::name(&shell_words::join(words)).into_owned()
 }
 
@@ -206,21 +206,50 @@ fn reference(experiment: &LoadExperiment) -> String {
     visible::name(&experiment.record.design.reference.name).into_owned()
 }
 
+/// Treatments that are better than the reference by a criterion, the best one first.
+fn better<'a>(analysis: &'a SwitchbackAnalysis, criterion: &Criterion) -> Vec<(&'a ContrastResult, RatioEstimate)> {
+    let of_criterion = analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion);
+    let better = of_criterion.filter(|contrast| contrast.verdict == ContrastVerdict::Better);
+    let mut better: Vec<_> = better.filter_map(|contrast| Some((contrast, contrast.estimate?))).collect();
+    better.sort_by(|(_, one), (_, other)| one.ratio.total_cmp(&other.ratio));
+    if criterion.goal() == Goal::Highest {
+        better.reverse();
+    }
+    better
+}
+
+/// The answer of all loads in one line: the mode that is best most often, and by what.
+#[must_use]
+pub(super) fn answer(result: &ExperimentResult) -> String {
+    let mut wins: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut is_decided = false;
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        let is_open = |contrast: &ContrastResult| matches!(contrast.verdict, ContrastVerdict::Undecided { .. });
+        is_decided |= analysis.contrasts.iter().any(|contrast| !is_open(contrast));
+        let load = experiment.load.map_or_else(String::new, |load| format!(" at {load}"));
+        for criterion in &experiment.record.design.criteria {
+            if let Some((best, estimate)) = better(&analysis, criterion).first() {
+                let text = format!("{} {}{load}", name(criterion), change(estimate.ratio));
+                wins.entry(visible::name(&best.treatment).into_owned()).or_default().push(text);
+            }
+        }
+    }
+    let reference = result.experiments.first().map_or_else(|| "base".to_owned(), reference);
+    match wins.iter().max_by_key(|(_, wins)| wins.len()) {
+        Some((mode, wins)) => format!("{mode}: {}", wins.join(", ")),
+        None if is_decided => format!("no mode is significantly better than {reference}"),
+        None => "undecided".to_owned(),
+    }
+}
+
 /// For each criterion, lists the treatments that are better than the reference, the best one first.
 fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
     for criterion in &experiment.record.design.criteria {
         let contrasts: Vec<&ContrastResult> =
             analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion).collect();
-        let mut better: Vec<(&ContrastResult, RatioEstimate)> = contrasts
-            .iter()
-            .filter(|contrast| contrast.verdict == ContrastVerdict::Better)
-            .filter_map(|contrast| Some((*contrast, contrast.estimate?)))
-            .collect();
-        better.sort_by(|(_, one), (_, other)| one.ratio.total_cmp(&other.ratio));
-        if criterion.goal() == Goal::Highest {
-            better.reverse();
-        }
+        let better = better(analysis, criterion);
         let name = name(criterion);
         let best = better.first().map(|(_, estimate)| *estimate);
         let overlaps = |estimate: &RatioEstimate| {

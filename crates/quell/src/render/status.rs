@@ -13,7 +13,7 @@ use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::{self, agree, counted};
-use quell_observer::IntervalReport;
+use quell_result::top::IntervalReport;
 use serde::Serialize;
 
 use super::attach::{detached, verdict_in_words};
@@ -491,7 +491,8 @@ pub(crate) fn reverted_report(
 #[cfg(test)]
 mod tests {
     use quell_linux::Pid;
-    use quell_observer::ObservedProgram;
+    use quell_result::Document as _;
+    use quell_result::top::ObservedProgram;
 
     use super::*;
 
@@ -510,7 +511,7 @@ mod tests {
             skipped: None,
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1,
             polls_unknown: polls_unknown.map(str::to_owned),

@@ -8,6 +8,7 @@ use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
+use quell_result::tune::TuneFile;
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,
@@ -187,19 +188,14 @@ fn aligned(table: &mut Table) {
 
 /// Renders a result: the answer, its evidence, and what became of each mode.
 #[must_use]
-pub(crate) fn render(
-    subject: &SubjectFacts,
-    host: &HostFacts,
-    not_a_measurement: Option<&str>,
-    left_alone: &[String],
-    result: &TuneResult,
-) -> String {
+pub(crate) fn render(file: &TuneFile) -> String {
+    let TuneFile { search: result, left_alone, .. } = file;
     let plan = &result.plan;
-    let mut out = match not_a_measurement {
+    let mut out = match &file.not_a_measurement {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    out.push_str(&format!("{}\n{}\n", experiment::subject(subject, host), answer(result, left_alone)));
+    out.push_str(&format!("{}\n{}\n", experiment::subject(&file.subject, &file.host), answer(result, left_alone)));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -258,7 +254,7 @@ fn searched(result: &TuneResult) -> String {
     out
 }
 
-fn answer(result: &TuneResult, left_alone: &[String]) -> String {
+pub(super) fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     let objective = &result.plan.goal.objective;
     let against = |gain: &[Option<RatioEstimate>], other: &str| -> String {
         let of_load = gain.iter().zip(&result.plan.loads).map(|(gain, load)| {
@@ -413,7 +409,6 @@ mod tests {
         let arm =
             |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), of_limit: None };
         TuneResult {
-            schema: String::new(),
             plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),
             arms: std::iter::once(ArmState::Alive).chain(states).map(arm).collect(),
             slices: Vec::new(),

@@ -10,7 +10,8 @@ use quell_bench::replay::{
 use quell_change::journal::Journal;
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
-use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, SCHEMA};
+use quell_result::Document as _;
+use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun};
 
 use super::args::BenchArgs;
 use super::on_command::Runner;
@@ -83,5 +84,5 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
     });
     let parts = played.parts.into_iter().map(published_part).collect();
     let no_hardware_counters = played.no_hardware_counters;
-    Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
+    Ok(PublishedRun { schema: PublishedRun::SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
 }

@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible;
-use quell_observer::{ObservedProgram, SkippedPart};
+use quell_result::top::{ObservedProgram, SkippedPart};
 use quell_sampler::Unsampled;
 
 use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
@@ -333,7 +333,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use quell_linux::{NapiId, Pid};
-    use quell_observer::SkipReason;
+    use quell_result::top::SkipReason;
 
     use super::super::totals::tests::report;
     use super::*;
@@ -361,7 +361,7 @@ mod tests {
     fn exposition(packets: Option<u64>) -> Exposition {
         let mut totals = Totals::new(7);
         let report = report(8_193, packets);
-        totals.add(&quell_observer::IntervalReport { programs: vec![program()], ..report });
+        totals.add(&quell_result::top::IntervalReport { programs: vec![program()], ..report });
         encode(&totals)
     }
 

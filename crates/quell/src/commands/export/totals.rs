@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_linux::NapiId;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
 use quell_sampler::{QueueSample, Unsampled};
 
 use super::journals::JournalState;
@@ -177,6 +177,7 @@ impl QueueTotals {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use quell_result::Document as _;
     use quell_sampler::{PollsByPoller, WaitBounds};
 
     use super::*;
@@ -215,7 +216,7 @@ pub(super) mod tests {
             tx_dropped: None,
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: packets.is_none().then(|| "needs CAP_BPF".to_owned()),

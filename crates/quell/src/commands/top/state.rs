@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quell_linux::{NapiId, Pid};
-use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedProgram, ObservedQueue};
 use ratatui::termion::event::Key;
 
 /// Number of intervals in the history of a queue.
@@ -295,6 +295,7 @@ fn moved<T: Copy + PartialEq>(all: &[T], selected: Option<T>, to: impl Fn(usize,
 
 #[cfg(test)]
 mod tests {
+    use quell_result::Document as _;
     use quell_sampler::QueueSample;
 
     use super::*;
@@ -312,7 +313,7 @@ mod tests {
             sample: Some(QueueSample { packets, ..QueueSample::default() }),
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: None,

@@ -5,7 +5,7 @@ pub(crate) mod screen;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
@@ -243,6 +243,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_linux::{NapiId, Pid};
+    use quell_result::Document as _;
     use quell_sampler::{PollsByPoller, QueueSample, Unsampled, WaitBounds};
 
     use super::*;
@@ -284,7 +285,7 @@ mod tests {
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 2_000_000_000,
             polls_unknown: polls_unknown.map(str::to_owned),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -486,10 +486,11 @@ fn us_per_packet(queue: &ObservedQueue) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use quell_result::Document as _;
     use std::time::Duration;
 
     use quell_linux::{NapiId, Pid};
-    use quell_observer::SkipReason;
+    use quell_result::top::SkipReason;
     use quell_sampler::{PollsByPoller, QueueSample};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -528,7 +529,7 @@ mod tests {
         };
         let mut state = TopState::new(Duration::from_secs(1));
         state.report(IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: None,
