@@ -201,7 +201,7 @@ pub fn in_lab<T>(
 pub fn check_possible(request: &LabRequest) -> Result<(HostFacts, CpuLayout), BenchError> {
     let missing = missing(&request.server);
     for lacking in &missing {
-        info!(what = lacking.what, seen = lacking.seen, "requirement not met");
+        info!(what = lacking.what, seen = lacking.observed, "requirement not met");
     }
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));

@@ -129,7 +129,9 @@ pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
         let out_of_sight = || match history.persistence {
-            Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. }) if is_locked => {
+            Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. })
+                if is_locked =>
+            {
                 Some(PersistState::OutOfSight(pid))
             }
             _ => None,
@@ -144,7 +146,9 @@ fn persist_state(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.persistence {
         Persistence::WithOwner => None,
-        Persistence::UntilReverted | Persistence::UntilConfirmed(_) | Persistence::MaintainedBy(_) if !this_boot => Some(PersistState::BeforeThisBoot),
+        Persistence::UntilReverted | Persistence::UntilConfirmed(_) | Persistence::MaintainedBy(_) if !this_boot => {
+            Some(PersistState::BeforeThisBoot)
+        }
         Persistence::UntilReverted => Some(PersistState::UntilReverted),
         Persistence::UntilConfirmed(watchdog) => {
             let Watchdog { pid, start_time_ticks, .. } = watchdog;

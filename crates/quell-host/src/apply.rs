@@ -143,8 +143,9 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanI
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
-    let is_absent =
-        |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Absent);
+    let is_absent = |reading: &Reading<String>| {
+        reading.why_unknown().is_some_and(|unknown| unknown.reason == UnknownReason::Absent)
+    };
     // The initial network namespace is the only one with host-wide sysctls. It usually is the caller's namespace.
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));

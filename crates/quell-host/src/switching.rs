@@ -115,7 +115,7 @@ pub enum SwitchError {
     )]
     NothingToSwitch,
     /// No queue of the programs is known, because no mode can be planned.
-    #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.why)]
+    #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.reason)]
     NotPossible(AttachObstacle),
     /// The network namespace of a queue is gone.
     #[error("the network namespace of {0} is gone")]
@@ -209,7 +209,7 @@ fn only_once(step: &AttachStep) -> Option<AttachObstacle> {
         AttachStep::Queue(_) | AttachStep::Epoll(_) => return None,
     };
     let why = "an experiment can switch only queues and epolls".to_owned();
-    Some(AttachObstacle { what: what.to_owned(), why })
+    Some(AttachObstacle { what: what.to_owned(), reason: why })
 }
 
 /// Collects the queues of all plans. If a mode does not set a field of a queue, it gets the current value of the field.

@@ -56,7 +56,7 @@ fn with_neighbour(mut host: Value) -> Value {
 }
 
 fn unknown(why: Value) -> Value {
-    json!({"unknown": {"why": why, "said": "read it: the kernel's words"}})
+    json!({"unknown": {"reason": why, "message": "read it: the kernel's words"}})
 }
 
 #[test]
@@ -73,7 +73,8 @@ fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    let unassigned: Vec<(i32, UnassignedFiles)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    let unassigned: Vec<(i32, UnassignedFiles)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
     assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
 }
 
@@ -83,7 +84,11 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", other);
     let plan = plan_of(&host, "suspend20");
-    assert!(plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)), "{:?}", plan.unassigned_epolls);
+    assert!(
+        plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)),
+        "{:?}",
+        plan.unassigned_epolls
+    );
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 
@@ -94,7 +99,8 @@ fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
     let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", inner);
     let plan = plan_of(&host, "suspend20");
-    let unassigned: Vec<(i32, Option<i32>)> = plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    let unassigned: Vec<(i32, Option<i32>)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
     assert_eq!(unassigned, [(3, Some(8))]);
 }
 
@@ -105,7 +111,7 @@ fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
         set(&mut host, &format!("/devices/0/napis/0/{setting}"), unknown(json!("unsupported-by-kernel")));
     }
     let refused = plan_of(&host, "suspend20").impossible;
-    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.why.contains("the kernel's words")));
+    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.reason.contains("the kernel's words")));
     assert!(plan_of(&host, "base").impossible.is_empty());
 }
 
@@ -124,9 +130,9 @@ fn root_in_a_container_is_refused_with_the_reason() {
     let mut host = untouched();
     set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
     let refused = plan_of(&host, "suspend20").impossible;
-    assert!(matches!(&refused[..], [one] if one.why.contains("initial user namespace")), "{refused:?}");
+    assert!(matches!(&refused[..], [one] if one.reason.contains("initial user namespace")), "{refused:?}");
     set(&mut host, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
-    assert!(plan_of(&host, "suspend20").impossible[0].why.contains("CAP_NET_ADMIN"));
+    assert!(plan_of(&host, "suspend20").impossible[0].reason.contains("CAP_NET_ADMIN"));
 }
 
 #[test]
@@ -134,7 +140,11 @@ fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
-    assert!(fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }), "{:?}", fullbusy.limitations);
+    assert!(
+        fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }),
+        "{:?}",
+        fullbusy.limitations
+    );
 }
 
 #[test]
@@ -161,7 +171,8 @@ fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
 #[test]
 fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
     let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
-    let other_ways = |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
+    let other_ways =
+        |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
     let unknown = |limitation: &Limitation| matches!(limitation, Limitation::UnknownRings { io_urings: 1, .. });
 
     assert!(plan("suspend20", Some(true)).limitations.iter().any(other_ways));
@@ -196,7 +207,8 @@ fn with_xdp_socket(queues: &[usize]) -> Value {
 #[test]
 fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
     let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
-    let unknown = |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
+    let unknown =
+        |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
     let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
     assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
     let plan = plan_of(&with_xdp_socket(&[]), "defer20");
@@ -326,7 +338,7 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
         for mode in ["suspend20", "napibusy", "fullbusy"] {
             let plan = plan_of(&host, mode);
             assert!(plan.steps.is_empty(), "{mode}: {plan:?}");
-            assert!(matches!(&plan.impossible[..], [one] if one.why.contains(why)), "{mode}: {plan:?}");
+            assert!(matches!(&plan.impossible[..], [one] if one.reason.contains(why)), "{mode}: {plan:?}");
         }
         for mode in ["defer20", "threaded"] {
             let plan = plan_of(&host, mode);
@@ -345,7 +357,7 @@ fn processes_that_wait_in_the_same_way_are_one_obstacle() {
     let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
     let plan = plan(&snapshot(&host), None, &both, &request("suspend20"));
     let [one] = &plan.impossible[..] else { panic!("{:?}", plan.impossible) };
-    assert!(one.what.ends_with(" and 1 more") && one.why.starts_with("it waits in poll(2)"), "{one:?}");
+    assert!(one.what.ends_with(" and 1 more") && one.reason.starts_with("it waits in poll(2)"), "{one:?}");
 }
 
 #[test]
@@ -354,7 +366,7 @@ fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwi
     let accepting = host["processes"][0]["files"]["epolls"][0].clone();
     set(&mut host, "/processes/0/files/epolls", json!([accepting]));
     let plan = plan_of(&host, "suspend20");
-    assert!(matches!(&plan.impossible[..], [one] if one.why.contains("only epoll polls a queue")), "{plan:?}");
+    assert!(matches!(&plan.impossible[..], [one] if one.reason.contains("only epoll polls a queue")), "{plan:?}");
     assert!(plan_of(&host, "defer20").impossible.is_empty());
     // The connections are those of a client: the server may still get some.
     for socket in 1..5 {
@@ -391,9 +403,7 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     set(&mut host, "/sockets/4/napi", json!(9_999));
     let plan = plan_of(&host, "suspend20");
     assert_eq!(plan.queues().count(), 1);
-    assert!(
-        plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999))
-    );
+    assert!(plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999)));
 }
 
 fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {

@@ -31,7 +31,7 @@ pub struct RankedMode {
     /// Objective at each load, in its unit. Absent if the model cannot tell it.
     pub objective: Vec<Option<f64>>,
     /// Largest ratio of a limited quantity to its limit, over all limits and loads. Absent without limits.
-    pub of_limit: Option<f64>,
+    pub limit_ratio: Option<f64>,
     /// Largest ratio of the objective to that of `base` over all loads, as a cost: above 1 is worse than `base`.
     pub cost: f64,
 }
@@ -39,8 +39,8 @@ pub struct RankedMode {
 impl RankedMode {
     /// Whether the model expects that all limits hold.
     #[must_use]
-    pub fn holds_limits(&self) -> bool {
-        self.of_limit.is_none_or(|ratio| ratio <= 1.0)
+    pub fn meets_limits(&self) -> bool {
+        self.limit_ratio.is_none_or(|ratio| ratio <= 1.0)
     }
 }
 
@@ -71,7 +71,7 @@ impl ModelPrior {
                 Some(ranked_mode(goal, *mode, &slices, &base, &present))
             })
             .collect();
-        let key = |mode: &RankedMode| (mode.of_limit.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
+        let key = |mode: &RankedMode| (mode.limit_ratio.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
         ranked.sort_by(|a, b| {
             let (a, b) = (key(a), key(b));
             a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -102,7 +102,7 @@ fn ranked_mode(
     RankedMode {
         mode,
         cost: objective.iter().zip(base).map(ratio).fold(0.0, f64::max),
-        of_limit: goal.limits.iter().map(of_limit).reduce(f64::max),
+        limit_ratio: goal.limits.iter().map(of_limit).reduce(f64::max),
         objective,
     }
 }

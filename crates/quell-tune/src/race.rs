@@ -382,7 +382,7 @@ impl Race {
             state: state.clone(),
             slices: self.slices.iter().filter(|slice| slice.arm == at).count() as u32,
             ratio: (0..plan.loads.len()).map(|load| self.typical_ratio(at, load).map(f64::exp)).collect(),
-            of_limit: self.typical_excess(plan, at).map(f64::exp),
+            limit_ratio: self.typical_excess(plan, at).map(f64::exp),
         };
         self.arms.iter().enumerate().map(report).collect()
     }

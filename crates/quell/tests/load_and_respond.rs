@@ -158,7 +158,10 @@ fn without_descriptors_connections_wait_and_no_thread_spins() {
         let answered = clients.iter_mut().map(gets_response).take_while(|answered| *answered).count();
         assert!((1..DESCRIPTORS).contains(&answered), "{shape}: {answered} answered");
         let (spent, began) = (responder.cpu_time(), Instant::now());
-        assert!(!gets_response(&mut clients[CLIENTS - 1]), "{shape}: a connection without a descriptor cannot be answered");
+        assert!(
+            !gets_response(&mut clients[CLIENTS - 1]),
+            "{shape}: a connection without a descriptor cannot be answered"
+        );
         let share = (responder.cpu_time() - spent).as_secs_f64() / began.elapsed().as_secs_f64();
         assert!(share < 0.1, "{shape}: {share:.2} of a CPU while connections wait");
         for mut client in clients.split_off(answered) {

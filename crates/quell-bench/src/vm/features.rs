@@ -41,7 +41,7 @@ pub fn of(device: &Device, epoll: Option<&Reading<EpollParams>>) -> Vec<Feature>
 }
 
 fn state<T>(reading: &Reading<T>) -> &'static str {
-    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.why))
+    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.reason))
 }
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {

@@ -306,7 +306,7 @@ fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
             impossible.clear();
         } else if impossible.is_empty() {
             let why = "the server's queue is unknown".to_owned();
-            impossible.push(AttachObstacle { what: "set the queue".to_owned(), why });
+            impossible.push(AttachObstacle { what: "set the queue".to_owned(), reason: why });
         }
     }
     plan

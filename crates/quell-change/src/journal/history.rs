@@ -347,12 +347,21 @@ mod tests {
         let persistence = |records: &[Record]| History::parse(&text(records)).map(|history| history.persistence);
         let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
         assert_eq!(persistence(&[intend(0), made(0)]), Ok(Persistence::WithOwner));
-        assert_eq!(persistence(&[intend(0), made(0), Record::PersistIfConfirmed(watchdog)]), Ok(Persistence::UntilConfirmed(watchdog)));
-        assert_eq!(persistence(&[Record::PersistIfConfirmed(watchdog), Record::Persist]), Ok(Persistence::UntilReverted));
+        assert_eq!(
+            persistence(&[intend(0), made(0), Record::PersistIfConfirmed(watchdog)]),
+            Ok(Persistence::UntilConfirmed(watchdog))
+        );
+        assert_eq!(
+            persistence(&[Record::PersistIfConfirmed(watchdog), Record::Persist]),
+            Ok(Persistence::UntilReverted)
+        );
         assert_eq!(persistence(&[Record::Persist, Record::Release]), Ok(Persistence::WithOwner));
         let keeper = Keeper { pid: 7, start_time_ticks: 1 };
         assert_eq!(persistence(&[Record::MaintainedBy(keeper), intend(0)]), Ok(Persistence::MaintainedBy(keeper)));
-        assert!(matches!(persistence(&[Record::Persist, Record::Persist]), Err(HistoryError::OutOfOrder { line: 3, .. })));
+        assert!(matches!(
+            persistence(&[Record::Persist, Record::Persist]),
+            Err(HistoryError::OutOfOrder { line: 3, .. })
+        ));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use quell_change::journal::{
-    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Persistence, TargetProgram,
+    History, Journal, JournalError, Keeper, ListedJournal, Persistence, Purpose, StallRecord, TargetProgram,
 };
 use quell_change::namespaces;
 use quell_change::persistent::{PersistError, forget_earlier_boots};

@@ -64,7 +64,7 @@ pub struct EffectOnQueue {
 
 /// Verdict on a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
+#[serde(tag = "verdict", content = "reason", rename_all = "kebab-case")]
 pub enum ModeVerdict {
     /// The mode is in effect; the text gives the evidence.
     InEffect(String),

@@ -128,7 +128,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
             Ok(look) => {
                 log.add(&look, &programs);
                 if log.must_end() && !history.accepts_stalls {
-                    log.take_back();
+                    log.record_revert();
                     return Ok(Over::QueuesStall);
                 }
             }

@@ -50,7 +50,7 @@ pub enum Limitation {
         /// Number of AF_XDP sockets.
         xdp_sockets: usize,
         /// Reason.
-        why: String,
+        reason: String,
     },
     /// A socket receives from a NAPI instance that belongs to no visible device.
     UnknownQueue {

@@ -235,7 +235,7 @@ impl fmt::Display for NoPollCause {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))
             }
-            Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.seen),
+            Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.observed),
             Self::NotEnabled { epoll } => write!(f, "{epoll} does not busy poll"),
             Self::WatchedByAnother { inner, outer } => {
                 write!(f, "nobody slept in {inner}, which has the connections; epoll {outer} watches it")

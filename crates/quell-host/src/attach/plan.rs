@@ -122,7 +122,7 @@ pub struct AttachObstacle {
     /// Operation that is not possible.
     pub what: String,
     /// Reason, in the kernel's words where available.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the
@@ -141,7 +141,7 @@ pub fn plan(
     processes.for_each(|process| plan.add_process(&query, process, request));
     for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
-        plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), why });
+        plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
     if plan.refuse_without_epoll(&query, targets, request) {
         plan.steps.clear();
@@ -269,7 +269,7 @@ impl AttachPlan {
         for epoll in &self.unassigned_epolls {
             debug!(?epoll, "epoll without a known queue");
         }
-        for AttachObstacle { what, why } in &self.impossible {
+        for AttachObstacle { what, reason: why } in &self.impossible {
             info!(?what, why, "the attachment is not possible");
         }
         for limitation in &self.limitations {
@@ -287,7 +287,7 @@ impl AttachPlan {
     fn refuse_modes_that_need_a_launch(&mut self, mode: &DeliveryMode) {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         for requirement in mode.requirements().into_iter().filter(launch) {
-            self.impossible.push(AttachObstacle { what: mode.to_string(), why: requirement.to_string() });
+            self.impossible.push(AttachObstacle { what: mode.to_string(), reason: requirement.to_string() });
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
@@ -307,7 +307,7 @@ impl AttachPlan {
             (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
-        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), why: why.to_owned() });
+        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), reason: why.to_owned() });
     }
 
     fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &AttachRequest) {
@@ -316,7 +316,7 @@ impl AttachPlan {
             Reading::Known(files) => files,
             Reading::Unknown(reading) => {
                 let what = format!("inspect {} {pid}", process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 return;
             }
         };
@@ -332,7 +332,7 @@ impl AttachPlan {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
                 let what = format!("inspect epoll {} of {} {pid}", epoll.epoll.fd, process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 continue;
             }
             // Connections inherit the setting of their listening socket.
@@ -381,7 +381,7 @@ impl AttachPlan {
         let before = self.impossible.len();
         self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
             what: format!("{} for {}", request.mode, first_of(&processes)),
-            why: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
+            reason: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
         }));
         self.impossible.len() > before
     }
@@ -407,7 +407,7 @@ impl AttachPlan {
                 Err(_) if mode.napi() == NapiSettings::default() => {}
                 Err(why) => {
                     let why = why.to_owned();
-                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
+                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, reason: why });
                 }
             }
         }
@@ -431,10 +431,10 @@ impl AttachPlan {
             })),
             // If the kernel reports no parameters, assume the default, which is no busy polling.
             Reading::Unknown(reading)
-                if reading.unknown.why == UnknownReason::UnsupportedByKernel && new == EpollParams::default() => {}
+                if reading.unknown.reason == UnknownReason::UnsupportedByKernel && new == EpollParams::default() => {}
             Reading::Unknown(reading) => {
                 let what = format!("set epoll {fd} of {} {pid}", epoll.process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
             }
         }
     }
@@ -451,7 +451,7 @@ impl AttachPlan {
         let taken = query.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
         let (old, new) = match taken.and_then(|()| values(napi, &wanted)) {
             Ok(values) => values,
-            Err(why) => return self.impossible.push(AttachObstacle { what: what(), why }),
+            Err(why) => return self.impossible.push(AttachObstacle { what: what(), reason: why }),
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
@@ -460,7 +460,7 @@ impl AttachPlan {
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
             let why = "the network namespace of its device cannot be identified".to_owned();
-            return self.impossible.push(AttachObstacle { what: what(), why });
+            return self.impossible.push(AttachObstacle { what: what(), reason: why });
         };
         let queues = device.rx_queues.known_elements().filter(|queue| queue.napi_id() == Some(napi.id));
         self.steps.push(AttachStep::Queue(QueueStep {
@@ -485,7 +485,7 @@ fn values(napi: &SnapshotNapi, wanted: &NapiSettings) -> Result<(PartialNapiSett
         (wanted.threaded != Threaded::Off, napi.threading.why_unknown()),
     ];
     if let Some(unknown) = needed.into_iter().find_map(|(is_needed, unknown)| unknown.filter(|_| is_needed)) {
-        return Err(unknown.said.clone());
+        return Err(unknown.message.clone());
     }
     let current = napi.settings();
     let mut new = PartialNapiSettings::from(*wanted).where_present_in(&current);

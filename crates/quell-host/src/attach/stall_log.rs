@@ -90,7 +90,7 @@ impl StallLog {
     }
 
     /// Records that the mode is reverted. To be called before the journal is reverted, which removes other records.
-    pub fn take_back(mut self) -> StallRecord {
+    pub fn record_revert(mut self) -> StallRecord {
         self.record.reverted = true;
         self.write();
         self.record
@@ -142,8 +142,8 @@ fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let (snapshot, _) = take(&scope).ok()?;
     let behavior = behavior::observe(&snapshot, programs, true);
     let findings = examine_observed(&snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
-    let Finding { id, title, seen, .. } = findings.into_iter().find(Finding::predicts_stall)?;
-    Some(format!("{id}: {title}: {seen}"))
+    let Finding { id, title, observed, .. } = findings.into_iter().find(Finding::predicts_stall)?;
+    Some(format!("{id}: {title}: {observed}"))
 }
 
 #[cfg(test)]

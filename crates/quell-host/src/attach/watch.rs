@@ -74,8 +74,8 @@ impl AttachmentWatch {
     }
 
     /// Records that the attachment ends because of its stalls. Returns the record.
-    pub fn take_back(&mut self) -> Option<StallRecord> {
-        self.log.take().map(StallLog::take_back)
+    pub fn record_revert(&mut self) -> Option<StallRecord> {
+        self.log.take().map(StallLog::record_revert)
     }
 }
 

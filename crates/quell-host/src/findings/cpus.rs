@@ -17,7 +17,7 @@ static DEEP_IDLE: Rule = Rule {
     id: "deep-idle-states",
     severity: Severity::Warning,
     title: "CPUs of a delivery mode may enter deep idle states",
-    why: "A CPU in an idle state needs its exit latency before it handles the interrupt or the timer of the queue. \
+    impact: "A CPU in an idle state needs its exit latency before it handles the interrupt or the timer of the queue. \
           That latency is added to the first request after a pause.",
     source: "Documentation/admin-guide/pm/cpuidle.rst, latency; drivers/cpuidle/governors",
     explanation: "Detected if a CPU has an allowed idle state whose exit latency exceeds the gro-flush-timeout of a \
@@ -66,7 +66,7 @@ fn of_deep_idle(states: &[DeepState<'_>], flush_ns: Option<u64>, cpus: BTreeSet<
     Some(Observation {
         severity: if deepest_us >= LONG_EXIT_US { Severity::Warning } else { Severity::Note },
         nodes: nodes_of(&cpus),
-        seen: format!("idle state {deepest} needs {deepest_us} µs to exit{timeout}"),
+        observed: format!("idle state {deepest} needs {deepest_us} µs to exit{timeout}"),
         fix: vec![Fix::command(&["cpupower", "-c", &list.to_string(), "idle-set", "-D", &lightest_us.to_string()])],
     })
 }
@@ -115,7 +115,7 @@ static GOVERNOR: Rule = Rule {
     id: "slow-cpu-frequency",
     severity: Severity::Warning,
     title: "the frequency governor slows down CPUs of a delivery mode",
-    why: "A governor that follows the load raises the frequency only after some milliseconds of work. Without \
+    impact: "A governor that follows the load raises the frequency only after some milliseconds of work. Without \
           hardware control, `powersave` keeps the lowest frequency.",
     source: "Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; \
              Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, powersave",
@@ -146,7 +146,7 @@ fn governor(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity,
             nodes: nodes_of(&cpus),
-            seen: format!("governor {governor} of driver {driver}"),
+            observed: format!("governor {governor} of driver {driver}"),
             fix: vec![Fix::command(&["cpupower", "-c", &list.to_string(), "frequency-set", "-g", "performance"])],
         }
     };
@@ -167,7 +167,7 @@ static SIBLING: Rule = Rule {
     id: "spinning-beside-worker",
     severity: Severity::Warning,
     title: "a spinning thread shares its core with a worker",
-    why: "Two hardware threads of a core share its execution units and caches. A thread that spins takes its share \
+    impact: "Two hardware threads of a core share its execution units and caches. A thread that spins takes its share \
           even if no packet arrives.",
     source: "net/core/dev.c, napi_busy_loop and napi_threaded_poll_loop; \
              Documentation/ABI/stable/sysfs-devices-system-cpu, thread_siblings_list",
@@ -228,7 +228,7 @@ fn of_sibling(query: &SnapshotQuery<'_>, spinning: &QueueThread<'_>, all: &[Queu
     (!sharing.is_empty()).then(|| Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("it spins on CPU {}; CPU {beside} of the same core serves {names}", cpu.number),
+        observed: format!("it spins on CPU {}; CPU {beside} of the same core serves {names}", cpu.number),
         fix: vec![Fix::advice(format!("pin it to a core of its own: taskset -cp CPU {}", spinning.thread.tid))],
     })
 }

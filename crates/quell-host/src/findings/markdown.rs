@@ -17,7 +17,7 @@ pub fn markdown() -> String {
             "\n## `{}`\n\n{} ({severity}{snapshots}).\n\n{}\n\nSource: {}.\n\n{}\n",
             rule.id,
             sentence(rule.title),
-            rule.why,
+            rule.impact,
             rule.source,
             rule.explanation
         );

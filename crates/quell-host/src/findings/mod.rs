@@ -77,7 +77,7 @@ pub struct Rule {
     /// The problem in a few words.
     pub title: &'static str,
     /// Effect of the problem, in one sentence.
-    pub why: &'static str,
+    pub impact: &'static str,
     /// Source: a kernel file, a document or a measurement.
     pub source: &'static str,
     /// Method of detection, its limits, and the fix.
@@ -96,7 +96,7 @@ pub struct Rule {
 struct Observation {
     severity: Severity,
     nodes: Vec<Node>,
-    seen: String,
+    observed: String,
     fix: Vec<Fix>,
 }
 
@@ -111,11 +111,11 @@ pub struct Finding {
     /// The problem in a few words.
     pub title: &'static str,
     /// Observed facts.
-    pub seen: String,
+    pub observed: String,
     /// Affected objects.
     pub nodes: Vec<Node>,
     /// Effect of the problem, in one sentence.
-    pub why: &'static str,
+    pub impact: &'static str,
     /// Source of the rule: a kernel file, a document or a measurement.
     pub source: &'static str,
     /// How to fix the problem.
@@ -252,9 +252,9 @@ impl Finding {
 
 impl Rule {
     fn finding(&self, observation: Observation) -> Finding {
-        let Observation { severity, nodes, seen, fix } = observation;
-        let Self { id, title, why, source, .. } = *self;
-        Finding { id, severity, title, seen, nodes, why, source, fix }
+        let Observation { severity, nodes, observed, fix } = observation;
+        let Self { id, title, impact, source, .. } = *self;
+        Finding { id, severity, title, observed, nodes, impact, source, fix }
     }
 }
 
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(names.len(), count, "{names:?}");
         for rule in rules() {
             assert!(rule.id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", rule.id);
-            for text in [rule.why, rule.explanation] {
+            for text in [rule.impact, rule.explanation] {
                 assert!(text.ends_with('.'), "{}: {text}", rule.id);
             }
             assert!(!rule.title.ends_with('.') && !rule.source.is_empty(), "{}", rule.id);

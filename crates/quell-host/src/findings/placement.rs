@@ -16,7 +16,7 @@ static FLOATING: Rule = Rule {
     id: "floating-worker",
     severity: Severity::Warning,
     title: "a worker floats over several CPUs",
-    why: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \
+    impact: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \
           sometimes onto another worker's CPU. Several outliers in published results are due to this.",
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
@@ -43,7 +43,7 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
-            seen: format!("it is allowed on CPUs {cpus}"),
+            observed: format!("it is allowed on CPUs {cpus}"),
             fix: vec![fix],
         })
     };
@@ -64,7 +64,7 @@ static APART: Rule = Rule {
     id: "irq-away-from-worker",
     severity: Severity::Note,
     title: "a queue's interrupt and the worker that polls it are on different CPUs",
-    why: "If an interrupt receives packets on one CPU and a program reads them on another, the packets move between \
+    impact: "If an interrupt receives packets on one CPU and a program reads them on another, the packets move between \
           caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
     explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread \
@@ -114,7 +114,7 @@ fn of_apart(
     Observation {
         severity: Severity::Note,
         nodes,
-        seen: format!("packet work on CPU {packets}, worker on CPU {worker}"),
+        observed: format!("packet work on CPU {packets}, worker on CPU {worker}"),
         fix: vec![fix],
     }
 }
@@ -123,7 +123,7 @@ static OTHER_NODE: Rule = Rule {
     id: "other-numa-node",
     severity: Severity::Warning,
     title: "a device's packets are processed in another NUMA node",
-    why: "Every packet, descriptor and cache line then crosses the interconnect at least once.",
+    impact: "Every packet, descriptor and cache line then crosses the interconnect at least once.",
     source: "Documentation/networking/scaling.rst, suggested configuration of interrupt affinity",
     explanation: "Detected if the NUMA node of a device is known, and the CPUs of a queue's interrupt, of its kernel \
                   thread, or of the only thread that waits for it are all in other nodes. Fix: use CPUs of the \
@@ -147,7 +147,9 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         for epoll in query.epolls_on(napi.id) {
             let [(thread, _)] = epoll.waiters[..] else { continue };
-            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else { continue };
+            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else {
+                continue;
+            };
             let nodes = vec![query.napi_node(napi.id), epoll.node(), Node::from(thread)];
             observations.push(of_other_node(query, device, nodes, "the worker", cpus, node, |cpus| {
                 Some(Fix::pin(thread.tid, cpus))
@@ -172,7 +174,7 @@ fn of_other_node(
     Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("{} is in node {node}, {what} on CPU {cpus}", device.name),
+        observed: format!("{} is in node {node}, {what} on CPU {cpus}", device.name),
         fix: vec![fix.unwrap_or_else(|| Fix::advice(format!("use CPUs of node {node}")))],
     }
 }
@@ -186,7 +188,7 @@ static BUSY_THREAD: Rule = Rule {
     id: "busy-napi-thread-without-cpu",
     severity: Severity::Serious,
     title: "a busy-polling NAPI thread has no CPU of its own",
-    why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
+    impact: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
     explanation: "Detected if the thread of a queue with threaded busy polling may run on several CPUs, or on a CPU \
                   that a worker or another such thread may use. Fix: pin it to an otherwise unused CPU, and isolate \
@@ -208,7 +210,7 @@ fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let pinned_here = |other: &Thread| other.affinity.known().is_some_and(|its| !its.intersection(cpus).is_empty());
         let sharing: BTreeSet<Node> =
             others.chain(workers).filter(|other| pinned_here(other)).map(Node::from).collect();
-        let seen = match (cpus.len(), sharing.len()) {
+        let observed = match (cpus.len(), sharing.len()) {
             (0 | 1, 0) => return None,
             (0 | 1, _) => format!("CPU {cpus} is available to other threads"),
             _ => format!("its thread is allowed on CPUs {cpus}"),
@@ -216,7 +218,7 @@ fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let mut nodes = vec![query.napi_node(napi.id), Node::from(thread)];
         nodes.extend(sharing);
         let advice = format!("pin it to an otherwise unused CPU: taskset -cp CPU {}", thread.tid);
-        Some(Observation { severity: Severity::Serious, nodes, seen, fix: vec![Fix::advice(advice)] })
+        Some(Observation { severity: Severity::Serious, nodes, observed, fix: vec![Fix::advice(advice)] })
     };
     threads.iter().filter_map(of).collect()
 }

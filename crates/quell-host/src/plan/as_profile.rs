@@ -67,7 +67,7 @@ impl Lines {
     /// Returns the value. If it could not be read, adds a comment with the reason.
     fn known<'a, T>(&mut self, what: &str, reading: &'a Reading<T>) -> Option<&'a T> {
         if let Some(unknown) = reading.why_unknown() {
-            self.comment(format!("{what}: not read: {}", unknown.said));
+            self.comment(format!("{what}: not read: {}", unknown.message));
         }
         reading.known()
     }
@@ -211,7 +211,7 @@ impl Lines {
                         let line = step.wanted_by.map(|place| place.line());
                         (line, format!("it would change {}", step.change.text()))
                     };
-                    let impossible = impossible.into_iter().map(|one| (Some(one.wanted_by.line()), one.said));
+                    let impossible = impossible.into_iter().map(|one| (Some(one.wanted_by.line()), one.message));
                     steps.into_iter().map(of_step).chain(impossible).collect()
                 }
             };
@@ -307,7 +307,7 @@ impl QueueGroup {
             napi.irq_suspend_timeout_ns.why_unknown(),
         ];
         if let Some(unknown) = unknown.into_iter().flatten().next() {
-            return self.lines.comment(format!("mode: not read: {}", unknown.said));
+            return self.lines.comment(format!("mode: not read: {}", unknown.message));
         }
         let mut settings = napi.settings();
         // Older kernels use kthreads for all queues of a device or for none.

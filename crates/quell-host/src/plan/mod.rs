@@ -61,9 +61,9 @@ pub struct ImpossibleSetting {
     /// The setting, in a few words: `coalescing of queue 3 of eth0`.
     pub what: String,
     /// Class of the reason: absent, unsupported by kernel or driver, denied.
-    pub why: UnknownReason,
+    pub reason: UnknownReason,
     /// Details, in the kernel's words where available.
-    pub said: String,
+    pub message: String,
     /// Location in the profile.
     pub wanted_by: Place,
 }
@@ -142,7 +142,7 @@ impl ProfilePlan {
             let wanted_by = wanted_by.as_ref().map(ToString::to_string);
             info!(device, queue = change.queue(), change = %change.text(), wanted_by, "planned change");
         }
-        for ImpossibleSetting { what, said, wanted_by, .. } in &self.impossible {
+        for ImpossibleSetting { what, message: said, wanted_by, .. } in &self.impossible {
             info!(what, why = said, %wanted_by, "the setting cannot be applied");
         }
     }
@@ -184,11 +184,16 @@ impl ProfilePlan {
 
     /// Records a setting that cannot be applied.
     fn cannot(&mut self, wanted_by: &Place, what: String, why: UnknownReason, said: &str) {
-        self.impossible.push(ImpossibleSetting { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
+        self.impossible.push(ImpossibleSetting {
+            what,
+            reason: why,
+            message: said.to_owned(),
+            wanted_by: wanted_by.clone(),
+        });
     }
 
     fn cannot_know(&mut self, wanted_by: &Place, what: String, unknown: &Unknown) {
-        self.cannot(wanted_by, what, unknown.why, &unknown.said);
+        self.cannot(wanted_by, what, unknown.reason, &unknown.message);
     }
 
     /// Adds a step if the value differs from the wanted one.

@@ -155,7 +155,7 @@ pub struct Irq {
     /// IRQ number, its key.
     pub number: u32,
     /// Its description in `/proc/interrupts`: chip and driver name, such as `eth0-TxRx-3`.
-    pub line: Reading<String>,
+    pub description: Reading<String>,
     /// Configured affinity (`smp_affinity_list`).
     pub affinity: Reading<CpuList>,
     /// Effective affinity (`effective_affinity_list`).

@@ -167,7 +167,7 @@ fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     let queues = match &device.rx_queues {
         Reading::Known(queues) => queues,
         Reading::Unknown(unknown) => {
-            return Some(WhyLeftOut::UnknownQueues { said: unknown.unknown.said.clone() });
+            return Some(WhyLeftOut::UnknownQueues { said: unknown.unknown.message.clone() });
         }
     };
     let has_no_napi = |napi: &Reading<_>| matches!(napi, Reading::Known(None));

@@ -245,7 +245,7 @@ fn verdict(report: &ConformanceReport) -> Result<(), Failure> {
             format!("{} failed: see above", counted(different, "requirement")),
         ));
     }
-    let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotPlayed { .. }));
+    let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotRun { .. }));
     if not_played > 0 {
         return Err(Failure::new(
             Exit::RolledBack,

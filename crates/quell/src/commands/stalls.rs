@@ -19,7 +19,7 @@ const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
 /// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
 pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failure> {
     let Some(finding) = findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
-    let Finding { id, title, seen, why, .. } = finding;
+    let Finding { id, title, observed, impact: why, .. } = finding;
     let advice = finding.fix.iter().find_map(|fix| match fix {
         Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
         Fix::Command(_) => None,
@@ -27,7 +27,7 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
     Err(Failure::new(
         Exit::VerifyFailed,
         format!(
-            "{id}: {title}: {seen}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
+            "{id}: {title}: {observed}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
             advice.unwrap_or_default()
         ),
     ))
@@ -50,7 +50,9 @@ impl StallForecast {
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
         self.has_new_epolls |= is_new;
         match self.observation.take_if(|observation| observation.is_finished()) {
-            Some(observation) => observation.join().map_or_else(|_| Vec::new(), |seen| self.judge(snapshot, &seen)),
+            Some(observation) => {
+                observation.join().map_or_else(|_| Vec::new(), |observed| self.judge(snapshot, &observed))
+            }
             None => {
                 // The snapshot is older than the changes of this pass.
                 if self.observation.is_none() && !is_new {

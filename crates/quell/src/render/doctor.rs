@@ -46,7 +46,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let mut out = format!("{severity}{link} {} [{}]\n", first.title, first.id);
     let matters = first.severity >= Severity::Warning;
     for finding in kind.iter().take(PLACES_MAX) {
-        out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.seen), "", terminal));
+        out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.observed), "", terminal));
         if matters || first.severity == Severity::Note {
             out.push_str(&fixes(&finding.fix, terminal));
         }
@@ -55,7 +55,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
         out.push_str(&set(&format!("and {} more; --json lists all", kind.len() - PLACES_MAX), "", terminal));
     }
     if matters {
-        out.push_str(&set(first.why, "why: ", terminal));
+        out.push_str(&set(first.impact, "why: ", terminal));
     }
     out
 }
@@ -129,7 +129,7 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
         rule.id,
         rule.title,
         rule.severity.word(),
-        fill(rule.why),
+        fill(rule.impact),
         fill(rule.explanation),
         fill(&format!("Source: {}.", rule.source))
     )

@@ -45,7 +45,7 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
     }
     for check in checks::checks(experiment) {
         let verdict = if check.holds { "ok    " } else { "FAILED" };
-        text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.seen));
+        text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.observed));
     }
     text
 }

@@ -28,7 +28,7 @@ struct ChangeReport<'a> {
 #[serde(rename_all = "kebab-case")]
 struct ImpossibleReport<'a> {
     what: &'a str,
-    why: String,
+    reason: String,
     wanted_by: String,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
             .iter()
             .map(|one| ImpossibleReport {
                 what: &one.what,
-                why: one.said.clone(),
+                reason: one.message.clone(),
                 wanted_by: one.wanted_by.to_string(),
             })
             .collect(),
@@ -104,7 +104,7 @@ fn lines(plan: &ProfilePlan) -> Vec<Line> {
 
 /// Impossible changes with their place in the profile, one per line.
 pub(crate) fn impossible(plan: &ProfilePlan) -> String {
-    let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.said, one.wanted_by));
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.message, one.wanted_by));
     lines.collect::<Vec<_>>().join("\n")
 }
 

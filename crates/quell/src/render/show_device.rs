@@ -245,8 +245,7 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
     if !irqs.is_empty() {
-        let inferred =
-            if links.iter().all(|linked| linked.source == Provenance::Kernel) { "" } else { " (inferred)" };
+        let inferred = if links.iter().all(|linked| linked.source == Provenance::Kernel) { "" } else { " (inferred)" };
         let cpus = irqs.iter().filter_map(|irq| irq.effective_affinity.known()).flat_map(|cpus| cpus.iter());
         let numbers = ranges(irqs.iter().map(|irq| irq.number));
         node.add(Plain, format!("irq {numbers}{inferred} on CPU {}", ranges(cpus)));

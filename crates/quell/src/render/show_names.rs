@@ -58,7 +58,7 @@ impl<'a> NapiNames<'a> {
 
 /// Short reason why a value is unknown.
 pub(super) fn reason(unknown: &Unknown) -> String {
-    match unknown.why {
+    match unknown.reason {
         UnknownReason::Absent => "not present".to_owned(),
         UnknownReason::UnsupportedByKernel => "not supported by this kernel".to_owned(),
         UnknownReason::UnsupportedByDriver => "not supported by the driver".to_owned(),

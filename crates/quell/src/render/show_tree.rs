@@ -128,14 +128,14 @@ fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     for namespace in &snapshot.namespaces {
         let devices = namespace.unlisted_devices.as_ref();
         lines.extend(devices.map(|unlisted| {
-            Node::default().with(Faint, format!("devices of {} not shown: {}", name(namespace), unlisted.said))
+            Node::default().with(Faint, format!("devices of {} not shown: {}", name(namespace), unlisted.message))
         }));
         for unlisted in &namespace.unlisted_sockets {
-            lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.said)));
+            lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.message)));
         }
     }
     if let Reading::Unknown(unknown) = &snapshot.cpus.online {
-        lines.push(Node::default().with(Faint, format!("CPUs unknown: {}", unknown.unknown.said)));
+        lines.push(Node::default().with(Faint, format!("CPUs unknown: {}", unknown.unknown.message)));
     }
     lines
 }

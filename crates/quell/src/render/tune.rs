@@ -122,7 +122,7 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     let mut table = table(heading.chain(with_state.then(|| "state".to_owned())));
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
-        let of_limit = arm.of_limit.map_or(ABSENT.to_owned(), of_limit);
+        let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
         let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
         table.add_row(row.chain(with_state.then(|| state(&arm.state))));
@@ -143,13 +143,13 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> Stri
     for mode in ranked.iter().take(ADVISED) {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
-        let limit = mode.of_limit.map(of_limit);
+        let limit = mode.limit_ratio.map(of_limit);
         table.add_row(std::iter::once(mode.mode.to_string()).chain(objective).chain(limit));
     }
     aligned(&mut table);
-    let is_unknown = |mode: &&RankedMode| mode.of_limit.is_some_and(f64::is_infinite);
+    let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
     let unknown = ranked.iter().filter(is_unknown).count();
-    let misses = ranked.iter().filter(|mode| !mode.holds_limits()).count() - unknown;
+    let misses = ranked.iter().filter(|mode| !mode.meets_limits()).count() - unknown;
     let count = |count: usize, what: &str| if count > 0 { format!("; {count} {what}") } else { String::new() };
     let misses = count(misses, "miss a limit and are ranked after the others")
         + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
@@ -280,7 +280,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             against(against_base, "base")
         ),
         TuneAnswer::NoSettingBetter => {
-            let of_present = result.arms.first().and_then(|arm| arm.of_limit).filter(|ratio| *ratio > 1.0);
+            let of_present = result.arms.first().and_then(|arm| arm.limit_ratio).filter(|ratio| *ratio > 1.0);
             let misses = of_present.map_or_else(String::new, |ratio| {
                 format!(
                     "  {present} does not hold all limits either: in a typical slice, {} of a limit\n",
@@ -317,7 +317,7 @@ fn refuted(result: &TuneResult) -> String {
         true => "was not better on fresh slices",
         false => "was not shown to hold all limits and to answer all requests in time",
     };
-    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.holds_limits));
+    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.meets_limits));
     result.confirmations.iter().map(line).collect()
 }
 
@@ -411,7 +411,7 @@ mod tests {
     fn without_better(states: Vec<ArmState>) -> TuneResult {
         let goal = "least cpu".parse().unwrap_or_else(|why| panic!("{why}"));
         let arm =
-            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), of_limit: None };
+            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), limit_ratio: None };
         TuneResult {
             schema: String::new(),
             plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),

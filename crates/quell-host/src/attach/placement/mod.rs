@@ -73,7 +73,7 @@ pub struct PlacementPass {
     /// Error of reading the socket lists of the groups' namespaces.
     pub unread: Option<LookError>,
     /// Filters whose verification is now conclusive.
-    pub seen: Vec<(Steering, Verification)>,
+    pub verifications: Vec<(Steering, Verification)>,
     /// Threads that were bound.
     pub pinned: Vec<Pin>,
     /// Threads that could not be bound; not retried.
@@ -207,7 +207,7 @@ impl Placement {
                 return Err(AttachError::Pin { tid, source: Box::new(source) });
             }
             placed.add(workers);
-            for verification in self.filters.seen() {
+            for verification in self.filters.verifications() {
                 debug!(?verification, "connections since the filter was attached");
             }
             for not_pinned in &placed.not_pinned {
@@ -224,7 +224,7 @@ impl Placement {
             }
             thread::sleep(LOOKED_EVERY);
         }
-        placed.verifications = self.filters.seen().cloned().collect();
+        placed.verifications = self.filters.verifications().cloned().collect();
         self.filters.news();
         self.bound.news(placed.not_pinned.clone());
         Ok(placed)
@@ -246,7 +246,7 @@ impl Placement {
             let due = self.made_of.what_is_due(&shown, &self.shown);
             self.shown = shown;
             self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
-            pass.seen = self.filters.news();
+            pass.verifications = self.filters.news();
             if !due.is_empty() {
                 self.make(due, &request, attachment, snapshot, observer, &mut pass);
             }
@@ -270,7 +270,7 @@ impl Placement {
     /// Whether groups are to be steered and no pass has found any, steerable or not.
     #[must_use]
     pub fn looked_in_vain(&self) -> bool {
-        self.wanted.steer.is_some() && self.filters.seen().next().is_none() && self.refused.is_empty()
+        self.wanted.steer.is_some() && self.filters.verifications().next().is_none() && self.refused.is_empty()
     }
 
     /// Decides the `due` groups again and attaches missing filters.

@@ -42,8 +42,8 @@ pub(super) fn read_all(
             Ok(links) => links,
             Err(error) if error.failure() == Failure::Denied && !space.is_current && !space.is_requested => {
                 let unknown = Unknown {
-                    why: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
-                    said: error.to_string(),
+                    reason: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
+                    message: error.to_string(),
                 };
                 unlisted.insert(space.namespace.inode(), unknown);
                 continue;
@@ -103,7 +103,9 @@ impl<'a> Handles<'a> {
             speed_mbit: sysfs.read(NetClass::speed_mbit),
             mtu: link.mtu,
             mac: link.mac,
-            lower: link.peer.map(|peer| Lower { ifindex: peer.index, is_in_other_namespace: peer.namespace_id.is_some() }),
+            lower: link
+                .peer
+                .map(|peer| Lower { ifindex: peer.index, is_in_other_namespace: peer.namespace_id.is_some() }),
             master: link.master,
             has_xdp: reported(link.has_xdp, "read state", index),
             numa_node: sysfs.read(NetClass::numa_node),

@@ -119,14 +119,14 @@ impl OpenProcess {
     pub(super) fn is_wanted(&self, scope: &SnapshotScope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
-            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Failed)
+            || self.fds.why_unknown().is_some_and(|unknown| unknown.reason == UnknownReason::Failed)
             || !self.xdp_sockets.is_empty()
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
     /// Whether access to its files was denied.
     pub(super) fn is_hidden(&self) -> bool {
-        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, UnknownReason::Denied { .. }))
+        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.reason, UnknownReason::Denied { .. }))
     }
 
     /// Reads its threads, unless all its other data was inaccessible.

@@ -97,7 +97,7 @@ impl Asker {
 }
 
 fn not_asked(said: &str) -> UnknownReading {
-    UnknownReading { unknown: Box::new(Unknown { why: UnknownReason::NotAsked, said: said.to_owned() }) }
+    UnknownReading { unknown: Box::new(Unknown { reason: UnknownReason::NotAsked, message: said.to_owned() }) }
 }
 
 impl Options {
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(asker.ask(listed.as_raw_fd(), inode(&listed)).napi, Reading::Known(None));
         let swapped = asker.ask(other.as_raw_fd(), inode(&listed)).napi;
         assert!(
-            matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.why == UnknownReason::Absent),
+            matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.reason == UnknownReason::Absent),
             "{swapped:?}"
         );
     }

@@ -58,7 +58,7 @@ fn wait(call: EpollWaitCall) -> EpollWait {
 fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
     fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
         match stat.why_unknown() {
-            Some(unknown) => Reading::unknown(unknown.why, unknown.said.clone()),
+            Some(unknown) => Reading::unknown(unknown.reason, unknown.message.clone()),
             None => Reading::unknown(UnknownReason::Failed, "read stat"),
         }
     }

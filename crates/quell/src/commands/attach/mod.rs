@@ -106,7 +106,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         look(&targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
-        info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "the mode would cause this finding");
+        info!(id = %finding.id, severity = ?finding.severity, seen = finding.observed, "the mode would cause this finding");
     }
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
@@ -238,8 +238,7 @@ fn reverted_after_stall(targets: &Targets) -> Failure {
     let mut targets = targets.clone();
     let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
     let has_stalled = |record: &StallRecord| {
-        record.reverted
-            && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
+        record.reverted && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
     };
     let stalls = boot_id().and_then(|boot_id| journal().stall_records(&boot_id).map_err(Failure::refused));
     let why = match all_exited {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use quell_change::change::Change;
-use quell_change::journal::{History, ListedJournal, Purpose, Persistence};
+use quell_change::journal::{History, ListedJournal, Persistence, Purpose};
 use quell_change::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;

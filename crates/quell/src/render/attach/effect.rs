@@ -25,7 +25,7 @@ pub(crate) enum Effect {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
     name: String,
-    seen: EffectOnQueue,
+    observed: EffectOnQueue,
     #[serde(flatten)]
     verdict: ModeVerdict,
 }
@@ -35,16 +35,17 @@ impl Effect {
     pub(crate) fn of(
         request: &AttachRequest,
         queues: &[QueueStep],
-        seen: Vec<EffectOnQueue>,
+        observed: Vec<EffectOnQueue>,
         cause: impl Fn(NapiId) -> NoPollCause,
     ) -> Self {
-        let one = |seen: EffectOnQueue| {
-            let step = queues.iter().find(|step| step.napi == seen.napi)?;
+        let one = |observed: EffectOnQueue| {
+            let step = queues.iter().find(|step| step.napi == observed.napi)?;
             let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-            let name = if rx.is_empty() { format!("NAPI {}", seen.napi) } else { format!("{} rx {rx}", step.device) };
-            Some(QueueEffect { name, seen, verdict: judge(&request.mode, &seen, || cause(seen.napi)) })
+            let name =
+                if rx.is_empty() { format!("NAPI {}", observed.napi) } else { format!("{} rx {rx}", step.device) };
+            Some(QueueEffect { name, observed, verdict: judge(&request.mode, &observed, || cause(observed.napi)) })
         };
-        Self::Watched(seen.into_iter().filter_map(one).collect())
+        Self::Watched(observed.into_iter().filter_map(one).collect())
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {

@@ -105,8 +105,8 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
             Fix::Advice(text) => Some(format!("; {text}")),
             Fix::Command(_) => None,
         });
-        let Finding { severity, title, id, seen, .. } = first;
-        format!("{}: {title} [{id}]{places}: {seen}{}", severity.word(), advice.unwrap_or_default())
+        let Finding { severity, title, id, observed, .. } = first;
+        format!("{}: {title} [{id}]{places}: {observed}{}", severity.word(), advice.unwrap_or_default())
     };
     kinds.iter().map(line).collect()
 }
@@ -189,12 +189,12 @@ fn sockets_line(step: &SocketsStep) -> String {
 pub(crate) struct RingLeftAlone {
     pid: Pid,
     fd: i32,
-    why: String,
+    reason: String,
 }
 
 impl RingLeftAlone {
     pub(crate) fn of(attachment: &Attachment) -> Vec<Self> {
-        attachment.rings_left_alone().map(|(pid, fd, why)| Self { pid, fd, why: why.to_owned() }).collect()
+        attachment.rings_left_alone().map(|(pid, fd, why)| Self { pid, fd, reason: why.to_owned() }).collect()
     }
 }
 
@@ -202,7 +202,7 @@ impl RingLeftAlone {
 pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
     rings
         .iter()
-        .map(|RingLeftAlone { pid, fd, why }| format!("io_uring {fd} of process {pid} not changed: {why}\n"))
+        .map(|RingLeftAlone { pid, fd, reason: why }| format!("io_uring {fd} of process {pid} not changed: {why}\n"))
         .collect()
 }
 
@@ -238,7 +238,7 @@ fn in_words(limitation: &Limitation) -> String {
             let rings = counted(*io_urings, "io_uring");
             format!("process {pid} has {rings}, and the kernel does not show whether for sockets: {does}")
         }
-        Limitation::UnknownXdpQueues { pid, xdp_sockets, why } => {
+        Limitation::UnknownXdpQueues { pid, xdp_sockets, reason: why } => {
             let sockets = counted(*xdp_sockets, "AF_XDP socket");
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
@@ -250,7 +250,7 @@ fn in_words(limitation: &Limitation) -> String {
 
 /// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &AttachPlan) -> String {
-    let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.why));
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.reason));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -309,7 +309,7 @@ mod tests {
         let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
         let ways = |xdp_sockets, io_urings| Limitation::NotSuspended { pid, xdp_sockets, io_urings };
         let rings = |io_urings, suspends| Limitation::UnknownRings { pid, io_urings, suspends };
-        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, why: "Linux 6.18".to_owned() };
+        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, reason: "Linux 6.18".to_owned() };
         for (limitation, text) in [
             (
                 Limitation::EpollWaitUnlimited { at_most_ms: 1 },

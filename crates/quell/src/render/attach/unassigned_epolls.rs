@@ -34,10 +34,9 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
 fn alike(epolls: &[UnassignedEpoll]) -> Vec<Vec<&UnassignedEpoll>> {
     let mut groups: Vec<Vec<&UnassignedEpoll>> = Vec::new();
     for epoll in epolls {
-        match groups
-            .iter_mut()
-            .find(|group| (group[0].pid, group[0].watches, group[0].watched_by) == (epoll.pid, epoll.watches, epoll.watched_by))
-        {
+        match groups.iter_mut().find(|group| {
+            (group[0].pid, group[0].watches, group[0].watched_by) == (epoll.pid, epoll.watches, epoll.watched_by)
+        }) {
             Some(group) => group.push(epoll),
             None => groups.push(vec![epoll]),
         }
