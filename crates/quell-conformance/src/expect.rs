@@ -95,7 +95,6 @@ pub enum Subject {
 
 /// Counter of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the fields of `observe::Queue`")]
 pub enum Counter {
     Polls,
     EmptyPolls,
