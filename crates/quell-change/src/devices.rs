@@ -43,9 +43,6 @@ fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> 
 
 /// Finds the device in any namespace. `None` means that it was deleted, or that only an open file keeps its namespace
 /// alive.
-///
-/// # Errors
-/// When a namespace or its devices cannot be read.
 pub(crate) fn find(proc: &ProcRoot, key: &RecordedDevice) -> Result<Option<FoundDevice>, SettingsError> {
     if let Some(namespace) = namespaces::by_cookie(proc, key.namespace_cookie)?
         && let Some(link) = link_of(&namespace, key)?

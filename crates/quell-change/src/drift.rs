@@ -22,9 +22,6 @@ pub struct Condition {
 
 /// Reads the current state of the settings in the journal at `path`. A value that another journal has set since does
 /// not count as drift.
-///
-/// # Errors
-/// When a setting or the other journals cannot be read.
 pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareError> {
     let mut condition = Condition::default();
     compare(path, history, |_, _, comparison| {
@@ -49,9 +46,6 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareErr
 
 /// Applies the drifted settings of the profile in the journal at `path` again, if their objects exist. Returns the
 /// state before. It records nothing, because the journal already holds the values from before the profile.
-///
-/// # Errors
-/// When a setting cannot be read or applied.
 pub fn reassert(path: &Path, history: &History) -> Result<Condition, CompareError> {
     let before = condition(path, history)?;
     compare(path, history, |entry, present, comparison| match comparison {

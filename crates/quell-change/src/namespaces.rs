@@ -20,26 +20,17 @@ pub enum SearchError {
 
 /// Finds the namespace with this cookie: the caller's, a named one, or one of a running process. Returns `None` if
 /// there is no match. Cannot find a namespace that only an open file keeps alive.
-///
-/// # Errors
-/// See [`SearchError`].
 pub fn by_cookie(proc: &ProcRoot, cookie: u64) -> Result<Option<Namespace>, SearchError> {
     let mut seen = HashSet::new();
     find(proc, |namespace| Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie))
 }
 
 /// Like [`by_cookie`], but by inode. The kernel reuses inodes after a namespace is freed.
-///
-/// # Errors
-/// See [`SearchError`].
 pub fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, SearchError> {
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
 /// Returns the first namespace that `is_it` accepts. Tries the caller's, then named ones, then those of processes.
-///
-/// # Errors
-/// See [`SearchError`].
 pub(crate) fn find(
     proc: &ProcRoot,
     is_it: impl FnMut(&Namespace) -> Result<bool, NamespaceError>,

@@ -13,9 +13,6 @@ use crate::undo::UndoError;
 
 /// Kills all processes in `namespace` with SIGKILL and waits for their exit, at most until `bound`. Includes processes
 /// that are started meanwhile. Spares this process. Ignores processes that it may not inspect.
-///
-/// # Errors
-/// When a process cannot be killed, or does not exit in time.
 pub(crate) fn end_processes(namespace: &Namespace, proc: &ProcRoot, bound: Duration) -> Result<(), UndoError> {
     let started = Instant::now();
     loop {

@@ -116,9 +116,6 @@ pub enum WatchEnded {
 }
 
 /// Lists persistent changes, ordered by journal name. Only reads.
-///
-/// # Errors
-/// When the journals cannot be listed or the boot ID cannot be read.
 pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -201,9 +198,6 @@ pub struct Salvaged {
 /// Undoes the changes in the readable lines of a damaged journal, the last one first. The file stays, because changes
 /// of the unreadable lines may still be in place. `remove` removes it, as does a journal of an earlier boot. Returns
 /// `None` if there is no such journal, or if it is not damaged.
-///
-/// # Errors
-/// When the journal cannot be locked, read or removed, or the boot ID cannot be read.
 pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Salvaged>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -224,9 +218,6 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
 }
 
 /// Removes journals of persistent changes from before the last boot, which has reset the changes.
-///
-/// # Errors
-/// When they cannot be listed or removed, or the boot ID cannot be read.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
     let earlier = list(journal)?.into_iter().filter(|kept| kept.state == PersistState::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
@@ -244,9 +235,6 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 
 /// Makes a watchdog undo its changes now and reports the outcome, even if its deadline has just passed. Changes that it
 /// could not undo stay in the journal, for [`release`].
-///
-/// # Errors
-/// When the watchdog cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, PersistError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
     tell(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
@@ -337,9 +325,6 @@ pub fn take_over(journal: &Journal, path: &Path, told: &Interruption) -> Result<
 
 /// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then waits at most
 /// `patience` for a confirmation. Calls `ready` once it can receive confirmations.
-///
-/// # Errors
-/// When it cannot receive signals, or the journal cannot be read or written.
 pub fn watch(
     journal: &Journal,
     path: &Path,

@@ -47,9 +47,6 @@ pub struct Reverted {
 impl Reverted {
     /// Outcome of a revert by another process that has exited, first change first. Omits changes that remain to be
     /// undone.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
     pub fn as_seen_by(witness: &mut Witness) -> io::Result<Self> {
         let history = witness.history()?;
         let everything = witness.is_removed()?;
@@ -136,17 +133,11 @@ pub enum Found {
 
 /// Reverts every journal whose owner is dead, and reports the others. An unreadable or unwritable journal does not stop
 /// the rest.
-///
-/// # Errors
-/// When the journals cannot be listed, or the boot ID cannot be read.
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     recover_except(journal, &BTreeSet::new())
 }
 
 /// Like [`recover`], without another wait for the journals in `tried`, if other processes hold their locks.
-///
-/// # Errors
-/// As [`recover`].
 pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -159,9 +150,6 @@ pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Ve
 }
 
 /// Like [`recover`], for the journal at `path` only. Returns `None` if there is no such journal.
-///
-/// # Errors
-/// When the journal or the boot ID cannot be read.
 pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -228,9 +216,6 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
 }
 
 /// Contents of the journals that [`recover`] would revert. Only reads.
-///
-/// # Errors
-/// As [`recover`].
 pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;

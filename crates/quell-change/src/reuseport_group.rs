@@ -98,9 +98,6 @@ impl fmt::Display for GroupKey {
 }
 
 /// Listening and unconnected sockets of a namespace.
-///
-/// # Errors
-/// When they cannot be listed.
 pub fn waiting_sockets(namespace: &Namespace) -> Result<Vec<GroupSocket>, NetlinkError> {
     let mut diag = SockDiag::open_in(namespace)?;
     let mut found = Vec::new();

@@ -68,9 +68,6 @@ struct Seen {
 
 impl Targets {
     /// Searches for the selected processes.
-    ///
-    /// # Errors
-    /// When no process is found, or the processes cannot be listed.
     pub fn find(selection: Selection) -> Result<Self, TargetError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -96,9 +93,6 @@ impl Targets {
     }
 
     /// Returns the still running processes of `known`, and their descendants.
-    ///
-    /// # Errors
-    /// When the processes cannot be listed.
     pub(crate) fn still_living<'a>(
         known: impl Iterator<Item = &'a TargetProgram>,
     ) -> Result<Vec<TargetProgram>, TargetError> {
@@ -111,9 +105,6 @@ impl Targets {
     }
 
     /// Searches again and returns the difference.
-    ///
-    /// # Errors
-    /// When the processes cannot be listed.
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
         let seen = self.see()?;
         let is_same = |target: &&TargetProgram| {

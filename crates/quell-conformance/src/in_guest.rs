@@ -34,9 +34,6 @@ pub enum InGuestError {
 
 /// Runs scenarios in a guest and passes each result to `watch` as it arrives. Calls `stopped` often and ends early when
 /// it returns true.
-///
-/// # Errors
-/// See [`InGuestError`].
 pub fn play(
     machine: &Machine,
     scenarios: &[Scenario],

@@ -30,9 +30,6 @@ pub enum ScenarioModelError {
 }
 
 /// Runs a scenario on the model.
-///
-/// # Errors
-/// When the model rejects the scenario.
 pub fn play(scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     play_on(host()?, scenario)
 }

@@ -100,9 +100,6 @@ impl ScenarioOutcome {
 
 /// Capabilities in the initial user namespace that this process lacks for running scenarios on the kernel; empty if it
 /// can run them.
-///
-/// # Errors
-/// When the capabilities of the process cannot be read.
 pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::ProcError> {
     const NEEDED: [Capability; 4] = [Capability::NetAdmin, Capability::SysAdmin, Capability::SysNice, Capability::Bpf];
     let proc = ProcRoot::default();

@@ -84,9 +84,6 @@ pub enum SuiteError {
 }
 
 /// Returns the scenario with this name.
-///
-/// # Errors
-/// [`SuiteError::Unknown`], with the most similar name.
 pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
         return Err(SuiteError::Unknown { name: name.to_owned(), nearest: nearest(name) });
@@ -104,9 +101,6 @@ fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// Returns all scenarios.
-///
-/// # Errors
-/// The error in the first invalid file.
 pub fn all() -> Result<Vec<Scenario>, FileError> {
     FILES.iter().map(|(name, content)| parse::scenario(name, content)).collect()
 }

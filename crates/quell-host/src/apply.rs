@@ -134,9 +134,6 @@ pub enum ApplyError {
 }
 
 /// Takes a snapshot with everything that a plan for `profile` needs.
-///
-/// # Errors
-/// When the namespace or its devices cannot be read.
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
     let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope)?;
@@ -186,9 +183,6 @@ fn sysctl(name: &str) -> Reading<String> {
 }
 
 /// Fails as [`apply`] would before its first change. Changes nothing.
-///
-/// # Errors
-/// [`ApplyError`].
 pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) -> Result<(), ApplyError> {
     if !plan.impossible.is_empty() && !request.skip_impossible {
         return Err(ApplyError::Impossible(plan.clone()));
@@ -266,9 +260,6 @@ pub fn apply(
 }
 
 /// Checks that no other owner of a queue refuses the plan at present.
-///
-/// # Errors
-/// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &ProfilePlan) -> Result<(), ApplyError> {
     let planned = plan.steps.iter().filter_map(|step| match &step.change {
         PlannedChange::Napi(queue) => Some(queue),

@@ -345,17 +345,11 @@ impl Switching {
     }
 
     /// Sets the values from before the experiment. It can continue with another mode.
-    ///
-    /// # Errors
-    /// As [`Self::switch_to`].
     pub fn set_none(&mut self) -> Result<(), SwitchError> {
         self.switch(None)
     }
 
     /// Begins to watch the queues for stalls; `None` if no mode suspends or stalls are accepted.
-    ///
-    /// # Errors
-    /// When polls cannot be counted.
     pub fn stall_guard(&self) -> Result<Option<StallGuard>, SamplerError> {
         let suspends = |values: &PartialNapiSettings| values.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let suspended = self.queues.iter().filter(|(.., queue)| queue.values.iter().any(suspends));
@@ -436,9 +430,6 @@ impl Switching {
 }
 
 /// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
-///
-/// # Errors
-/// [`SwitchError::Change`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 pub fn refuse_queues_of_others(journal: &Journal, plan: &SwitchPlan) -> Result<(), SwitchError> {
     Ok(refuse_queues_of_programs(journal, plan.queues.iter().map(|queue| (queue.namespace_cookie, queue.napi)))?)
 }

@@ -87,9 +87,6 @@ pub enum ChoiceError {
 
 impl Said {
     /// Reads the parameters from the environment.
-    ///
-    /// # Errors
-    /// When a variable has an invalid value.
     pub fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
         let given = |name| variable(name).filter(|text| !text.is_empty());
         let events = |text: String| text.parse().map_err(|_| ChoiceError::MaxEvents(text));
@@ -104,9 +101,6 @@ impl Said {
 
 impl LaunchChoice {
     /// Combines the parameters of the three sources.
-    ///
-    /// # Errors
-    /// When no source sets the mode.
     pub fn of(command_line: Said, environment: Said, profile: Option<ProgramProfile>) -> Result<Self, ChoiceError> {
         let (of_profile, cap_of_profile) = profile.map_or((None, None), |profile| (profile.mode, profile.max_events));
         Ok(Self {

@@ -69,9 +69,6 @@ pub fn place() -> Result<PathBuf, PlaceError> {
 }
 
 /// Checks whether [`place`] would find a directory, without creating anything.
-///
-/// # Errors
-/// When no directory is suitable.
 pub fn check_placeable() -> Result<(), PlaceError> {
     in_first_directory(|directory, _| {
         let failed = |source| PlaceError::File { action: "creating a file in", path: directory.to_owned(), source };

@@ -23,9 +23,6 @@ pub struct BeyondTheLibrary {
 
 /// Library settings for a mode, with an optional maximum number of events per wait. They equal the default if the mode
 /// requires no changes in the program.
-///
-/// # Errors
-/// When a number is out of the library's range.
 pub fn library_settings(
     mode: &DeliveryMode,
     max_events: Option<NonZeroU32>,

@@ -94,9 +94,6 @@ pub enum LaunchProgramError {
 
 impl LaunchProgram {
     /// Finds a program by its path, or by its name in the directories of `search` (the value of `PATH`).
-    ///
-    /// # Errors
-    /// When the program does not exist or cannot be read.
     pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, LaunchProgramError> {
         let path =
             look_up(name, search).ok_or_else(|| LaunchProgramError::NotFound(name.to_string_lossy().into_owned()))?;

@@ -64,17 +64,11 @@ pub struct Addresses {
 
 impl Addresses {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
@@ -99,9 +93,6 @@ impl Addresses {
     }
 
     /// Lists the IPv4 and IPv6 addresses of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);

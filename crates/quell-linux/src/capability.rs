@@ -86,18 +86,12 @@ impl CapabilitySet {
 
 /// Effective capabilities of the calling thread; `None` if the kernel does not report them. They apply to this thread's
 /// user namespace; see [`in_initial_user_namespace`].
-///
-/// # Errors
-/// When `/proc/thread-self/status` cannot be read.
 pub fn effective(proc: &ProcRoot) -> Result<Option<CapabilitySet>, ProcError> {
     Ok(proc.thread_self().status()?.cap_eff)
 }
 
 /// Whether this process is in the initial user namespace. The kernel checks the capabilities for `napi-set` and for
 /// most of `bpf(2)` in that namespace. The root user of a container usually runs in another one.
-///
-/// # Errors
-/// When the namespace file cannot be examined.
 pub fn in_initial_user_namespace(proc: &ProcRoot) -> io::Result<bool> {
     /// Inode of the initial user namespace (`include/linux/proc_ns.h`, `PROC_USER_INIT_INO`).
     const PROC_USER_INIT_INO: u64 = 0xEFFF_FFFD;

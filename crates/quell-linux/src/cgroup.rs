@@ -94,9 +94,6 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Finds the group at `path`, relative to a mount point or absolute.
-    ///
-    /// # Errors
-    /// When it does not exist, or no hierarchy is mounted.
     pub fn at(path: &str) -> Result<Self, CgroupError> {
         Hierarchies::mounted()?.at(path)
     }
@@ -122,9 +119,6 @@ impl Cgroup {
 
     /// PIDs of the processes in the group and its descendants, in ascending order. Returns an empty list if the group
     /// no longer exists.
-    ///
-    /// # Errors
-    /// When a group cannot be read.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
         let mut pids = Vec::new();
         let mut refused = None;

@@ -104,36 +104,24 @@ impl CpuList {
     }
 
     /// Online CPUs, from `devices/system/cpu/online` below `sys` (normally `/sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn online(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/online"))
     }
 
     /// CPUs that may come online before the next boot, from `devices/system/cpu/possible` below `sys`. The kernel
     /// allocates one per-CPU value for each of them.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn possible(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/possible"))
     }
 
     /// CPUs excluded from load balancing by `isolcpus=` or a cpuset partition (`devices/system/cpu/isolated` below
     /// `sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn isolated(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/isolated"))
     }
 
     /// Hardware threads of a CPU's core, including the CPU itself
     /// (`devices/system/cpu/cpuN/topology/thread_siblings_list` below `sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed; this includes a CPU that does not exist.
     pub fn siblings(sys: &Path, cpu: u32) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
     }

@@ -66,9 +66,6 @@ const EPIOCSPARAMS: ioctl::Opcode = ioctl::opcode::write::<RawParams>(EPOLL_IOC_
 const EPIOCGPARAMS: ioctl::Opcode = ioctl::opcode::read::<RawParams>(EPOLL_IOC_TYPE, 2);
 
 /// Reads the parameters of an epoll.
-///
-/// # Errors
-/// When the file is not an epoll or the kernel does not support the parameters.
 pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
     get_raw(epoll).map_err(|errno| refusal("reading", errno))
 }

@@ -66,9 +66,6 @@ pub struct Epoll {
 
 impl Epoll {
     /// Creates an epoll that reports at most `events_max` events per wait.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_create1(2)`.
     pub fn new(events_max: usize) -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -81,26 +78,17 @@ impl Epoll {
     }
 
     /// Registers `file` with `token`. The kernel removes the registration when the file is closed.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_ctl(2)`.
     pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::add(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Re-arms a registered file (`EPOLL_CTL_MOD`), for example after a one-shot event.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_ctl(2)`.
     pub fn rearm(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Waits for events. `None` waits without a time limit, and zero does not wait. A signal ends the wait without
     /// events.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_wait(2)`, or by `epoll_pwait2(2)` if the timeout is not a whole number of ms.
     #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.events.clear();
@@ -180,9 +168,6 @@ fn whole_ms(timeout: Option<Duration>) -> Option<i32> {
 impl Epoll {
     /// Creates another reference to the same epoll, with its own event buffer of the same size. Both share
     /// registrations and parameters; the epoll exists until both are dropped.
-    ///
-    /// # Errors
-    /// The error returned by `fcntl(2)`, for example too many open files.
     pub fn duplicate(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, events: Vec::with_capacity(self.events.capacity()) })
     }
@@ -200,17 +185,11 @@ pub struct WakeEvent(OwnedFd);
 
 impl WakeEvent {
     /// Creates an event that is not raised.
-    ///
-    /// # Errors
-    /// The error returned by `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// Raises the event.
-    ///
-    /// # Errors
-    /// The error returned by `write(2)`.
     pub fn raise(&self) -> io::Result<()> {
         write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())
@@ -230,9 +209,6 @@ pub struct Ticker(OwnedFd);
 
 impl Ticker {
     /// Creates a ticker that ticks every `interval` from now on. A zero interval never ticks.
-    ///
-    /// # Errors
-    /// The error returned by `timerfd_create(2)` or `timerfd_settime(2)`.
     pub fn new(interval: Duration) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;

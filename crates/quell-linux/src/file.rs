@@ -23,9 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Allocates the first `bytes` of a file without changing its length, so that later writes do not fail with a full
 /// disk. A file system that does not support `fallocate(2)` reserves nothing.
-///
-/// # Errors
-/// When the file system or the quota lacks the space.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
@@ -34,9 +31,6 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 }
 
 /// Takes the exclusive lock of a file if it is free.
-///
-/// # Errors
-/// The error returned by `flock(2)`.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -47,9 +41,6 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Takes the exclusive lock of a file that others hold only briefly. Gives up after `patience`, or when `stop` returns
 /// true. Returns whether the lock was taken.
-///
-/// # Errors
-/// The error returned by `flock(2)`.
 pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bool) -> io::Result<bool> {
     let until = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -65,9 +56,6 @@ pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bo
 
 /// Takes the exclusive lock of a file without a time limit. After a signal, it waits for at most `grace`. Returns
 /// whether the lock was taken.
-///
-/// # Errors
-/// The error returned by `flock(2)`, or when the kernel refuses to wait.
 pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: Duration) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);

@@ -84,9 +84,6 @@ impl InterfaceName {
     pub const MAX_BYTES: usize = libc::IFNAMSIZ - 1;
 
     /// Validates a name.
-    ///
-    /// # Errors
-    /// [`InvalidInterfaceName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidInterfaceName> {
         let name = name.into();
         match Self::broken_rule(&name) {

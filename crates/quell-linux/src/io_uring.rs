@@ -59,9 +59,6 @@ pub struct Ring(OwnedFd);
 
 impl Ring {
     /// Creates a ring that any thread may use.
-    ///
-    /// # Errors
-    /// The error returned by `io_uring_setup(2)`: io_uring is unsupported or not permitted, or too many files are open.
     pub fn new() -> io::Result<Self> {
         Ok(Self(setup(IoringSetupFlags::empty())?))
     }
@@ -84,9 +81,6 @@ pub(crate) fn setup(flags: IoringSetupFlags) -> Result<OwnedFd, Errno> {
 /// Polls the instance once with preferred busy polling. If packets are waiting, at least one of them reaches its
 /// socket. The kernel then sets the instance's timer to `gro-flush-timeout` (`busy_poll_stop` in `net/core/dev.c`). An
 /// id without an instance is not an error, and no instance is polled.
-///
-/// # Errors
-/// See [`NapiPollError`].
 pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let refused = |action| move |errno| refusal(napi, action, errno);
     let ring = setup(IoringSetupFlags::empty()).map_err(refused("creating the ring"))?;

@@ -66,9 +66,6 @@ impl From<Errno> for RingPollingError {
 }
 
 /// Checks whether this thread may configure the ring, without changing it.
-///
-/// # Errors
-/// The reason why the thread may not configure the ring.
 pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer. The array has that size.
@@ -77,9 +74,6 @@ pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
 }
 
 /// Enables busy polling from the ring's next wait on. This replaces earlier settings.
-///
-/// # Errors
-/// See [`RingPollingError`].
 pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError> {
     let mut request = io_uring_napi::default();
     request.busy_poll_to = polling.busy_poll_us;
@@ -88,9 +82,6 @@ pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError
 }
 
 /// Disables busy polling of the ring.
-///
-/// # Errors
-/// See [`RingPollingError`].
 pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
     register(ring, IoringRegisterOp::UnregisterNapi, io_uring_napi::default())
 }
@@ -202,9 +193,6 @@ fn of_name(name: &str) -> RingRequests {
 
 impl ProcDir {
     /// Reads the requests of an io_uring at a file descriptor of this process.
-    ///
-    /// # Errors
-    /// When the file cannot be read, which needs ptrace access.
     pub fn ring_requests(&self, fd: i32) -> Result<RingRequests, ProcError> {
         self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingRequests::parse(bytes)))
     }

@@ -140,26 +140,17 @@ pub struct Links {
 
 impl Links {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
     }
 
     /// Lists all interfaces, in the kernel's order.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
@@ -167,9 +158,6 @@ impl Links {
     }
 
     /// Finds an interface by name.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
@@ -177,9 +165,6 @@ impl Links {
     }
 
     /// Finds an interface by index.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
@@ -220,17 +205,11 @@ impl Links {
     }
 
     /// Sets an interface up.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn set_up(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         self.set_flag_up(index, true)
     }
 
     /// Sets an interface down. Drivers that do not store NAPI settings persistently lose them.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn set_down(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         self.set_flag_up(index, false)
     }

@@ -46,9 +46,6 @@ pub enum NotOwn {
 
 /// Checks whether the caller could create a file in a directory, and the directory itself if it is absent. Nothing is
 /// created: the file that tries it has no name.
-///
-/// # Errors
-/// When the caller could not.
 pub fn check_creatable(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(&dir);
@@ -62,9 +59,6 @@ pub fn check_creatable(dir: &Path) -> io::Result<()> {
 /// Rejects a directory that users other than this one and root could replace. Such a user owns a directory or link on
 /// the path, or may write to a directory on it. The directory itself need not exist. A path that passes the check
 /// remains safe, because nobody else can change it.
-///
-/// # Errors
-/// [`NotOwn`] with the first untrusted part of the path.
 pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
     let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
@@ -113,9 +107,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Replaces the content of a file that [`open`] accepts. Only this user may write to it, regardless of the umask.
-///
-/// # Errors
-/// As [`open`], and those of `write(2)`.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = open(path)?;
     file.set_permissions(Permissions::from_mode(0o644))?;

@@ -52,9 +52,6 @@ pub enum PerfEventError {
 
 impl HardwareCounters {
     /// Starts counting on `cpus`.
-    ///
-    /// # Errors
-    /// See [`PerfEventError`].
     pub fn open(cpus: &CpuList) -> Result<Self, PerfEventError> {
         Ok(Self {
             cycles: CpuCounter::open("CPU cycles", Hardware::CPU_CYCLES, cpus)?,

@@ -143,9 +143,6 @@ impl PidFd {
     }
 
     /// Sends a signal.
-    ///
-    /// # Errors
-    /// When the process was reaped, or belongs to another user.
     pub fn signal(&self, signal: Signal) -> Result<(), PidFdError> {
         pidfd_send_signal(&self.fd, signal).map_err(|errno| PidFdError::new("signalling", self.pid, errno))
     }
@@ -169,9 +166,6 @@ impl PidFd {
     /// Duplicates a file descriptor like [`Self::duplicate`], for a few non-blocking system calls. Until the result is
     /// dropped, only real-time threads preempt the calling thread. The duplicate therefore does not stay open while
     /// other threads run.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::duplicate`].
     pub fn duplicate_briefly(&self, fd: i32) -> Result<BriefDuplicate, PidFdError> {
         let unpreempted = Unpreempted::begin();
         Ok(BriefDuplicate { file: self.duplicate(fd)?, _unpreempted: unpreempted })
@@ -179,9 +173,6 @@ impl PidFd {
 
     /// Waits up to `timeout` for the exit of all threads of the process, and returns whether they exited. It does not
     /// reap the process, because that is the parent's task.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait_for_exit(&self, timeout: Duration) -> Result<bool, PidFdError> {
         poll_readable(self.fd.as_fd(), Some(timeout)).map_err(|errno| PidFdError::new("waiting for", self.pid, errno))
     }
@@ -195,18 +186,12 @@ impl DuplicatedFd {
     }
 
     /// Inode of the file; for a socket, the number in `socket:[…]`.
-    ///
-    /// # Errors
-    /// The error returned by `fstat(2)`.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
     /// Which of these events, and of `EPOLLERR` and `EPOLLHUP`, are pending. The events are `EPOLLIN` and similar; flags
     /// such as `EPOLLET` are ignored. An event stays pending for other waiters.
-    ///
-    /// # Errors
-    /// The error returned by `poll(2)`.
     pub fn pending(&self, events: u32) -> io::Result<u32> {
         // The low 16 bits of epoll events equal those of `poll(2)` (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);

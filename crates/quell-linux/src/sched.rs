@@ -160,9 +160,6 @@ impl CpuMask {
 }
 
 /// Reads the CPU affinity of a thread.
-///
-/// # Errors
-/// When the thread does not exist.
 pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     let mut mask = CpuMask(vec![0; (CPU_LIMIT / WORD_BITS) as usize]);
     let bytes = size_of_val(mask.0.as_slice());
@@ -177,9 +174,6 @@ pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
 
 /// Sets the CPU affinity of a thread. The kernel drops CPUs that are offline or outside the thread's cpuset, and fails
 /// if no CPU remains. Compare the result with [`affinity`] afterwards.
-///
-/// # Errors
-/// When the thread does not exist, its affinity cannot be changed, or no CPU is usable.
 pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
     if cpus.is_empty() {
         return Err(SchedError::NoCpu { tid });
@@ -190,9 +184,6 @@ pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
 }
 
 /// Reads the scheduling parameters of a thread.
-///
-/// # Errors
-/// When the thread does not exist.
 pub fn scheduling(tid: Pid) -> Result<Scheduling, SchedError> {
     let mut raw = empty_attr();
     // SAFETY: the kernel writes at most `size` bytes to the structure, which has that size.

@@ -90,9 +90,6 @@ impl TcpConnection {
     }
 
     /// Shuts down both directions. A thread that waits in [`TcpConnection::receive`] then reads the end of the stream.
-    ///
-    /// # Errors
-    /// The error returned by `shutdown(2)`, for example that the connection is already closed.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -115,9 +112,6 @@ impl TcpListener {
     /// Listens at `address` with `SO_REUSEADDR`. For port 0 the kernel selects the port. With `share_port`
     /// (`SO_REUSEPORT`), several listeners of a user may share the address, and the kernel distributes connections over
     /// them.
-    ///
-    /// # Errors
-    /// The error returned by `bind(2)` or `listen(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -128,9 +122,6 @@ impl TcpListener {
     }
 
     /// Local address, with the port that the kernel selected.
-    ///
-    /// # Errors
-    /// The error returned by `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -148,9 +139,6 @@ impl TcpListener {
     }
 
     /// Stops listening. A thread that waits in [`TcpListener::accept`] gets an error.
-    ///
-    /// # Errors
-    /// The error returned by `shutdown(2)`.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }

@@ -127,9 +127,6 @@ pub struct InvalidLoadOption(String);
 
 impl LoadOptions {
     /// Specification of the generator. Resolves the server's name.
-    ///
-    /// # Errors
-    /// Fails if the server has no address.
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
         let keys = || KeyValues {
@@ -165,9 +162,6 @@ impl LoadOptions {
     }
 
     /// Schedule and durations of the run.
-    ///
-    /// # Errors
-    /// Fails if an option is out of range or does not fit the others.
     pub fn run_spec(&self) -> Result<RunSpec, InvalidLoadOption> {
         if self.batch && self.rate != OfferedLoad::Max {
             return Err(InvalidLoadOption::new("--batch requires --rate max"));
@@ -189,9 +183,6 @@ impl LoadOptions {
     }
 
     /// Time limit for storing the keys. `None` if they are not stored.
-    ///
-    /// # Errors
-    /// Fails if the time is out of range.
     pub fn preload_limit(&self) -> Result<Option<Duration>, InvalidLoadOption> {
         let limit = Duration::from_millis(milliseconds("--preload-seconds", self.preload_seconds, 0.001)?.into());
         Ok((!self.no_preload).then_some(limit))

@@ -188,9 +188,6 @@ impl LoadSpec {
     }
 
     /// Checks every field.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.addresses.is_empty() {
             return Err(LoadError::spec("addresses", "empty list"));
@@ -315,9 +312,6 @@ impl Schedule {
     }
 
     /// Checks the fields.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         let Self::Open { rate_per_s, gaps } = self else { return Ok(()) };
         if !(*rate_per_s > 0.0 && *rate_per_s <= Self::RATE_MAX) {
@@ -332,9 +326,6 @@ impl Schedule {
 
 impl RunSpec {
     /// Checks every field.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         within("measure_ms", self.measure_ms, 1, u32::MAX)?;
         self.schedule.check()

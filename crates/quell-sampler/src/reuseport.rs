@@ -37,9 +37,6 @@ pub type GroupPrograms = BTreeMap<u64, GroupProgram>;
 
 /// Lists the programs of the reuseport groups of a network namespace. The kernel's BTF is read below `sys`, normally
 /// `/sys`.
-///
-/// # Errors
-/// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
 pub fn group_programs(sys: &Path, namespace: &Namespace) -> Result<GroupPrograms, SamplerError> {
     let new = SamplerError::new;
     let path = sys.join("kernel/btf/vmlinux");

@@ -175,9 +175,6 @@ impl Sampler {
     /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that time
     /// out count as masked, and
     /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
         let mut sampler = Self::attach_programs(sys, &[POLLS], None)?;
         sampler.select_all(napis.into_iter().collect())?;
@@ -186,9 +183,6 @@ impl Sampler {
 
     /// Watches these instances at the lowest cost. Only the total of [`polls`](crate::QueueSample::polls),
     /// [`packets`](crate::QueueSample::packets) and [`interrupt_enabled`](PollCounters::interrupt_enabled) are counted.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn watching(sys: &Path, napis: BTreeSet<NapiId>) -> Result<Self, SamplerError> {
         let room = u32::try_from(napis.len().max(1)).unwrap_or(u32::MAX);
         let mut sampler = Self::attach_programs(sys, &[WATCH], Some(room))?;
@@ -198,9 +192,6 @@ impl Sampler {
 
     /// Selects these instances instead of the previous ones. Counters of those that stay selected go on; the others
     /// begin at zero. Returns the instances that cannot be sampled beside the others.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<BTreeMap<NapiId, Unsampled>, SamplerError> {
         let refused = |error: MapError| SamplerError::new(SELECTING, &error);
         let mut unsampled = BTreeMap::new();
@@ -247,9 +238,6 @@ impl Sampler {
     }
 
     /// Reads the counters of the selected instances, with one system call each.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<NapiId, PollCounters>, SamplerError> {
         let read = |(&napi, at): (&NapiId, &u32)| {
             let words = self.queues.get(at, 0);

@@ -157,9 +157,6 @@ impl WaitSampler {
     }
 
     /// The calls since the beginning. A call counts when it begins; what it returned counts when it ends.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<WaitKey, WaitCounts>, SamplerError> {
         let mut read = BTreeMap::new();
         for entry in self.waits.iter() {

@@ -112,9 +112,6 @@ impl TunePlan {
     }
 
     /// Checks the conditions that the type does not enforce.
-    ///
-    /// # Errors
-    /// See [`TunePlanError`].
     pub fn check(&self) -> Result<(), TunePlanError> {
         let needed_ms = self.budget_min_ms();
         if self.loads.is_empty() {

@@ -47,9 +47,6 @@ impl RankedMode {
 impl ModelPrior {
     /// Ranks modes, best first: those that hold the limits by their cost, then the others by how far they miss a limit.
     /// Modes that the model cannot run are left out. The result does not depend on the number of threads.
-    ///
-    /// # Errors
-    /// When the model cannot run `base` or the present setting.
     pub fn rank(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize) -> Result<Vec<RankedMode>, RunError> {
         let loads = self.loads.len();
         let point = |mode, load: usize| Point { mode, load: self.loads[load], seed: self.seed };
@@ -108,9 +105,6 @@ fn ranked_mode(
 }
 
 /// Simulates a slice. The metrics have the names that `quell bench` records.
-///
-/// # Errors
-/// When the model cannot run the point.
 pub fn observe_model(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
     let result = setup.run(point).simulate()?;
     let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };

@@ -44,9 +44,6 @@ pub struct Tuner {
 
 impl Tuner {
     /// Starts a search.
-    ///
-    /// # Errors
-    /// When the plan is invalid.
     pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
         plan.check()?;
         let confirm_ms = plan.budget_ms as f64 * (1.0 - plan.search_share());

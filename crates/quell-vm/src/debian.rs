@@ -199,9 +199,6 @@ impl Archives {
     }
 
     /// Kernels that the archive currently offers, from the newest suite to the oldest. Each name occurs once.
-    ///
-    /// # Errors
-    /// When the index cannot be read.
     pub fn offers(&self) -> Result<Vec<Offer>, FetchError> {
         let mut offers: Vec<Offer> = Vec::new();
         for suite in SUITES {
@@ -219,9 +216,6 @@ impl Archives {
     }
 
     /// Finds the kernel with this name in the archive.
-    ///
-    /// # Errors
-    /// [`FetchError::NotOffered`], with the available kernels.
     pub fn offer(&self, name: &KernelName) -> Result<Offer, FetchError> {
         let offers = self.offers()?;
         let offered: Vec<String> = offers.iter().map(|offer| offer.origin.name.to_string()).collect();

@@ -70,9 +70,6 @@ pub struct Emulator {
 
 impl Emulator {
     /// Searches for QEMU in PATH.
-    ///
-    /// # Errors
-    /// [`MachineError::NoEmulator`].
     pub fn find() -> Result<Self, MachineError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|program| program.is_file());
@@ -161,9 +158,6 @@ impl Machine {
     }
 
     /// Runs an interactive shell in the guest on this terminal.
-    ///
-    /// # Errors
-    /// [`MachineError`].
     pub fn shell(&self) -> Result<(), MachineError> {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new(SHELL), &static_busybox()?);

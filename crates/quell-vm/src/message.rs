@@ -37,9 +37,6 @@ impl Message {
     }
 
     /// Parses a line.
-    ///
-    /// # Errors
-    /// When the line is not a valid message.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line)
     }

@@ -80,9 +80,6 @@ pub enum NicError {
 
 impl GuestNic {
     /// Configures one end of the link, with all of its interrupts on one CPU.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     pub fn raise(end: End, cpu: u32) -> Result<Self, NicError> {
         let name = end.name();
         let (mac, address) = (MacAddress::new(MAC_ADDRESSES[end as usize]), IpAddr::V4(ADDRESSES[end as usize]));
@@ -108,9 +105,6 @@ impl GuestNic {
     }
 
     /// Interrupt of the first receive queue, found by its name: `virtio0-input.0` or `server-rx-0`.
-    ///
-    /// # Errors
-    /// When `/proc/interrupts` cannot be read.
     pub fn rx_irq(&self) -> Result<Option<u32>, NicError> {
         let interrupts = ProcRoot::default().interrupts()?;
         let named = |irq: &u32| interrupts.irq(*irq).is_some_and(|line| is_first_rx(line.name()));

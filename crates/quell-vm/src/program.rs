@@ -38,9 +38,6 @@ pub enum ProgramError {
 }
 
 /// Adds the running program and its libraries to an archive.
-///
-/// # Errors
-/// See [`ProgramError`].
 pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramError> {
     let files = ProcRoot::default().process(Pid::of_this_process()).executable_files()?;
     let program = std::env::current_exe().map_err(|_| ProgramError::Replaced)?;

@@ -108,9 +108,6 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stor
 impl Store {
     /// Cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Only this user and root may
     /// have write access. A root process with another user's HOME is therefore refused.
-    ///
-    /// # Errors
-    /// [`StoreError::NoPlace`], [`StoreError::NotOwn`].
     pub fn of_user() -> Result<Self, StoreError> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -131,9 +128,6 @@ impl Store {
     }
 
     /// Kernels in the store, sorted by name. The newest is last.
-    ///
-    /// # Errors
-    /// When the directory or one of its entries cannot be read.
     pub fn kernels(&self) -> Result<Vec<StoredKernel>, StoreError> {
         let failed = || io_error("listing", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
@@ -153,9 +147,6 @@ impl Store {
     }
 
     /// Finds the kernel with this name.
-    ///
-    /// # Errors
-    /// [`StoreError::NotHere`], with the available kernels.
     pub fn kernel(&self, name: &KernelName) -> Result<StoredKernel, StoreError> {
         let kernels = self.kernels()?;
         let names = kernels.iter().map(|kernel| kernel.origin.name.clone()).collect();
@@ -164,9 +155,6 @@ impl Store {
     }
 
     /// Finds the newest kernel. If there are several flavours, this is the cloud build.
-    ///
-    /// # Errors
-    /// [`StoreError::Empty`] when the store is empty.
     pub fn newest(&self) -> Result<StoredKernel, StoreError> {
         let age = |kernel: &StoredKernel| kernel.origin.name.newest_and_leanest();
         self.kernels()?.into_iter().max_by_key(age).ok_or(StoreError::Empty)
@@ -231,9 +219,6 @@ impl StoredKernel {
     }
 
     /// Paths of its driver modules, in load order.
-    ///
-    /// # Errors
-    /// When the directory cannot be listed.
     pub fn modules(&self) -> Result<Vec<PathBuf>, StoreError> {
         let dir = self.dir.join(MODULES);
         let files: io::Result<Vec<PathBuf>> =

@@ -88,9 +88,6 @@ const GROUPS: &[(&str, &[Listed])] = &[
 
 impl Cli {
     /// Parses the command line of this process.
-    ///
-    /// # Errors
-    /// A usage error, or the help text that was requested.
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
         let matches = command().try_get_matches()?;
         let command_name = matches.subcommand_name().unwrap_or_default().to_owned();

@@ -58,9 +58,6 @@ enum CompletedShell {
 }
 
 /// Prints the script of a shell.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub(crate) fn print(args: &CompletionArgs) -> Result<(), Failure> {
     let shell: &dyn EnvCompleter = match args.shell {
         CompletedShell::Bash => &Bash,

@@ -15,9 +15,6 @@ pub(crate) const BY_HAND_MAX: u64 = 1 << 20;
 const RECORDED_MAX: u64 = 256 << 20;
 
 /// Reads a text file of at most `max_bytes`; endless files such as `/dev/zero` are refused.
-///
-/// # Errors
-/// When the file cannot be read, is not UTF-8, or is larger.
 pub(crate) fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
     let refused =
         |why: &dyn std::fmt::Display| Failure::usage(format!("could not read {}: {why}", visible::path(file)));
@@ -32,9 +29,6 @@ pub(crate) fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
 
 /// Reads JSON that Quell printed, possibly on another host. Line ends within strings are escaped, because names from
 /// an untrusted file are printed.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }
@@ -64,9 +58,6 @@ impl Destination {
     }
 
     /// Checks that the file can be written, before minutes of work.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn check_writable(&self) -> Result<(), Failure> {
         let is_new = !self.path.exists();
         (self.open)(&self.path).map_err(|error| Failure::usage(self.refusal(&error)))?;
@@ -78,17 +69,11 @@ impl Destination {
     }
 
     /// Writes a value as JSON, streamed because it may be large.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
         self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
     }
 
     /// Writes a text.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
         self.write_by(|out| out.write_all(text.as_bytes()))
     }

@@ -23,25 +23,16 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
 }
 
 /// Writes text with color sequences if `terminal` shows them. Names in it go through [`on_one_line`] first.
-///
-/// # Errors
-/// As [`data`].
 pub(crate) fn styled(text: &str, terminal: Terminal) -> Result<(), Failure> {
     write(&visible::text(text, if terminal.colour { Kept::LayoutAndStyle } else { Kept::Layout }))
 }
 
 /// Writes a value as JSON to standard output.
-///
-/// # Errors
-/// As [`data`].
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string_pretty(value))
 }
 
 /// Writes a value as one line of JSON to standard output.
-///
-/// # Errors
-/// As [`data`].
 pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string(value))
 }
@@ -56,17 +47,11 @@ pub(crate) enum Reader {
 }
 
 /// Writes text of a command that goes on until interrupted.
-///
-/// # Errors
-/// As [`data`].
 pub(crate) fn live(text: &str) -> Result<Reader, Failure> {
     write_to_reader(&visible::text(text, Kept::Layout))
 }
 
 /// Writes a value as one line of JSON, for a command that goes on until interrupted.
-///
-/// # Errors
-/// As [`data`].
 pub(crate) fn live_json(value: &impl Serialize) -> Result<Reader, Failure> {
     write_to_reader(&json_text(serde_json::to_string(value))?)
 }

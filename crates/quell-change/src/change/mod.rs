@@ -87,9 +87,6 @@ impl Change {
     }
 
     /// Whether the device or namespace of a setting exists.
-    ///
-    /// # Errors
-    /// When namespaces or devices cannot be read.
     pub fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
         self.kind().exists(proc)
     }

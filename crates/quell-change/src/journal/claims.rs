@@ -44,9 +44,6 @@ impl Others {
     }
 
     /// Waits for the lock, at most a minute, or until `stop` returns true.
-    ///
-    /// # Errors
-    /// When the directory cannot be opened or locked; names the holder on timeout.
     pub(crate) fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
         let dir = self.journal.dir();
         let failed = |source| JournalError { attempt: Attempt::Turn, path: dir.to_owned(), source };
@@ -59,9 +56,6 @@ impl Others {
 
     /// Changes that `change_of` selects and that are not undone, of all owners of this boot: also of dead ones, because
     /// their journals will be undone later, and of the own journal `own` if there is one.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     fn owned<T>(
         &self,
         own: Option<&History>,
@@ -92,18 +86,12 @@ impl Others {
     }
 
     /// Name of another owner with a change that `concerns` selects.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn owner_of(&self, concerns: impl Fn(&Change) -> bool) -> Result<Option<String>, JournalError> {
         let owned = self.owned(None, |change| concerns(change).then_some((0, ())))?;
         Ok(newest_owner(&owned).map(ToOwned::to_owned))
     }
 
     /// Owners of the queue of a change.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_queue(
         &self,
         queue: &NapiSettingsChange,
@@ -119,9 +107,6 @@ impl Others {
     }
 
     /// Changes of queues of the device with this inode in sysfs.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_device(&self, sysfs_inode: u64) -> Result<Vec<NapiSettingsChange>, JournalError> {
         let of_device = |change: &Change| match change {
             Change::NapiSettings(change) if change.sysfs_inode == Some(sysfs_inode) => {
@@ -133,9 +118,6 @@ impl Others {
     }
 
     /// Changes of epolls of all owners.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
         let of_epoll = |change: &Change| match change {
             Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
@@ -304,9 +286,6 @@ impl QueueOwners {
     }
 
     /// Whether the owners of programs permit a queue with the values `now` to change to `new`, or to be removed.
-    ///
-    /// # Errors
-    /// When an owner refuses.
     pub(crate) fn permit(
         &self,
         now: &PartialNapiSettings,

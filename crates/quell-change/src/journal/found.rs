@@ -61,9 +61,6 @@ pub struct Witness(File);
 
 impl Witness {
     /// Current contents, without a line that is still being written.
-    ///
-    /// # Errors
-    /// When it cannot be read, or its first line is damaged.
     pub fn history(&mut self) -> io::Result<History> {
         self.0.rewind()?;
         let bytes = read_whole(&self.0)?;
@@ -80,9 +77,6 @@ impl Witness {
     }
 
     /// Whether its owner has removed it, which means that nothing remains to be undone.
-    ///
-    /// # Errors
-    /// When the metadata of the file cannot be read.
     pub fn is_removed(&self) -> io::Result<bool> {
         Ok(self.0.metadata()?.nlink() == 0)
     }
@@ -101,9 +95,6 @@ pub struct DamagedJournal {
 
 impl DamagedJournal {
     /// Removes the journal together with its unreadable lines.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
         let Self { path, .. } = self;
         fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
@@ -112,9 +103,6 @@ impl DamagedJournal {
 
 impl Journal {
     /// Opens the journal at `path` to observe its progress. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn witness(&self, path: &Path) -> Result<Option<Witness>, JournalError> {
         let opened = open_regular(path, OpenOptions::new().read(true));
         opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
@@ -122,9 +110,6 @@ impl Journal {
 
     /// Returns every journal, ordered by name. Takes over those of dead owners, after waiting for their readers. If
     /// permissions allow it, removes unnamed journals of owners that died before they changed anything.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
         let paths = self.paths()?;
         // A directory with other files keeps its permissions. Undoing does not depend on them.
@@ -141,9 +126,6 @@ impl Journal {
     }
 
     /// Takes over the journal at `path` if its owner is dead. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn take(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
         take_over(path, &own_or_leave).map_err(|source| unreadable(path, source))
     }
@@ -157,9 +139,6 @@ impl Journal {
 
     /// Waits without a time limit until the owner of the journal at `path` releases it or dies, and takes it over.
     /// After a signal, waits ten seconds at most. Returns `None` if it was removed.
-    ///
-    /// # Errors
-    /// When it cannot be read; names the holder of the lock on timeout.
     pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
         let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
         match take_over(path, &own).map_err(|source| unreadable(path, source))? {
@@ -170,9 +149,6 @@ impl Journal {
 
     /// Takes over the partly unreadable journal at `path`, to undo its readable lines. Returns `None` if it does not
     /// exist or is intact.
-    ///
-    /// # Errors
-    /// When it cannot be read, has another format, or its owner is running.
     pub fn take_damaged(&self, path: &Path) -> Result<Option<DamagedJournal>, JournalError> {
         let failed = |source| unreadable(path, source);
         let Some((file, bytes)) = open_to_own(path, &own_or_leave).map_err(failed)? else { return Ok(None) };
@@ -189,9 +165,6 @@ impl Journal {
     }
 
     /// Lists every journal, ordered by name, without writing or locking any. Needs only read permission.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn list(&self) -> Result<Vec<ListedJournal>, JournalError> {
         let paths = self.paths()?;
         let look = |path: &PathBuf| {

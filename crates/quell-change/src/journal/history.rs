@@ -81,9 +81,6 @@ pub enum HistoryError {
 
 impl History {
     /// Parses the text of a journal. Ignores a last line without a newline.
-    ///
-    /// # Errors
-    /// See [`HistoryError`].
     pub fn parse(text: &str) -> Result<Self, HistoryError> {
         match Self::salvage(text)? {
             (history, unreadable) if unreadable.is_empty() => Ok(history),

@@ -77,9 +77,6 @@ pub struct Keeper {
 
 impl Keeper {
     /// Identity of this process.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub fn this_process(proc: &ProcRoot) -> Result<Self, ProcError> {
         let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
         Ok(Self { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
@@ -151,9 +148,6 @@ impl Record {
     }
 
     /// Parses a line without its newline.
-    ///
-    /// # Errors
-    /// See [`LineError`].
     pub fn from_line(line: &str) -> Result<Self, LineError> {
         let (checksum, json) = line.split_once(' ').ok_or(LineError::NoChecksum)?;
         if checksum.len() != 8 || !checksum.bytes().all(|b| b.is_ascii_hexdigit()) {

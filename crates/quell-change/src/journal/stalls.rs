@@ -50,9 +50,6 @@ impl StallRecord {
     }
 
     /// Writes the record of the journal at `journal`, and replaces an earlier one.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, journal: &Path) -> io::Result<()> {
         let temporary = journal.with_extension(TEMPORARY_EXTENSION);
         // Of a process that was killed.
@@ -66,17 +63,11 @@ impl StallRecord {
 
 impl Journal {
     /// Records of this boot, ordered by name, at most seven days old. Skips those that cannot be read.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn stall_records(&self, boot_id: &str) -> Result<Vec<StallRecord>, JournalError> {
         Ok(self.read_stall_records(boot_id)?.into_iter().map(|(_, record)| record).collect())
     }
 
     /// Removes the records to which `is_over` applies, and all that are no longer reported.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn forget_stalls(&self, boot_id: &str, is_over: impl Fn(&StallRecord) -> bool) -> Result<(), JournalError> {
         let kept: Vec<PathBuf> = self
             .read_stall_records(boot_id)?

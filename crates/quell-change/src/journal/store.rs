@@ -59,9 +59,6 @@ impl Journal {
 
     /// Begins a journal and takes ownership of it. The file gets its name only after it is locked and its first line is
     /// on disk. Other processes therefore never see it as abandoned.
-    ///
-    /// # Errors
-    /// When the directory or the file cannot be created, usually because of missing privileges.
     pub fn begin(&self, id: &str, purpose: Purpose, boot_id: &str) -> Result<OwnedJournal, JournalError> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let path = self.dir.join(format!("{id}.{EXTENSION}"));
@@ -79,9 +76,6 @@ impl Journal {
     }
 
     /// Checks whether a journal could be begun, without changing anything.
-    ///
-    /// # Errors
-    /// When the caller may not write to the directory.
     pub fn check_writable(&self) -> Result<(), JournalError> {
         let failed = |source| JournalError { attempt: Attempt::Begin, path: self.dir.clone(), source };
         if let Ok(metadata) = fs::metadata(&self.dir) {
@@ -167,9 +161,6 @@ impl OwnedJournal {
     }
 
     /// Removes the journal after everything was undone.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
         stalls::forget_live(&self.path);
         fs::remove_file(&self.path).map_err(|source| JournalError {
@@ -180,9 +171,6 @@ impl OwnedJournal {
     }
 
     /// Renames the journal to a name reserved for waiting changes, so that it does not block a new journal.
-    ///
-    /// # Errors
-    /// When it cannot be renamed.
     pub(crate) fn set_aside(mut self) -> Result<(), JournalError> {
         if self.history.persistence != Persistence::WithOwner {
             self.write(Record::Release)?;

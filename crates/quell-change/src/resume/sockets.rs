@@ -44,9 +44,6 @@ impl SocketOnNapi {
 ///
 /// A snapshot would take too long while a queue may be suspended: it lists the sockets of whole namespaces and reads
 /// more options. For one queue, this search stops at the first candidates.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 pub(super) fn sockets_on(
     proc: &ProcRoot,
     pid: Pid,

@@ -70,9 +70,6 @@ pub struct Pin {
 }
 
 /// Plans the affinity change as a journal record.
-///
-/// # Errors
-/// When the thread has exited, its ID was reused, or it cannot be inspected.
 pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, SettingsError> {
     let pid = pin.pid;
     let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };
@@ -103,9 +100,6 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
 }
 
 /// Current affinity of the thread; `None` if it has exited.
-///
-/// # Errors
-/// When the thread cannot be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<CpuList>, SettingsError> {
     let (Some(pid), Some(tid)) = (Pid::from_kernel(change.pid), Pid::from_kernel(change.tid)) else { return Ok(None) };
     match proc.process(pid).thread(tid).stat() {
@@ -122,9 +116,6 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
 }
 
 /// Restores the affinity of a thread if it is unchanged since it was set.
-///
-/// # Errors
-/// When the thread cannot be inspected, or the kernel refuses.
 pub(crate) fn restore(
     proc: &ProcRoot,
     pid: Pid,

@@ -238,9 +238,6 @@ pub struct Program {
 
 impl Program {
     /// Opens the process. With `can_stall`, lists its sockets once for all changes.
-    ///
-    /// # Errors
-    /// When the process has exited or may not be inspected, or its queues cannot be listed.
     pub fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
         let handle = handle_of(proc, process)?;
         let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
@@ -324,9 +321,6 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
 }
 
 /// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
-///
-/// # Errors
-/// When the process may not be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
     let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
     let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };

@@ -178,9 +178,6 @@ pub(crate) fn not_possible(error: &SettingsError) {
 }
 
 /// Opens a pidfd, through which descriptors of the process are duplicated. It keeps no file open.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
     let handle = PidFd::open(process.pid)?;
     // Check while the pidfd is open, so that both refer to the same process.

@@ -195,9 +195,6 @@ impl Kind for NapiSettingsChange {
 }
 
 /// Reads the current state of an instance as a journal record, without values to set.
-///
-/// # Errors
-/// When the instance or its device cannot be read.
 pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
@@ -263,9 +260,6 @@ impl From<&PlannedQueue> for WantedQueue {
 }
 
 /// Like [`look`], for a queue of a plan, which is absent if the plan has removed it.
-///
-/// # Errors
-/// As [`look`].
 pub(crate) fn look_at_planned(
     kernel: &HostAccess<'_>,
     planned: &PlannedQueue,
@@ -321,9 +315,6 @@ pub(crate) fn plan(
 
 /// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
 /// down has no queues.
-///
-/// # Errors
-/// When they cannot be listed.
 pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Napi)>, NetlinkError> {
     let napis = netdev.napis(link.index)?;
     let mut queues = netdev.queues(link.index)?;
@@ -394,9 +385,6 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
 }
 
 /// Current instance of the queue of a change: the original one or its successor.
-///
-/// # Errors
-/// When the instances cannot be listed.
 pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) -> Result<Option<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(&device.namespace)?;
     let napis = netdev.napis(device.link.index)?;
@@ -414,9 +402,6 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) ->
 
 /// Ends the ownership of a queue: sets the values that are in force without it, except where another program has
 /// changed the value.
-///
-/// # Errors
-/// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
 pub(crate) fn restore(
     proc: &ProcRoot,
     change: &NapiSettingsChange,
@@ -527,9 +512,6 @@ pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> Str
 }
 
 /// Instances of the namespace that support suspension.
-///
-/// # Errors
-/// When interfaces or instances cannot be listed.
 pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let mut found = Vec::new();

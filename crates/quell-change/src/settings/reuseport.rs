@@ -128,9 +128,6 @@ impl PutOn {
     }
 
     /// Attaches the filter.
-    ///
-    /// # Errors
-    /// When the sockets are closed, or the kernel refuses.
     pub(crate) fn make(self, proc: &ProcRoot, wanted: &GroupFilter) -> Result<(), SettingsError> {
         let group = || wanted.group.to_string();
         let socket = held(proc, &self.change.sockets)?.ok_or_else(|| SettingsError::GroupChanged { group: group() })?;
@@ -183,9 +180,6 @@ pub(crate) fn forget(change: &ReuseportFilter) {
 /// Detaches the filter, or restores the server's own, if one of the group's original sockets still exists. Other sockets
 /// with the same address may belong to another group with a filter of its own. A filter that the server has attached
 /// since is left alone.
-///
-/// # Errors
-/// When the search for the namespace fails, no process that holds a socket may be inspected, or the kernel refuses.
 pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
     let outcome = take_off_or_restore(proc, change)?;
     forget(change);

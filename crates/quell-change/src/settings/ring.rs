@@ -51,9 +51,6 @@ pub(crate) enum Ring {
 }
 
 /// Inspects a ring without changing it.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 pub(crate) fn look(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -86,9 +83,6 @@ fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, P
 }
 
 /// Enables busy polling on a ring for which [`look`] found it off.
-///
-/// # Errors
-/// When the ring is closed or already busy polls, or the kernel refuses.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
     let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {
@@ -98,9 +92,6 @@ pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPolli
 }
 
 /// Disables busy polling on a ring if the setting is unchanged since.
-///
-/// # Errors
-/// When the process may not be inspected, or the kernel refuses.
 pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,

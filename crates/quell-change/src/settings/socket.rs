@@ -76,9 +76,6 @@ pub(crate) struct Prepared {
 }
 
 /// Records the current setting of the sockets that differ from the wanted setting. Closes each duplicate immediately.
-///
-/// # Errors
-/// When the process has exited or may not be inspected, or a socket cannot be read.
 pub(crate) fn prepare(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -159,9 +156,6 @@ fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Resu
 
 /// Restores the sockets that still have the setting, in any process that holds them, and the connections accepted
 /// through them since.
-///
-/// # Errors
-/// When processes cannot be listed, or the kernel refuses.
 pub(crate) fn restore(proc: &ProcRoot, change: &SocketsPolling) -> Result<UndoOutcome, SettingsError> {
     let mut back = PutBack::new(change);
     for pid in proc.pids()? {

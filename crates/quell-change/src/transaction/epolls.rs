@@ -27,9 +27,6 @@ struct Planned {
 impl Transaction {
     /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
     /// verifies them. Returns false if the epoll already has them; see [`Self::set_napi`].
-    ///
-    /// # Errors
-    /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
         let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
         let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
@@ -38,9 +35,6 @@ impl Transaction {
 
     /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
     /// freeing of queues. Calls `observer` with the index of each epoll. Returns the outcomes in the same order.
-    ///
-    /// # Errors
-    /// When they could not be recorded, or the observer stops.
     pub fn set_epolls(
         &mut self,
         epolls: &[EpollToSet],

@@ -123,9 +123,6 @@ pub enum ChangeError {
 
 impl Transaction {
     /// Begins a transaction named `id`.
-    ///
-    /// # Errors
-    /// When the journal cannot be created.
     pub fn begin(journal: &Journal, id: &str, purpose: Purpose) -> Result<Self, ChangeError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -135,9 +132,6 @@ impl Transaction {
     }
 
     /// Creates a network namespace.
-    ///
-    /// # Errors
-    /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
         let seq = self.intend(Change::NetworkNamespace(CreatedNamespace { name: name.to_string() }))?;
@@ -151,9 +145,6 @@ impl Transaction {
     }
 
     /// Creates a veth pair; `namespace` is the name of the left end's namespace.
-    ///
-    /// # Errors
-    /// When it could not be recorded or created.
     pub fn create_veth(
         &mut self,
         namespace: &NamespaceName,
@@ -177,9 +168,6 @@ impl Transaction {
     /// Starts a process in its own session, which ends at the latest when this transaction is reverted. `command` is
     /// its description in the journal. The process itself, though not its children, also dies with the calling thread.
     /// A crash before its PID is recorded therefore leaves nothing behind.
-    ///
-    /// # Errors
-    /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let _span = error_span!("spawn", ?command).entered();
         let seq = self.intend(Change::Process(StartedProcess { command: command.to_vec() }))?;
@@ -193,9 +181,6 @@ impl Transaction {
     }
 
     /// Records changes that the caller makes afterwards, possibly repeatedly, with all values that it will set.
-    ///
-    /// # Errors
-    /// When they could not be recorded.
     pub(crate) fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
         let seqs = self.next_seq()..;
         let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made });
@@ -215,9 +200,6 @@ impl Transaction {
     }
 
     /// Records that the preload library of `program` sets these parameters on its epolls.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
         let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
@@ -275,9 +257,6 @@ impl Transaction {
     }
 
     /// Binds a thread to the CPUs of its queue. Records nothing and returns false if its affinity is already right.
-    ///
-    /// # Errors
-    /// When it could not be recorded or bound; also when the thread has exited.
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
         let _span = error_span!("pin", tid = pin.tid.get()).entered();
         let change = affinity::plan(&self.proc, pin).inspect_err(not_possible)?;
@@ -293,9 +272,6 @@ impl Transaction {
 
     /// Enables busy polling on these sockets of `process`, except those closed in the meantime. Returns the number of
     /// changed sockets; records nothing if it is zero.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_sockets(
         &mut self,
         process: ProcessIdentity,
@@ -325,9 +301,6 @@ impl Transaction {
 
     /// Enables busy polling on the io_uring `fd` of `process`. If the ring must be left alone, records nothing and
     /// returns the reason.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_ring(
         &mut self,
         process: ProcessIdentity,
@@ -351,9 +324,6 @@ impl Transaction {
 
     /// Makes one change of a plan in `namespace`. `observer` observes its progress. If it stops, the rest is skipped,
     /// and the completed part is undone with the transaction.
-    ///
-    /// # Errors
-    /// When it could not be recorded or made, or the observer stops.
     pub fn set(
         &mut self,
         namespace: &Namespace,
@@ -420,33 +390,21 @@ impl Transaction {
 
     /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
     /// journal, undoes everything.
-    ///
-    /// # Errors
-    /// As [`Self::keep`].
     pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
         self.end_with(Record::PersistIfConfirmed(watchdog))
     }
 
     /// Records a process for which the following changes are made.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn add_target(&mut self, target: TargetProgram) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Target(target))
     }
 
     /// Records that the changes persist as long as `keeper` runs. The keeper undoes them on SIGTERM.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn maintained_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
         self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
     /// Records that stalls of the queues do not end the changes.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
         self.journal_mut().write(Record::AcceptStalls)
     }

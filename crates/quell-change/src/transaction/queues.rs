@@ -32,9 +32,6 @@ impl Transaction {
     }
 
     /// Like [`Self::set_napi`], with an observer.
-    ///
-    /// # Errors
-    /// As there, and when the observer stops.
     pub fn set_napi_observed(
         &mut self,
         namespace: &Namespace,
@@ -47,9 +44,6 @@ impl Transaction {
     }
 
     /// Sets the queue of a plan. See [`Self::set_napi`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn set_planned_queue(
         &mut self,
         namespace: &Namespace,

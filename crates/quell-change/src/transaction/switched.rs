@@ -45,9 +45,6 @@ pub struct EpollValues {
 impl Transaction {
     /// Records the values of an experiment. Leaves out queues that have the same values all the time. From now on the
     /// caller sets them, and an undo recognises each of them.
-    ///
-    /// # Errors
-    /// When they could not be recorded, and [`ChangeError::Refused`] when a queue serves other programs.
     pub fn record_switched(&mut self, queues: &[QueueValues<'_>], epolls: &[EpollValues]) -> Result<(), ChangeError> {
         let others = self.others();
         // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in

@@ -55,9 +55,6 @@ pub struct GuestSite {
 }
 
 /// Brings up both NICs of the guest that this program runs in.
-///
-/// # Errors
-/// See [`GuestSiteError`].
 pub fn raise() -> Result<GuestSite, GuestSiteError> {
     let application = GuestNic::raise(End::Server, APPLICATION_CPU)?;
     let rx_irq = application.rx_irq()?;

@@ -156,9 +156,6 @@ const SENDER_PRIORITY: u32 = 45;
 const APPLICATION_PRIORITY: u32 = 40;
 
 /// Runs a scenario. The device keeps the last settings.
-///
-/// # Errors
-/// See [`PlayError`].
 pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
     let mut queues = Queues::of(site)?;
     let napis = queues.ids().to_vec();

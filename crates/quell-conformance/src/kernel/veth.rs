@@ -61,9 +61,6 @@ pub enum SiteError {
 
 impl VethSite {
     /// Sets up a site with `queues` queues. With `peer_tso`, packets bypass NAPI.
-    ///
-    /// # Errors
-    /// See [`SiteError`].
     pub fn raise(journal: &Journal, queues: u32, peer_tso: bool) -> Result<Self, SiteError> {
         let name = unique_name();
         let mut transaction = Transaction::begin(journal, &name, Purpose::Lab)?;

@@ -70,9 +70,6 @@ pub struct Attached {
 
 /// Takes a snapshot of the whole host. The queues of a program may belong to a device in another namespace, and other
 /// programs may use them.
-///
-/// # Errors
-/// When the host cannot be observed.
 pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
@@ -112,17 +109,11 @@ impl Attached {
 }
 
 /// Attachments and experiments on programs that are not reverted, including those that are still being made.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())
 }
 
 /// Like [`attachments`], with the profiles that are being applied.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let is_begun = |attached: &Attached| attached.purpose().profile().is_some() && attached.is_in_progress();
     let is_meant = |attached: &Attached| attached.purpose().is_of_programs() || is_begun(attached);
@@ -130,9 +121,6 @@ pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>
 }
 
 /// Ended attachments with settings that wait for their queues.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let waits = |attached: &Attached| attached.purpose().is_of_programs() && attached.history.only_waits();
     Ok(recorded(journal)?.into_iter().filter(waits).collect())
@@ -175,9 +163,6 @@ pub fn adapt(findings: &mut [Finding], journal: &Journal) {
 impl Attachment {
     /// Begins an attachment: creates its journal and starts its keeper, but sets no values. Without processes it is for a
     /// program that is launched later ([`Self::is_for`]).
-    ///
-    /// # Errors
-    /// When one of the programs is attached already, or the journal or the keeper cannot be created.
     pub fn begin(
         journal: &Journal,
         targets: Targets,
@@ -214,9 +199,6 @@ impl Attachment {
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
     /// the parameters that a preload library sets.
-    ///
-    /// # Errors
-    /// When the program has exited, or the journal cannot be written.
     pub fn is_for(&mut self, program: Pid, epolls: Option<EpollParams>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
@@ -244,9 +226,6 @@ impl Attachment {
     }
 
     /// Repeats passes until all planned values are set.
-    ///
-    /// # Errors
-    /// When the host cannot be observed, a change fails, or an earlier change did not persist.
     pub fn settle(&mut self, observer: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
             let mut pass = self.keep_up(observer)?;
@@ -315,9 +294,6 @@ impl Attachment {
 
     /// Checks that at least one program is still running. An attachment skips objects of exited programs, so it can
     /// complete without setting anything.
-    ///
-    /// # Errors
-    /// When all programs have exited, the processes cannot be listed, or the journal cannot be written.
     pub fn check_programs_run(&mut self) -> Result<(), AttachError> {
         self.find_programs(&mut Pass::default())?;
         if self.targets.pids().is_empty() { Err(AttachError::ProgramsExited) } else { Ok(()) }
@@ -341,18 +317,12 @@ impl Attachment {
 
     /// Records in the journal that this process maintains the attachment and ends it on SIGTERM. The keeper continues
     /// to watch this process.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
         Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     /// Records in the journal that stalls do not end the attachment.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
     pub fn accept_stalls(&mut self) -> Result<(), AttachError> {
         Ok(self.transaction.accept_stalls()?)
     }
@@ -569,9 +539,6 @@ fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targ
 }
 
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
-///
-/// # Errors
-/// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     for attached in in_use(journal)? {
         let is_living = |target: &&TargetProgram| targets.living().any(|living| living.is_same_process(target));

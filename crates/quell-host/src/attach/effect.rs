@@ -75,9 +75,6 @@ pub enum ModeVerdict {
 }
 
 /// Counts polls of the queues for the duration of `wait`. The mode is for `programs`.
-///
-/// # Errors
-/// When polls cannot be counted, usually because of missing privileges.
 pub fn watch(
     queues: &[QueueStep],
     programs: &BTreeSet<Pid>,

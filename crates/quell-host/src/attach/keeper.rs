@@ -62,9 +62,6 @@ pub struct Detached {
 /// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is
 /// complete, it keeps the changes until the programs exit or a signal arrives. Then it undoes them. Calls `ready` once
 /// signals are handled.
-///
-/// # Errors
-/// When it cannot handle signals or wait, or the journal cannot be read or written.
 pub fn keep(
     journal: &Journal,
     path: &Path,
@@ -148,9 +145,6 @@ fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<boo
 
 /// Makes the owner of a journal undo its changes, and reports the outcome. Undoes the remaining changes here if the owner
 /// was killed or had died. Returns `None` if nothing was left to undo.
-///
-/// # Errors
-/// When the owner cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>, PersistError> {
     let path = &attached.path;
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };

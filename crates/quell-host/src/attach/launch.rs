@@ -22,9 +22,6 @@ pub enum DeviceError {
 }
 
 /// Plans `mode` for all queues of the caller's network namespace, or for the queues of the `named` devices in it.
-///
-/// # Errors
-/// When a named device does not exist or has no queues.
 pub fn plan_of_devices(
     snapshot: &Snapshot,
     named: Option<&[String]>,
@@ -48,9 +45,6 @@ pub fn plan_of_devices(
 }
 
 /// The named devices of the caller's network namespace.
-///
-/// # Errors
-/// When one of them does not exist or has no queues.
 pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Result<Vec<&'a Device>, DeviceError> {
     let named = |name: &String| {
         let device = own_devices(snapshot).find(|device| device.name == *name);

@@ -62,9 +62,6 @@ impl SuspendedQueue {
 }
 
 /// Begins to count polls of these queues, at less cost than [`Sampler::of`].
-///
-/// # Errors
-/// When polls cannot be counted, so that nobody can watch the queues for stalls.
 pub fn watching_sampler(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerError> {
     Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }

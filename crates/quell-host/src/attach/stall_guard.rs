@@ -89,9 +89,6 @@ impl StallsOfMode {
 
 impl StallGuard {
     /// Begins to watch these queues of `programs`.
-    ///
-    /// # Errors
-    /// When polls cannot be counted.
     pub fn start(queues: Vec<SuspendedQueue>, programs: BTreeSet<Pid>) -> Result<Self, SamplerError> {
         let sampler = watching_sampler(&queues)?;
         let (modes, is_over) = (Arc::<Mutex<StallsByMode>>::default(), Arc::<AtomicBool>::default());

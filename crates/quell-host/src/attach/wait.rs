@@ -39,9 +39,6 @@ pub struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     /// Opens the programs that are still running.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn of<'t>(
         targets: impl IntoIterator<Item = &'t TargetProgram>,
         interruption: &'a Interruption,
@@ -59,9 +56,6 @@ impl<'a> Ends<'a> {
     }
 
     /// Waits until all programs have exited, a signal arrives, or this time has come.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));

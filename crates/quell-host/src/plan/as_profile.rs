@@ -27,9 +27,6 @@ pub enum AsProfileError {
 }
 
 /// Prints the settings of the devices for which `is_wanted` holds.
-///
-/// # Errors
-/// [`AsProfileError`].
 pub fn as_profile(snapshot: &Snapshot, is_wanted: impl Fn(&Device) -> bool) -> Result<String, AsProfileError> {
     let devices = snapshot.devices.iter().filter(|device| device.name != "lo" && is_wanted(device));
     let devices: Vec<&Device> = devices.collect();

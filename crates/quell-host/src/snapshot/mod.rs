@@ -107,9 +107,6 @@ pub enum SnapshotError {
 
 impl Snapshot {
     /// Parses a snapshot from JSON.
-    ///
-    /// # Errors
-    /// [`SnapshotError`], with line and column.
     pub fn parse(json: &[u8]) -> Result<Self, SnapshotError> {
         #[derive(Deserialize)]
         struct Head {

@@ -170,9 +170,6 @@ pub enum Note {
 }
 
 /// Decides the filter of a group.
-///
-/// # Errors
-/// [`CannotSteer`].
 pub fn plan(
     group: &Group,
     snapshot: &Snapshot,

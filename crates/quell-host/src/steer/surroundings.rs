@@ -64,9 +64,6 @@ pub enum LookError {
 }
 
 /// Reads the surroundings of the sockets that these processes of the snapshot hold.
-///
-/// # Errors
-/// [`LookError`].
 pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError> {
     let index = snapshot.index();
     let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
@@ -84,9 +81,6 @@ pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError
 }
 
 /// Reads the connections to the group with this key; empty for datagram sockets.
-///
-/// # Errors
-/// [`LookError`].
 pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
     let inode = key.namespace;
     let mut found = Vec::new();

@@ -109,9 +109,6 @@ pub enum FeatureError {
 
 impl Ethtool {
     /// Reads all features of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn features(&mut self, index: Ifindex) -> Result<Features, NetlinkError> {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
@@ -121,9 +118,6 @@ impl Ethtool {
 
     /// Switches features by name, and returns the resulting state of all features. If a feature cannot be switched, no
     /// feature is changed.
-    ///
-    /// # Errors
-    /// [`FeatureError`].
     pub fn set_features(&mut self, index: Ifindex, changes: &[(&str, bool)]) -> Result<Features, FeatureError> {
         let before = self.features(index)?;
         let todo = before.plan(index, changes)?;

@@ -127,9 +127,6 @@ impl Ethtool {
 
     /// Reads all RSS contexts of an interface, in ascending order. Kernels before 6.12 cannot list them; then only
     /// the default context is returned.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::rss`].
     pub fn rss_contexts(&mut self, index: Ifindex) -> Result<Vec<RssContext>, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_get_dump();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
@@ -166,9 +163,6 @@ impl Ethtool {
     }
 
     /// Creates an RSS context and returns its id. Not tested on hardware.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::set_rss`].
     pub fn create_rss_context(&mut self, index: Ifindex, new: &RssRequest) -> Result<RssContextId, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_create_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_CREATE_ACT;

@@ -45,9 +45,6 @@ impl Netdev {
 
     /// Lists the NAPI instances of an interface, in ascending order of id. An interface that is down, or a veth
     /// without GRO, has no instances.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` before Linux 6.8.
     pub fn napis(&mut self, ifindex: Ifindex) -> Result<Vec<Napi>, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());

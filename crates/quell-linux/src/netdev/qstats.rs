@@ -104,9 +104,6 @@ impl Netdev {
     }
 
     /// Reads the statistics of each queue of an interface, receive queues first.
-    ///
-    /// # Errors
-    /// The same errors as [`Netdev::device_stats`].
     pub fn queue_stats(&mut self, ifindex: Ifindex) -> Result<Vec<QueueStats>, NetlinkError> {
         let request = request(ifindex, Some(NETDEV_QSTATS_SCOPE_QUEUE));
         let target = RequestTarget::Index(ifindex);

@@ -42,9 +42,6 @@ impl NamespaceName {
     pub const MAX_BYTES: usize = 255;
 
     /// Validates a name.
-    ///
-    /// # Errors
-    /// [`NamespaceError::InvalidName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, NamespaceError> {
         let name = name.into();
         let reason = if name.is_empty() {
@@ -134,9 +131,6 @@ impl Namespace {
     /// The file `/run/netns/NAME` is created first, and then the namespace is mounted on it. A crash in between leaves
     /// an empty file, which [`Namespace::delete_named`] removes, and never a namespace without a name. `/run/netns`
     /// becomes a shared mount if necessary. Other mount namespaces therefore see the namespace and can delete it.
-    ///
-    /// # Errors
-    /// [`NamespaceError::Exists`]; [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn create_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         share_named_directory()?;
         let path = name.path();
@@ -158,9 +152,6 @@ impl Namespace {
     }
 
     /// Opens a namespace by its name in `/run/netns`.
-    ///
-    /// # Errors
-    /// [`NamespaceError::Absent`], [`NamespaceError::NotANamespace`], [`NamespaceError::System`].
     pub fn open_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         Self::open_path(&name.path())
     }
@@ -174,9 +165,6 @@ impl Namespace {
     }
 
     /// Opens the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if `/proc` is not mounted.
     pub fn current() -> Result<Self, NamespaceError> {
         Self::open_path(Path::new("/proc/thread-self/ns/net"))
     }
@@ -196,9 +184,6 @@ impl Namespace {
     }
 
     /// Lists the names in `/run/netns`, sorted, including files without a mounted namespace.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if the directory exists but cannot be read.
     pub fn list_named() -> Result<Vec<NamespaceName>, NamespaceError> {
         let directory = Path::new(NAMED_DIRECTORY);
         let entries = match fs::read_dir(directory) {
@@ -219,9 +204,6 @@ impl Namespace {
     }
 
     /// Deletes a name, as `ip netns delete` does. It is not an error if the name does not exist.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn delete_named(name: &NamespaceName) -> Result<Deletion, NamespaceError> {
         let path = name.path();
         for _ in 0..STACKED_MOUNTS_MAX {
@@ -278,9 +260,6 @@ impl Namespace {
 
     /// Finds the processes in this namespace, by the links `PID/ns/net` below `proc_root` (normally `/proc`). Processes
     /// that exit during the search are skipped.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if `proc_root` cannot be listed.
     pub fn processes(&self, proc_root: &Path) -> Result<NamespaceProcesses, NamespaceError> {
         let list_error = |error: io::Error| NamespaceError::io("list", proc_root, &error);
         let mut found = NamespaceProcesses::default();

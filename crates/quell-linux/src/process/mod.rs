@@ -139,9 +139,6 @@ impl Child {
 
     /// Waits up to `timeout` for the child's exit; `None` if it is still running. After the exit the tails are
     /// complete, unless other processes of its session hold its output open.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, ProcessError> {
         if self.exit.is_none() && self.pidfd.wait_for_exit(timeout)? {
             self.reap()?;
@@ -150,9 +147,6 @@ impl Child {
     }
 
     /// Ends the child with SIGTERM, or with SIGKILL after `grace`. Then kills the rest of its session.
-    ///
-    /// # Errors
-    /// When a process cannot be killed.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, ProcessError> {
         if let Some(exit) = self.exit {
             self.kill_session()?;

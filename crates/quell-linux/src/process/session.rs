@@ -25,9 +25,6 @@ pub struct SessionMember {
 ///
 /// One ambiguity remains. After the session ended, a new session leader may have received the PID and exited before its
 /// members. Those members are then included.
-///
-/// # Errors
-/// When /proc cannot be read.
 pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<SessionMember>, ProcError> {
     if proc.boot_id()? != leader.boot_id {
         return Ok(Vec::new());
@@ -50,9 +47,6 @@ pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<
 
 /// Kills all processes of the session that `leader` led with SIGKILL, including those that start during the call. Waits
 /// for their exit, up to `bound`. Returns the number of killed processes.
-///
-/// # Errors
-/// When a process cannot be killed, or does not exit in time.
 pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) -> Result<usize, ProcessError> {
     let started = Instant::now();
     let mut killed = 0;

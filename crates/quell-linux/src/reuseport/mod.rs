@@ -90,18 +90,12 @@ pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), Reusepo
 }
 
 /// Attaches a classic BPF program to the group of this socket and replaces any other filter.
-///
-/// # Errors
-/// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach_classic(socket: impl AsFd, program: &[ClassicInstruction]) -> Result<(), ReuseportError> {
     let instruction = |&ClassicInstruction { code, jt, jf, k }: &_| libc::sock_filter { code, jt, jf, k };
     set_classic(socket, &program.iter().map(instruction).collect::<Vec<_>>())
 }
 
 /// Attaches an eBPF program to the group of this socket and replaces any other filter (`SO_ATTACH_REUSEPORT_EBPF`).
-///
-/// # Errors
-/// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach_ebpf(socket: impl AsFd, program: &EbpfFilter) -> Result<(), ReuseportError> {
     set(socket, libc::SO_ATTACH_REUSEPORT_EBPF, "SO_ATTACH_REUSEPORT_EBPF", &program.as_raw_fd())
 }
@@ -128,9 +122,6 @@ fn set<T>(socket: impl AsFd, number: libc::c_int, option: &'static str, value: &
 
 /// Detaches the filter from the group of this socket, regardless of the program that attached it
 /// (`SO_DETACH_REUSEPORT_BPF`). The kernel then selects sockets by hash.
-///
-/// # Errors
-/// [`ReuseportError`].
 pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     let ignored: libc::c_int = 0;
     match set(socket, libc::SO_DETACH_REUSEPORT_BPF, "SO_DETACH_REUSEPORT_BPF", &ignored) {

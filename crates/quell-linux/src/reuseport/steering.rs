@@ -75,9 +75,6 @@ pub enum InvalidSteering {
 
 impl QueueSteering {
     /// Distributes queues over a group of `sockets` sockets.
-    ///
-    /// # Errors
-    /// See [`InvalidSteering`].
     pub fn new(interfaces: Vec<SeenQueues>, sockets: u32) -> Result<Self, InvalidSteering> {
         if sockets == 0 || sockets > SOCKETS_MAX {
             return Err(InvalidSteering::Sockets { sockets });

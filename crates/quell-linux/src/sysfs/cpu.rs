@@ -41,9 +41,6 @@ impl Sysfs {
     }
 
     /// Driver that sets the frequency of a CPU (`scaling_driver`), for example `intel_pstate`.
-    ///
-    /// # Errors
-    /// As [`Self::cpu_governor`].
     pub fn cpu_scaling_driver(&self, cpu: u32) -> Result<String, SysfsError> {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_driver"), parse_word)
     }
@@ -66,9 +63,6 @@ impl Sysfs {
     }
 
     /// How often a CPU has entered each idle state since the start, from the lightest to the deepest.
-    ///
-    /// # Errors
-    /// As [`Self::cpu_idle_states`].
     pub fn cpu_idle_entries(&self, cpu: u32) -> Result<Vec<u64>, SysfsError> {
         let directory = format!("devices/system/cpu/cpu{cpu}/cpuidle");
         let entries = |number: u32| self.read(format!("{directory}/state{number}/usage"), parse_number);

@@ -105,9 +105,6 @@ impl RunningLoad {
 
     /// As [`Self::measure`], for the window `window_ns` on [`monotonic_ns`]'s clock, so that generators on several
     /// machines measure at the same time. Returns `None` at once if a thread was notified after the start of the window.
-    ///
-    /// # Errors
-    /// As [`Self::measure`].
     pub fn measure_at(
         &mut self,
         window_ns: Range<u64>,

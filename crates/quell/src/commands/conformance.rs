@@ -96,9 +96,6 @@ impl<'a> Listed<'a> {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When a scenario is unknown, the requested backend is unavailable, or a requirement does not hold.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&ConformanceReport::json_schema());
@@ -222,9 +219,6 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Conforma
 }
 
 /// Runs scenarios in this guest and prints each result as a line of JSON as soon as it is available.
-///
-/// # Errors
-/// When a scenario is unknown, or the guest's NICs cannot be set up.
 pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
     let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
     let guest = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;

@@ -18,9 +18,6 @@ pub(crate) const SHIPPED: [(&str, &str); 4] = [
 ];
 
 /// Reads the `[program]` table of a shipped profile, or of a file, which contains `/` or ends in `.toml`.
-///
-/// # Errors
-/// When the profile is unknown, cannot be read, or has no `[program]` table.
 pub(crate) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let source = source(named)?;
     let profile = Profile::parse(&[source]);

@@ -31,9 +31,6 @@ pub(crate) struct ShowArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When the process, device or namespace does not exist, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&snapshot::Snapshot::json_schema());

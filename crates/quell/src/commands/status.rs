@@ -121,9 +121,6 @@ fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
 }
 
 /// Undoes all persistent changes, and changes left by killed runs.
-///
-/// # Errors
-/// When a change could not be undone, or a journal could not be locked or read completely.
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
@@ -204,9 +201,6 @@ fn name(kept: &Persistent) -> String {
 }
 
 /// Keeps the changes made by `apply --confirm`.
-///
-/// # Errors
-/// When there is nothing to confirm, or the deadline has passed.
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();

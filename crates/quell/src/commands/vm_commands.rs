@@ -52,9 +52,6 @@ struct Done {
 }
 
 /// Runs the commands.
-///
-/// # Errors
-/// When this is not a guest, or a command cannot be started.
 pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let commands: Vec<Vec<String>> = serde_json::from_str(commands).map_err(Failure::usage)?;
     let refused = |error: io::Error| Failure::new(Exit::KernelRefused, error);

@@ -103,9 +103,6 @@ fn noted_for<'a>(noted: &'a [Noted], page: &str) -> impl Iterator<Item = &'a Not
 }
 
 /// Writes the manual.
-///
-/// # Errors
-/// When a page of `docs/` cannot be read, or a manual page not be written.
 pub(crate) fn write(args: &ManualArgs) -> Result<(), Failure> {
     let failed = |path: &Path, error: &io::Error| Failure::usage(format!("{}: {error}", visible::path(path)));
     let read = |file: &str| {

@@ -26,9 +26,6 @@ const DISTURBED: f64 = 0.2;
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
 /// Renders a result.
-///
-/// # Errors
-/// When the published data is malformed.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
     let experiment = run.experiment.published();
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());

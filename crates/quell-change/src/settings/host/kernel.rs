@@ -37,9 +37,6 @@ pub(crate) enum SettingPlace {
 
 impl SettingPlace {
     /// Finds the setting. Returns `None` if its device or namespace is gone.
-    ///
-    /// # Errors
-    /// When a namespace or its devices cannot be read.
     pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
         Ok(match change.recorded_device() {
             Some(key) => devices::find(proc, &key)?.map(Self::Device),

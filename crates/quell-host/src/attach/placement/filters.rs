@@ -45,9 +45,6 @@ impl Filters {
     }
 
     /// Lists the current connections for each filter that has no list yet.
-    ///
-    /// # Errors
-    /// On the first list that fails.
     pub(super) fn list_connections<E>(
         &mut self,
         list: impl Fn(&GroupKey) -> Result<Vec<Connection>, E>,

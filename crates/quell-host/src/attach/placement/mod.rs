@@ -116,9 +116,6 @@ struct MadeOf {
 }
 
 /// Decides the filters for the groups of these processes.
-///
-/// # Errors
-/// When the socket lists of their namespaces cannot be read.
 pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, request: &SteerRequest) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
     let surroundings = look(snapshot, &pids)?;

@@ -75,9 +75,6 @@ pub struct Cost {
 }
 
 /// Takes a snapshot of `scope` and returns it with its cost.
-///
-/// # Errors
-/// [`TakeError`], when a requested object does not exist or its devices cannot be listed.
 pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let began = Instant::now();
     let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());

@@ -78,9 +78,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When the profile is invalid, cannot be applied here, or was rolled back.
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     if args.reassert {
         return reassert_all(args.json);
@@ -247,9 +244,6 @@ fn failure(error: ApplyError) -> Failure {
 }
 
 /// The applied profiles, one per namespace.
-///
-/// # Errors
-/// When the journals cannot be read.
 fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     let kept = persistent::list(&journal()).map_err(Failure::refused)?;
     Ok(kept.into_iter().filter(|kept| kept.history.begin.purpose.profile().is_some()).collect())

@@ -29,9 +29,6 @@ pub(crate) struct WatchdogArgs {
 }
 
 /// Starts the watchdog and waits until it accepts confirmations.
-///
-/// # Errors
-/// When it cannot be started.
 pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::KernelRefused, error);
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
@@ -54,9 +51,6 @@ pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failu
 }
 
 /// Runs the watchdog.
-///
-/// # Errors
-/// When the journal cannot be read or written, or a change could not be undone.
 pub(crate) fn run(args: &WatchdogArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

@@ -32,9 +32,6 @@ pub(crate) struct DetachArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When a process is not attached, or a change could not be undone.
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
@@ -56,9 +53,6 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
 }
 
 /// Fails if settings wait for their queues.
-///
-/// # Errors
-/// With [`Exit::VerifyFailed`] if `waiting` is not 0.
 pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
     match waiting {
         0 => Ok(()),
@@ -67,9 +61,6 @@ pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
 }
 
 /// Prints the errors and fails if anything was not undone.
-///
-/// # Errors
-/// When there are errors, or a change could not be undone.
 pub(crate) fn check_all_restored(errors: &[(PathBuf, PersistError)], failed_in_part: bool) -> Result<(), Failure> {
     errors.iter().for_each(|(_, error)| output::say(&error.to_string()));
     match errors.is_empty() && !failed_in_part {

@@ -26,9 +26,6 @@ pub(crate) struct KeeperArgs {
 }
 
 /// Starts the keeper and waits until it handles signals.
-///
-/// # Errors
-/// When it cannot be started.
 pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let (reader, writer) = io::pipe().map_err(|error| error.to_string())?;
@@ -44,9 +41,6 @@ pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
 }
 
 /// Runs the keeper.
-///
-/// # Errors
-/// When the journal cannot be read or written, or a change could not be undone.
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

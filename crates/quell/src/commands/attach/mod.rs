@@ -87,9 +87,6 @@ pub(crate) struct AttachArgs {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When the mode cannot be applied; changes are undone.
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         // Without this, changes left by a killed run would be recorded as the host's own values.

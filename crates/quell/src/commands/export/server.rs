@@ -75,9 +75,6 @@ impl AllowedHosts {
 }
 
 /// Listens, and serves in another thread from then on. Returns the address with the port that the kernel chose for 0.
-///
-/// # Errors
-/// When the address cannot be used.
 pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
     let choose = "select another address with --listen";
     let refused = |error: std::io::Error| Failure::listening(address, ListeningProtocol::Tcp, choose, &error);

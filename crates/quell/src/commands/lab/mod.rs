@@ -56,9 +56,6 @@ struct Report {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When the journals cannot be read, or something could not be removed.
 pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::Up(args) => up::up(args),

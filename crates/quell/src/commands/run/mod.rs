@@ -98,9 +98,6 @@ impl Launch {
 }
 
 /// Runs the command.
-///
-/// # Errors
-/// When the command could not be started.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let launch = prepare(args)?;
     if args.dry_run {

@@ -44,9 +44,6 @@ struct Inputs {
 }
 
 /// Shows reports on the terminal until the user quits, a signal arrives, or the terminal is gone.
-///
-/// # Errors
-/// When the object of the scope vanishes, or the kernel refuses a snapshot or access to the terminal.
 pub(super) fn run(observer: &mut Observer, interruption: Interruption, interval: Duration) -> Result<(), Failure> {
     let mut inputs = Inputs::open(interruption).map_err(terminal_refused)?;
     let _flushed = FlushedAtEnd;
