@@ -12,18 +12,15 @@ use quell_linux::{Ifindex, InterfaceName};
 use crate::namespaces;
 use crate::settings::SettingsError;
 
-/// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedDevice {
     /// `SO_NETNS_COOKIE` of its namespace when the change was made.
     pub(crate) namespace_cookie: u64,
-    /// Interface index in that namespace.
     pub(crate) ifindex: Ifindex,
     /// Inode of its sysfs directory; absent if sysfs could not be mounted.
     pub(crate) sysfs_inode: Option<u64>,
 }
 
-/// A device and its current namespace.
 #[derive(Debug)]
 pub(crate) struct FoundDevice {
     pub(crate) namespace: Namespace,

@@ -9,10 +9,8 @@ use crate::change::{CompareError, Comparison, Drift, Present};
 use crate::journal::claims::Others;
 use crate::journal::{Entry, History};
 
-/// Current state of the settings of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Settings that no longer have the applied value.
     pub drifted: Vec<Drift>,
     /// Number of settings whose device or network namespace is gone.
     pub gone: usize,

@@ -6,14 +6,12 @@ use std::collections::HashSet;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
 
-/// Reason why the search failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
     /// A namespace could not be entered, or the named namespaces could not be listed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }

@@ -53,7 +53,6 @@ fn still_inside(namespace: &Namespace, left: &[Pid], within: Duration) -> UndoEr
     }
 }
 
-/// Kills one process if it is still in the namespace.
 fn kill(namespace: &Namespace, proc: &ProcRoot, pid: Pid) -> Result<Option<PidFd>, UndoError> {
     let Some(handle) = unless_gone(PidFd::open(pid))? else { return Ok(None) };
     // Check while the pidfd is open, so that both refer to the same process.

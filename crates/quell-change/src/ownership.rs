@@ -32,14 +32,11 @@ impl<T> Default for Claims<T> {
     }
 }
 
-/// What to do when an owner ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End<T> {
-    /// The right value is in force already.
     Nothing,
     /// A newer owner has set the value.
     Covered,
-    /// Set this value.
     Set(T),
     /// Another program has set the value in force. It is kept; before the owner the value was this one.
     Foreign {

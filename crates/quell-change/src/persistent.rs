@@ -20,27 +20,19 @@ use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
 /// Signal that sends a confirmation to the watchdog.
 const CONFIRM: Signal = Signal::USR1;
-/// Time limit for the watchdog to record the confirmation.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Persistent changes of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Persistent {
     pub path: PathBuf,
-    /// Contents of the journal.
     pub history: History,
-    /// How long the changes persist.
     pub state: PersistState,
 }
 
-/// How long persistent changes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersistState {
-    /// Until they are reverted on request.
     UntilReverted,
-    /// Until the watchdog's deadline, unless confirmed.
     Unconfirmed(Watchdog),
-    /// As long as this keeper process runs.
     MaintainedBy(Keeper),
     /// As long as a process in another PID namespace runs. Contains its PID there.
     OutOfSight(u32),
@@ -52,13 +44,10 @@ pub enum PersistState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PersistError {
-    /// A journal could not be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The watchdog could not be signalled.
     #[error(
         "could not signal the watchdog of {}: {source}; it undoes all changes unless they are confirmed in time",
         visible::path(path)
@@ -67,7 +56,6 @@ pub enum PersistError {
     /// The owner of an attachment or experiment could not be signalled.
     #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
     Keeper { path: PathBuf, source: PidFdError },
-    /// The process was signalled and has not exited yet.
     #[error(
         "process {pid}, the owner of {}, is still running {} s after SIGTERM; it restores its changes when it ends",
         visible::path(path),
@@ -76,10 +64,8 @@ pub enum PersistError {
     StillAtIt {
         path: PathBuf,
         pid: Pid,
-        /// Time waited.
         after: Duration,
     },
-    /// The process runs in another PID namespace.
     #[error(
         "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
          in that namespace; nothing was changed",
@@ -87,29 +73,22 @@ pub enum PersistError {
     )]
     OutOfSight {
         path: PathBuf,
-        /// PID of the process in its own namespace.
         pid: u32,
     },
-    /// The watchdog's deadline passed, or the watchdog was killed.
     #[error(
         "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
         visible::path(path)
     )]
     TooLate { path: PathBuf },
-    /// The watchdog cannot receive confirmations.
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
-    /// A part of the journal cannot be read.
     #[error(transparent)]
     Unusable(#[from] UnusableJournal),
 }
 
-/// Outcome of a watchdog.
 #[derive(Debug)]
 pub enum WatchEnded {
-    /// The changes were confirmed and persist.
     Confirmed,
-    /// Everything was reverted already.
     AlreadyReverted,
     /// All changes were undone, either because nobody confirmed them or because the process that made them died early.
     Reverted(Reverted),
@@ -182,16 +161,12 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, Persi
     }
 }
 
-/// Outcome of reverting a damaged journal.
 #[derive(Debug)]
 pub struct Salvaged {
     /// Path of the journal, which may be removed by now.
     pub path: PathBuf,
-    /// Outcome of reverting its readable lines.
     pub reverted: Reverted,
-    /// Its unreadable lines.
     pub unreadable: Vec<HistoryError>,
-    /// Whether it was removed.
     pub removed: bool,
 }
 
@@ -241,12 +216,9 @@ pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Re
     Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen)
 }
 
-/// Process that guards a journal.
 #[derive(Debug, Clone, Copy)]
 pub enum Guardian {
-    /// Until the changes are confirmed.
     Watchdog(Watchdog),
-    /// As long as the attachment lasts.
     Keeper(Keeper),
 }
 

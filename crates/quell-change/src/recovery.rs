@@ -22,7 +22,6 @@ use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::UndoError;
 
-/// Outcome of reverting a journal.
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
@@ -61,7 +60,6 @@ impl Reverted {
         Ok(reverted)
     }
 
-    /// Merges an earlier outcome into this one.
     pub fn after(self, before: Self) -> Self {
         fn joined<T>(mut before: Vec<T>, after: Vec<T>) -> Vec<T> {
             before.extend(after);
@@ -87,7 +85,6 @@ impl Reverted {
         self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
     }
 
-    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.partial.len()
@@ -105,13 +102,10 @@ impl Reverted {
     }
 }
 
-/// A journal found on disk, and its outcome.
 #[derive(Debug)]
 pub enum Found {
-    /// Its owner is running; it was left alone.
     Running {
         path: PathBuf,
-        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
     /// Its changes persist or have a guardian; it was left alone.
@@ -120,9 +114,7 @@ pub enum Found {
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
-        /// What the owner did, and for which program.
         owner: String,
-        /// Outcome of the revert.
         reverted: Reverted,
     },
     /// Its owner was dead, and the journal is partly unreadable. It was left alone.

@@ -10,7 +10,6 @@ use tracing::info;
 
 use crate::journal::TargetProgram;
 
-/// Selection of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// These processes and their descendants.
@@ -19,7 +18,6 @@ pub enum Selection {
     Cgroup(Cgroup),
 }
 
-/// The selected processes at the last search.
 #[derive(Debug, Clone)]
 pub struct Targets {
     selection: Selection,
@@ -31,29 +29,21 @@ pub struct Targets {
 /// Processes that started and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
-    /// Processes that appeared.
     pub came: Vec<TargetProgram>,
-    /// Processes that exited.
     pub ended: Vec<TargetProgram>,
 }
 
-/// Reason why the processes could not be found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No process has this PID.
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    /// The cgroup has no processes.
     #[error("no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
-    /// Every process exited before it could be read.
     #[error("the processes exit before they can be inspected")]
     Gone,
-    /// The cgroup could not be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
@@ -67,7 +57,6 @@ struct Seen {
 }
 
 impl Targets {
-    /// Searches for the selected processes.
     pub fn find(selection: Selection) -> Result<Self, TargetError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -136,13 +125,11 @@ impl Targets {
         self.living.values()
     }
 
-    /// PIDs of the running processes.
     #[must_use]
     pub fn pids(&self) -> BTreeSet<Pid> {
         self.living.keys().copied().collect()
     }
 
-    /// The selection.
     #[must_use]
     pub fn selection(&self) -> &Selection {
         &self.selection

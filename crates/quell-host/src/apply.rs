@@ -24,15 +24,12 @@ use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
-/// Interval between two of these snapshots.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// A profile and the namespace to apply it to.
 #[derive(Debug)]
 pub struct ApplyRequest<'a> {
     /// Name of the network namespace; absent: the caller's.
     pub netns: Option<&'a NamespaceName>,
-    /// Profile.
     pub profile: &'a Profile,
     /// Name of the profile in the journal: its file name.
     pub called: &'a str,
@@ -57,26 +54,20 @@ pub fn content(layers: &[Source]) -> u32 {
 /// Starts the watchdog of a journal, or returns the reason why it could not.
 pub type StartWatchdog<'a> = dyn FnMut(&Path) -> Result<Watchdog, String> + 'a;
 
-/// Result of applying a profile.
 #[derive(Debug)]
 pub struct Applied {
     /// Path of the journal; absent when nothing had to change.
     pub journal: Option<PathBuf>,
-    /// Changes that were made, and those that were not possible.
     pub plan: ProfilePlan,
 }
 
-/// Reason why a profile was not applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// The host could not be observed.
     #[error(transparent)]
     Look(#[from] TakeError),
-    /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Some changes are not possible here; nothing was changed.
     #[error("{} in the profile cannot be applied here; nothing was changed", counted(.0.impossible.len(), "setting"))]
     Impossible(ProfilePlan),
     /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
@@ -85,36 +76,25 @@ pub enum ApplyError {
     /// It is unknown whether settings of an earlier profile still exist.
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
-    /// The namespace already has a profile.
     #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
     AlreadyApplied {
-        /// Path of its journal.
         path: PathBuf,
-        /// Contents of the journal.
         history: Box<History>,
     },
-    /// The transaction could not be started.
     #[error(transparent)]
     Begin(ChangeError),
-    /// The watchdog could not be started; nothing was changed.
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
     /// The watchdog has exited, so that nobody would undo the changes. They were undone.
     #[error("the watchdog process {pid} has exited")]
     WatchdogEnded {
-        /// Its PID.
         pid: u32,
-        /// Outcome of undoing the changes.
         reverted: Result<Reverted, JournalError>,
     },
-    /// A change failed; everything was undone.
     #[error("{change}: {source}")]
     Change {
-        /// Change that failed.
         change: Box<ChangeText>,
-        /// Cause.
         source: Box<ChangeError>,
-        /// Outcome of undoing the other changes.
         reverted: Result<Reverted, JournalError>,
     },
     /// All changes were made, but the host does not match the profile. Everything was undone.
@@ -123,12 +103,9 @@ pub enum ApplyError {
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
     NotInEffect {
-        /// Changes that are still missing.
         left: ProfilePlan,
-        /// Outcome of undoing.
         reverted: Result<Reverted, JournalError>,
     },
-    /// Persistence could not be recorded; the changes were undone.
     #[error(transparent)]
     Keep(JournalError),
 }

@@ -34,11 +34,8 @@ pub use text::ChangeText;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
-    /// A network namespace of a lab.
     NetworkNamespace(CreatedNamespace),
-    /// A veth pair of a lab.
     VethPair(CreatedVethPair),
-    /// A process of a lab.
     Process(StartedProcess),
     /// Settings of a NAPI instance. An undo restores only values that are unchanged since; it frees the queue before
     /// and after.
@@ -86,7 +83,6 @@ impl Change {
         self.kind().namespace_cookie()
     }
 
-    /// Whether the device or namespace of a setting exists.
     pub fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
         self.kind().exists(proc)
     }

@@ -15,14 +15,11 @@ use super::{ChannelCounts, ContextRef, Diff, PlannedChange, PlannedQueue, RingSi
 pub struct ChangeText {
     /// Name of the setting without device and queue: `irq affinity`, `rx-usecs`.
     pub what: String,
-    /// Old value.
     pub old: Option<String>,
-    /// New value.
     pub new: Option<String>,
 }
 
 impl PlannedChange {
-    /// Describes the change.
     #[must_use]
     pub fn text(&self) -> ChangeText {
         match self {

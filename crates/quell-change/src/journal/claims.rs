@@ -91,7 +91,6 @@ impl Others {
         Ok(newest_owner(&owned).map(ToOwned::to_owned))
     }
 
-    /// Owners of the queue of a change.
     pub(crate) fn of_queue(
         &self,
         queue: &NapiSettingsChange,
@@ -117,7 +116,6 @@ impl Others {
         Ok(self.owned(None, of_device)?.into_iter().map(|owned| owned.change).collect())
     }
 
-    /// Changes of epolls of all owners.
     pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
         let of_epoll = |change: &Change| match change {
             Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
@@ -133,7 +131,6 @@ pub struct Owned<T> {
     /// Time of setting, in nanoseconds since boot.
     at: u64,
     pub(crate) change: T,
-    /// Whether the change was made.
     made: bool,
     owner: Owner,
 }
@@ -172,7 +169,6 @@ pub(crate) fn newest_owner<'a, T: 'a>(owned: impl IntoIterator<Item = &'a Owned<
     }
 }
 
-/// What the owner does, and for which program.
 pub(crate) fn name_of_owner(history: &History) -> String {
     let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
     format!("{}{}", history.begin.purpose, program.unwrap_or_default())
@@ -184,17 +180,14 @@ pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
     last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
 }
 
-/// Owners of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 
 /// Reason why a queue is not set, although its values are possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OwnersRefuse {
-    /// An experiment sets the queue.
     #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
     Experiment {
-        /// Name of the experiment.
         owner: String,
     },
     /// An experiment would switch it, although the mode of another program has set it.
@@ -207,16 +200,12 @@ pub enum OwnersRefuse {
     )]
     TakesEffect {
         owner: String,
-        /// What the owner needs.
         needs: &'static str,
-        /// The new values.
         new: PartialNapiSettings,
     },
-    /// The queue would be removed.
     #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
     Removal {
         owner: String,
-        /// What the owner needs.
         needs: &'static str,
     },
 }
@@ -238,7 +227,6 @@ impl QueueOwners {
         self
     }
 
-    /// Claims of one attribute.
     pub(crate) fn of(&self, attribute: NapiAttribute) -> Claims<u64> {
         Claims::new(self.0.iter().filter_map(|owned| owned.change.claim(attribute, owned.made)))
     }
@@ -249,7 +237,6 @@ impl QueueOwners {
         self
     }
 
-    /// Whether the queue has no owner.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

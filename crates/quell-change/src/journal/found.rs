@@ -24,7 +24,6 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 /// A journal, locked if possible, so that the caller can act on it.
 #[derive(Debug)]
 pub enum JournalFile {
-    /// Its owner is running.
     Running {
         path: PathBuf,
         /// Contents; absent when it cannot be read at the moment.
@@ -32,26 +31,19 @@ pub enum JournalFile {
     },
     /// Its owner is dead. The caller owns the journal now.
     Abandoned(OwnedJournal),
-    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
-    /// It could not be read.
     Unreadable(JournalError),
 }
 
 /// A journal that was only read.
 #[derive(Debug)]
 pub enum ListedJournal {
-    /// Its owner is running.
     Running {
         path: PathBuf,
-        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// Its owner is dead.
     Abandoned { path: PathBuf, history: History },
-    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
-    /// It could not be read.
     Unreadable(JournalError),
 }
 
@@ -87,7 +79,6 @@ impl Witness {
 pub struct DamagedJournal {
     /// Journal with its readable lines; absent if the first line is unreadable.
     pub whole: Option<OwnedJournal>,
-    /// Errors of its unreadable lines.
     pub unreadable: Vec<HistoryError>,
     path: PathBuf,
     _file: File,
@@ -173,7 +164,6 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(look).collect())
     }
 
-    /// All files of the directory, sorted.
     pub(super) fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
         let list = || -> io::Result<Vec<PathBuf>> {
             trust::check(&fs::metadata(self.dir())?)?;
@@ -252,7 +242,6 @@ fn own_or_leave(file: &File) -> io::Result<bool> {
     Ok(shared(file.try_lock_shared())? && lock_within(file, READERS_WITHIN, &mut || false)?)
 }
 
-/// Takes the lock of a journal; returns whether it succeeded.
 type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
 /// Returns the contents, and the file if its lock was taken. Returns `None` if its owner removed or renamed it in the
@@ -267,7 +256,6 @@ fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, V
     Ok(Some((abandoned.then_some(file), bytes)))
 }
 
-/// Whether `path` is a name of this file.
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(named) => Ok((named.dev(), named.ino()) == (file.metadata()?.dev(), file.metadata()?.ino())),
@@ -341,7 +329,6 @@ mod tests {
         Record::Intend { seq, change: Change::NetworkNamespace(CreatedNamespace { name: "quell-x".into() }) }
     }
 
-    /// Contents of every file in a directory, by name.
     fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let paths = Journal::in_dir(dir).paths().unwrap();
         paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap_or_default())).collect()

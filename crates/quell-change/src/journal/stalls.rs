@@ -16,34 +16,26 @@ use super::store::{Journal, create_locked};
 use super::trust;
 
 const EXTENSION: &str = "journal-stalls";
-/// Extension of a record that is not complete yet.
 const TEMPORARY_EXTENSION: &str = "journal-stalls-new";
 /// Age from which a record is no longer reported.
 const REPORTED_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Stalls of the queues of one mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StallRecord {
-    /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Purpose of the journal, which contains the mode.
     pub purpose: Purpose,
-    /// Programs with the mode.
     pub programs: Vec<TargetProgram>,
-    /// Number of stalls that were found and freed.
     pub stalls: u64,
     /// Time of the last one, in nanoseconds since boot.
     pub last_boot_ns: u64,
     /// Cause that the rules of `quell doctor` found; absent if they found none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Whether the mode was reverted.
     pub reverted: bool,
 }
 
 impl StallRecord {
-    /// Time since the last stall.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_nanos(boottime_ns().saturating_sub(self.last_boot_ns))

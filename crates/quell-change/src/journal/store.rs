@@ -109,13 +109,11 @@ impl OwnedJournal {
         Ok(owned)
     }
 
-    /// Current contents.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Path of the journal.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -160,7 +158,6 @@ impl OwnedJournal {
         Ok(())
     }
 
-    /// Removes the journal after everything was undone.
     pub fn remove(self) -> Result<(), JournalError> {
         stalls::forget_live(&self.path);
         fs::remove_file(&self.path).map_err(|source| JournalError {
@@ -247,7 +244,6 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Creates a locked file at `path`.
 pub(super) fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;

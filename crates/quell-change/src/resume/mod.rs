@@ -35,23 +35,18 @@ const NO_SOCKET: &str = "no socket receives from it";
 /// Longest suspension that Quell waits for.
 pub const WAITED_OUT_MAX: Duration = Duration::from_secs(10);
 
-/// Method that freed a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
     /// Quell's epoll polled it while watching a duplicate of this socket.
     ThroughSocket {
-        /// Process that owns the socket.
         pid: Pid,
-        /// File descriptor in that process.
         fd: i32,
     },
-    /// An io_uring polled it.
     ThroughIoUring,
     /// Nothing polled it, but every suspension has ended after this time.
     WaitedOut(Duration),
 }
 
-/// Reason why a queue could not be freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
@@ -63,18 +58,13 @@ pub enum ResumeError {
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
     CannotPoll {
-        /// NAPI instance of the queue.
         napi: NapiId,
-        /// Suspension timeout; absent if unknown.
         timeout: Option<Duration>,
-        /// Reason why no socket could be used.
         no_socket: String,
-        /// Reason why io_uring failed.
         no_ring: NapiPollError,
     },
 }
 
-/// Means to free one queue.
 #[derive(Debug)]
 pub struct Resumer {
     napi: NapiId,
@@ -189,7 +179,6 @@ fn suspend_timeout(napi: &Napi) -> Option<Duration> {
     napi.settings.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
 }
 
-/// Reason why Quell's epoll did not poll.
 #[derive(Debug, thiserror::Error)]
 enum OwnEpollError {
     #[error(transparent)]

@@ -14,7 +14,6 @@ pub(super) const CANDIDATES: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOnNapi {
     pub(super) pid: Pid,
-    /// File descriptor in that process.
     pub(super) fd: i32,
     inode: u64,
 }
@@ -23,10 +22,8 @@ pub(super) struct SocketOnNapi {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketsError {
-    /// The open files cannot be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The files cannot be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
 }

@@ -18,11 +18,8 @@ use crate::undo::UndoError;
 pub struct ThreadAffinity {
     pub pid: u32,
     pub tid: u32,
-    /// Start time of the thread, in clock ticks since boot.
     pub thread_start_time_ticks: u64,
-    /// Previous affinity.
     pub old: CpuList,
-    /// New affinity.
     pub new: CpuList,
 }
 
@@ -52,24 +49,17 @@ impl Kind for ThreadAffinity {
     }
 }
 
-/// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     pub pid: Pid,
-    /// Start time of the process, in clock ticks since boot.
     pub start_time_ticks: u64,
     pub tid: Pid,
-    /// Thread name (`comm`).
     pub thread: String,
-    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// Current affinity.
     pub old: CpuList,
-    /// Affinity to set.
     pub new: CpuList,
 }
 
-/// Plans the affinity change as a journal record.
 pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, SettingsError> {
     let pid = pin.pid;
     let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };

@@ -25,20 +25,16 @@ use crate::resume::Resumer;
 use crate::settings::socket::SocketId;
 use crate::undo::UndoError;
 
-/// A change of the busy-poll parameters of one epoll.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParameters {
-    /// Process that owns the epoll.
     pub pid: u32,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
     /// these exact values by chance.
     pub fd: i32,
     /// Parameters before the change of the time `since_boot_ns`.
     pub old: EpollParams,
-    /// Parameters to set.
     pub new: EpollParams,
     /// Further parameters, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +65,6 @@ impl EpollPlace {
 }
 
 impl EpollParameters {
-    /// Records a claim on the epoll at `place`.
     pub fn new(place: EpollPlace, claim: Claim<EpollParams>) -> Self {
         let EpollPlace { pid, start_time_ticks, fd } = place;
         let Claim { at, since, before, values, .. } = claim;
@@ -172,16 +167,12 @@ fn place_now(
 /// is suspended in between is freed long before the shortest useful suspension ends.
 pub(crate) const AT_ONCE: usize = 500;
 
-/// An epoll that gets busy-poll parameters.
 #[derive(Debug, Clone)]
 pub struct EpollToSet {
-    /// Process that owns the epoll.
     pub process: ProcessIdentity,
-    /// File descriptor in that process.
     pub fd: i32,
     /// Sockets that the epoll watched in a snapshot. If an epoll watches none of them, the descriptor was reused.
     pub watched: Vec<SocketId>,
-    /// Parameters to set.
     pub new: EpollParams,
 }
 
@@ -189,9 +180,7 @@ pub struct EpollToSet {
 #[derive(Debug, Clone)]
 pub(crate) struct EpollToEnd<'a> {
     pub(crate) change: &'a EpollParameters,
-    /// Whether the change was made.
     pub(crate) made: bool,
-    /// The other owners of the epoll.
     pub(crate) claims: Claims<EpollParams>,
     newest_owner: Option<String>,
 }
@@ -212,7 +201,6 @@ impl<'a> EpollToEnd<'a> {
     }
 }
 
-/// Owners of the epoll at `place`.
 pub fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<EpollParams> {
     let is_same = |owned: &&Owned<EpollParameters>| are_one_epoll(place, owned.change.place());
     Claims::new(owned.iter().filter(is_same).map(Owned::claim))
@@ -227,7 +215,6 @@ pub(crate) fn are_one_epoll(one: EpollPlace, other: EpollPlace) -> bool {
     one == other || same_file() == Some(true)
 }
 
-/// A process whose epolls are to be changed.
 #[derive(Debug)]
 pub struct Program {
     process: ProcessIdentity,

@@ -28,15 +28,12 @@ use crate::resume::Resumer;
 use crate::settings::host::HostAccess;
 use crate::undo::UndoError;
 
-/// A change of the settings of one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiSettingsChange {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// Device name.
     pub device: String,
-    /// Interface index in that namespace.
     pub ifindex: Ifindex,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
     /// namespace. Absent if it could not be read.
@@ -53,7 +50,6 @@ pub struct NapiSettingsChange {
     pub rx_queue: Option<u32>,
     /// Values before the change of the time `since_boot_ns`; absent if the kernel reported none.
     pub old: PartialNapiSettings,
-    /// Values to set.
     pub new: PartialNapiSettings,
     /// Further values of the same fields, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,13 +68,10 @@ pub struct NapiSettingsChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueInPlan {
-    /// The queue stays.
     Stays,
     /// An earlier change recreates it, so that the driver resets its settings.
     IsRecreated,
-    /// An earlier change creates it.
     IsCreated,
-    /// An earlier change removes it.
     IsRemoved,
 }
 
@@ -226,7 +219,6 @@ fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, Setti
     })
 }
 
-/// Values to set on a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedQueue {
     /// Values; none for a queue that an earlier change of the plan removes.
@@ -442,9 +434,7 @@ pub(crate) fn restore(
 /// What remains to be done when an owner of a queue ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// Values to set.
     pub(super) set: PartialNapiSettings,
-    /// Values that another program has set.
     foreign: PartialNapiSettings,
     /// Values before Quell of the same attributes.
     before: PartialNapiSettings,
@@ -511,7 +501,6 @@ pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> Str
     format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
 }
 
-/// Instances of the namespace that support suspension.
 pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let mut found = Vec::new();

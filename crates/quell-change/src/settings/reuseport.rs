@@ -22,15 +22,12 @@ use crate::namespaces;
 use crate::reuseport_group::{GroupFilter, GroupKey, Protocol, ServersFilter, reason, waiting_sockets};
 use crate::undo::UndoError;
 
-/// A filter that selects the socket of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReuseportFilter {
     /// `SO_NETNS_COOKIE` of the sockets' namespace.
     pub namespace_cookie: u64,
-    /// Transport protocol.
     pub protocol: Protocol,
-    /// Local address and port.
     pub local: SocketAddr,
     /// Socket inodes. Sockets that joined the group later have the filter too.
     pub sockets: Vec<u64>,
@@ -39,15 +36,11 @@ pub struct ReuseportFilter {
     pub replaced: Option<ReplacedFilter>,
 }
 
-/// A filter of the server that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplacedFilter {
-    /// Classic BPF.
     Classic(Vec<ClassicInstruction>),
-    /// An eBPF program.
     Pinned {
-        /// ID of the program.
         id: u32,
         /// File of the BPF file system that keeps it loaded.
         path: PathBuf,
@@ -66,7 +59,6 @@ impl Kind for ReuseportFilter {
     }
 }
 
-/// A group and the filter to attach.
 #[derive(Debug)]
 pub(crate) struct PutOn {
     change: ReuseportFilter,
@@ -122,12 +114,10 @@ impl PutOn {
         inherits
     }
 
-    /// Journal record to write before the change is made.
     pub(crate) fn change(&self) -> &ReuseportFilter {
         &self.change
     }
 
-    /// Attaches the filter.
     pub(crate) fn make(self, proc: &ProcRoot, wanted: &GroupFilter) -> Result<(), SettingsError> {
         let group = || wanted.group.to_string();
         let socket = held(proc, &self.change.sockets)?.ok_or_else(|| SettingsError::GroupChanged { group: group() })?;

@@ -14,17 +14,13 @@ use super::{SettingsError, handle_of};
 use crate::change::{Kind, Undo, UndoOutcome, identity};
 use crate::undo::UndoError;
 
-/// A change of busy polling of an io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingPollingChange {
-    /// Process that owns the ring.
     pub pid: u32,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the setting of the ring too.
     pub fd: i32,
-    /// New setting.
     pub new: RingPolling,
 }
 
@@ -41,7 +37,6 @@ impl Kind for RingPollingChange {
     }
 }
 
-/// Result of inspecting a ring.
 #[derive(Debug)]
 pub(crate) enum Ring {
     /// Busy polling is off and can be enabled.

@@ -15,7 +15,6 @@ use crate::journal::record::Record;
 use crate::settings::epoll::{self, EpollPlace, EpollToSet};
 use crate::settings::{SettingsError, not_possible};
 
-/// An epoll that gets new parameters.
 struct Planned {
     /// Index in the request.
     place: usize,

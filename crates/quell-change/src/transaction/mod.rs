@@ -51,7 +51,6 @@ pub struct Transaction {
     proc: ProcRoot,
 }
 
-/// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeStage {
     /// The change is about to be recorded.
@@ -66,35 +65,27 @@ pub enum ChangeStage {
 /// with the transaction.
 pub type ChangeObserver<'a> = dyn FnMut(ChangeStage) -> ControlFlow<()> + 'a;
 
-/// Reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The journal could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A namespace could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A link could not be created.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A process could not be started.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The change observer stopped the transaction, for example after Ctrl-C.
     #[error("stopped on request")]
     Stopped,
-    /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// Another owner has set an object that can have one owner only.
     #[error("{what}: {owner} has set it already; detach it first")]
     HasOwner {
-        /// The object.
         what: String,
         owner: String,
     },
@@ -104,25 +95,19 @@ pub enum ChangeError {
          changed"
     )]
     PlanOutdated {
-        /// Object with the changed value: a queue or an epoll.
         what: String,
-        /// Value when the modes were planned.
         planned: String,
-        /// Current value.
         now: String,
     },
-    /// Another owner of a queue refuses the values.
     #[error("NAPI {napi} of {device}: {why}")]
     Refused {
         napi: u32,
-        /// Device of the queue.
         device: String,
         why: OwnersRefuse,
     },
 }
 
 impl Transaction {
-    /// Begins a transaction named `id`.
     pub fn begin(journal: &Journal, id: &str, purpose: Purpose) -> Result<Self, ChangeError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -131,7 +116,6 @@ impl Transaction {
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 
-    /// Creates a network namespace.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
         let seq = self.intend(Change::NetworkNamespace(CreatedNamespace { name: name.to_string() }))?;
@@ -417,7 +401,6 @@ impl Transaction {
         self.end_with(Record::MaintainedBy(keeper))
     }
 
-    /// Current contents of the journal.
     #[must_use]
     pub fn history(&self) -> Option<&History> {
         self.journal.as_ref().map(OwnedJournal::history)
@@ -432,7 +415,6 @@ impl Transaction {
         Ok(path)
     }
 
-    /// Path of the journal.
     #[must_use]
     pub fn journal_path(&self) -> &Path {
         self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)

@@ -40,7 +40,6 @@ pub(super) fn serves_no_programs(owners: &QueueOwners, found: &NapiSettingsChang
     owners.of_programs().map_or(Ok(()), |owner| Err(refused(owner)))
 }
 
-/// Calls `check` for those of the queues that exist.
 fn for_each_queue<T>(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId, T)>,
@@ -74,7 +73,6 @@ pub fn permit_planned<'a>(
     Ok(())
 }
 
-/// Whether one of these queues has an owner.
 pub fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ChangeError> {
     let proc = ProcRoot::default();
     let (others, kernel) = (every_owner(journal, &proc)?, HostAccess::new(namespace, &proc));

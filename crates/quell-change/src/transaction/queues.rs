@@ -31,7 +31,6 @@ impl Transaction {
         self.set_napi_observed(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Self::set_napi`], with an observer.
     pub fn set_napi_observed(
         &mut self,
         namespace: &Namespace,
@@ -43,7 +42,6 @@ impl Transaction {
         self.own_queue(namespace, || napi::look(namespace, id), &WantedQueue::from(*wanted), observer)
     }
 
-    /// Sets the queue of a plan. See [`Self::set_napi`].
     pub fn set_planned_queue(
         &mut self,
         namespace: &Namespace,

@@ -17,9 +17,7 @@ use crate::settings::{epoll, napi};
 /// A queue and all values that it gets, each with the same fields.
 #[derive(Debug)]
 pub struct QueueValues<'a> {
-    /// Namespace of its device.
     pub namespace: &'a Namespace,
-    /// NAPI instance.
     pub napi: NapiId,
     /// Values when the modes were planned.
     pub old: PartialNapiSettings,
@@ -27,16 +25,12 @@ pub struct QueueValues<'a> {
     pub values: Vec<PartialNapiSettings>,
 }
 
-/// An epoll and all parameters that it gets.
 #[derive(Debug)]
 pub struct EpollValues {
-    /// Process that owns the epoll.
     pub process: ProcessIdentity,
-    /// File descriptor in that process.
     pub fd: i32,
     /// Sockets that identify it.
     pub watched: Vec<SocketId>,
-    /// Parameters when the modes were planned.
     pub old: EpollParams,
     /// Parameters, including `old`.
     pub values: Vec<EpollParams>,

@@ -55,12 +55,9 @@ pub struct Attachment {
     changes: usize,
 }
 
-/// An attachment as recorded in its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// Path of the journal.
     pub path: PathBuf,
-    /// Contents of the journal.
     pub history: History,
     /// Keeper process; absent while the command that began the journal owns it.
     pub keeper: Option<Keeper>,
@@ -75,7 +72,6 @@ pub fn observe() -> Result<Snapshot, TakeError> {
 }
 
 impl Attached {
-    /// What the changes are for.
     #[must_use]
     pub fn purpose(&self) -> &Purpose {
         &self.history.begin.purpose
@@ -131,7 +127,6 @@ fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
 }
 
-/// All readable journals.
 fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let attached = |listed| {
         let (path, history, is_locked) = match listed {
@@ -327,7 +322,6 @@ impl Attachment {
         Ok(self.transaction.accept_stalls()?)
     }
 
-    /// Whether stalls do not end the attachment.
     #[must_use]
     pub fn accepts_stalls(&self) -> bool {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
@@ -352,18 +346,15 @@ impl Attachment {
         &self.targets
     }
 
-    /// Mode of the attachment, and who sets the epolls.
     #[must_use]
     pub fn request(&self) -> AttachRequest {
         self.request
     }
 
-    /// Queues that were set, with their previous values.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.ledger.queues()
     }
 
-    /// Number of epolls that were set.
     #[must_use]
     pub fn epolls(&self) -> usize {
         self.ledger.epolls()
@@ -412,19 +403,16 @@ impl Attachment {
         Ok(snapshot)
     }
 
-    /// Attaches the filter of a reuseport group.
     pub(super) fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
         self.observed(observer, |transaction| transaction.steer(steering))?;
         self.steered.extend(steering.queues_of_sockets());
         Ok(())
     }
 
-    /// Whether connections of the programs are steered.
     pub(super) fn steers(&self) -> bool {
         self.transaction.history().is_some_and(History::steers)
     }
 
-    /// Number of changes so far.
     pub(super) fn changes(&self) -> usize {
         self.changes
     }

@@ -29,19 +29,14 @@ const PAUSE_PER_CPU_TIME: u32 = 200;
 /// Maximum pause: a stall lasts no longer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Outcome of [`keep`].
 #[derive(Debug)]
 pub enum KeepingEnded {
-    /// Another process had already restored everything.
     AlreadyReverted,
-    /// The keeper restored everything.
     Reverted(Reverted),
 }
 
-/// Outcome of ending an attachment, read from its journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detached {
-    /// Changes that were undone.
     pub undone: Vec<Change>,
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
@@ -49,7 +44,6 @@ pub struct Detached {
     pub superseded: Vec<(Change, String)>,
     /// Changes that were partly undone, with the reason for the rest.
     pub partial: Vec<(Change, String)>,
-    /// Changes that were left in place, with the reasons.
     pub left_alone: Vec<(Change, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
     pub waiting: Vec<(Change, String)>,
@@ -93,7 +87,6 @@ pub fn keep(
     Ok(KeepingEnded::Reverted(reverted))
 }
 
-/// Why an attachment is over.
 #[derive(Debug)]
 enum Over {
     ProgramsExited,
@@ -180,7 +173,6 @@ impl From<Reverted> for Detached {
 }
 
 impl Detached {
-    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.partial.len()

@@ -18,26 +18,20 @@ use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
-/// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
-    /// The attachment sets them, from outside the program.
     #[default]
     Attachment,
     /// The launched program sets them itself; the attachment sets only its queues.
     Program,
 }
 
-/// Requested attachment.
 #[derive(Debug, Clone, Copy)]
 pub struct AttachRequest {
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Who sets the epolls.
     pub epolls: EpollsSetBy,
 }
 
-/// Planned attachment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachPlan {
@@ -50,37 +44,28 @@ pub struct AttachPlan {
     pub impossible: Vec<AttachObstacle>,
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub limitations: Vec<Limitation>,
-    /// Other affected processes.
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }
 
-/// One object that gets values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AttachStep {
-    /// A queue, identified by its NAPI instance.
     Queue(QueueStep),
-    /// An epoll of the program.
     Epoll(EpollStep),
-    /// Sockets of the program to set to busy polling (`SO_BUSY_POLL`).
     Sockets(SocketsStep),
-    /// An io_uring of the program to set to busy polling.
     Ring(RingStep),
 }
 
-/// NAPI settings of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueStep {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// Device name.
     pub device: String,
     /// Receive queues that the instance polls, if known.
     pub queues: Vec<u32>,
-    /// NAPI instance.
     pub napi: NapiId,
     /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
@@ -90,36 +75,25 @@ pub struct QueueStep {
     pub new: PartialNapiSettings,
 }
 
-/// Busy-poll parameters of an epoll.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EpollStep {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Process name (`comm`).
     pub process: String,
-    /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// Number of TCP and UDP sockets that the epoll watches.
     pub sockets: usize,
     /// The oldest sockets of the epoll. They identify it when the parameters are set.
     #[serde(skip)]
     pub watched: Vec<SocketId>,
-    /// NAPI instances that these sockets receive from.
     pub napis: Vec<NapiId>,
-    /// Current parameters.
     pub old: EpollParams,
-    /// Parameters to set.
     pub new: EpollParams,
 }
 
-/// An obstacle to the attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachObstacle {
-    /// Operation that is not possible.
     pub what: String,
     /// Reason, in the kernel's words where available.
     pub reason: String,
@@ -196,7 +170,6 @@ impl AttachPlan {
         self.queues().any(suspends) || (self.queues().next().is_some() && self.steps.iter().any(polls))
     }
 
-    /// The queues that get settings.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Queue(step) => Some(step),
@@ -204,7 +177,6 @@ impl AttachPlan {
         })
     }
 
-    /// The epolls that get parameters.
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Epoll(step) => Some(step),
@@ -212,7 +184,6 @@ impl AttachPlan {
         })
     }
 
-    /// The sockets that get busy polling.
     pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Sockets(step) => Some(step),
@@ -220,7 +191,6 @@ impl AttachPlan {
         })
     }
 
-    /// The io_urings that get busy polling.
     pub fn rings(&self) -> impl Iterator<Item = &RingStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Ring(step) => Some(step),
@@ -228,7 +198,6 @@ impl AttachPlan {
         })
     }
 
-    /// Logs each decision with its reason.
     pub fn log(&self) {
         for step in &self.steps {
             let is_there = step.is_there();

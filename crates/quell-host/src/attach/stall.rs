@@ -19,7 +19,6 @@ use tracing::{debug, warn};
 
 use super::plan::QueueStep;
 
-/// Interval between two looks at the counters.
 pub const LOOKED_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time without a poll. A healthy suspension ends after its timeout, so twice that time must have passed, too.
 pub(crate) const UNPOLLED_MIN: Duration = Duration::from_millis(50);
@@ -35,21 +34,17 @@ const STALLS_WITHIN: Duration = Duration::from_secs(10);
 /// A queue whose interrupt a mode suspends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspendedQueue {
-    /// NAPI instance.
     pub napi: NapiId,
-    /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
 }
 
 impl SuspendedQueue {
-    /// The suspended ones of these queues.
     pub fn of_steps<'a>(steps: impl IntoIterator<Item = &'a QueueStep>) -> Vec<Self> {
         let is_suspended = |step: &&QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let queue = |step: &QueueStep| Self { napi: step.napi, namespace_cookie: step.namespace_cookie };
         steps.into_iter().filter(is_suspended).map(queue).collect()
     }
 
-    /// The suspended queues of a journal.
     #[must_use]
     pub fn of_journal(history: &History) -> Vec<Self> {
         let queue = |change: &Change| {
@@ -66,29 +61,22 @@ pub fn watching_sampler(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerErr
     Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }
 
-/// A stalled queue that was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stalled {
-    /// NAPI instance of the queue.
     pub napi: NapiId,
     /// Minimum time without a poll.
     pub unpolled: Duration,
-    /// Number of packets that it contained.
     pub packets: u64,
-    /// Method that freed it.
     pub freed: Freed,
 }
 
-/// Result of one look.
 #[derive(Debug, Default)]
 pub struct StallLook {
-    /// Stalled queues that were freed.
     pub freed: Vec<Stalled>,
     /// Whether stalls are so frequent that the mode must be reverted.
     pub persists: bool,
 }
 
-/// Counters of a queue at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     polls: u64,
@@ -135,7 +123,6 @@ impl Suspicion {
             && now.saturating_sub(self.checked) >= self.patience
     }
 
-    /// Minimum time without a poll.
     fn unpolled(&self, now: Duration) -> Duration {
         now.saturating_sub(self.last_poll)
     }
@@ -171,7 +158,6 @@ impl StallTally {
     }
 }
 
-/// Watches suspended queues.
 #[derive(Debug)]
 pub struct StallWatch {
     began: Instant,

@@ -88,7 +88,6 @@ impl StallsOfMode {
 }
 
 impl StallGuard {
-    /// Begins to watch these queues of `programs`.
     pub fn start(queues: Vec<SuspendedQueue>, programs: BTreeSet<Pid>) -> Result<Self, SamplerError> {
         let sampler = watching_sampler(&queues)?;
         let (modes, is_over) = (Arc::<Mutex<StallsByMode>>::default(), Arc::<AtomicBool>::default());

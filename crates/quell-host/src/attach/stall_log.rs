@@ -21,7 +21,6 @@ const CAUSE_EVERY: Duration = Duration::from_secs(60);
 /// Shortest time between two writes of the record.
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Record of the stalls under one journal.
 #[derive(Debug)]
 pub struct StallLog {
     journal: PathBuf,
@@ -110,7 +109,6 @@ impl StallLog {
 pub(super) struct CauseSearch(Option<JoinHandle<Option<String>>>);
 
 impl CauseSearch {
-    /// Begins to search in the present state of the programs.
     pub(super) fn begin(programs: &BTreeSet<Pid>) -> Self {
         let programs = programs.clone();
         Self::by(move || {

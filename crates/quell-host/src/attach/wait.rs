@@ -15,14 +15,10 @@ use quell_change::journal::TargetProgram;
 /// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;
 
-/// Reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// A signal requested the end of this process.
     Signalled,
-    /// All programs have exited.
     AllEnded,
-    /// The timeout expired.
     TimeIsOver,
 }
 

@@ -16,10 +16,8 @@ use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 
-/// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Watches the queues of an attachment.
 #[derive(Debug, Default)]
 pub struct AttachmentWatch {
     sampler: Option<Sampler>,
@@ -28,10 +26,8 @@ pub struct AttachmentWatch {
     effects: EffectWatch,
 }
 
-/// Events since the last look.
 #[derive(Debug, Default)]
 pub struct WatchEvents {
-    /// Stalled queues that were freed.
     pub stalled: Vec<Stalled>,
     /// Cause of the stalls, unless the rules find none; absent while it is searched for.
     pub cause: Option<Option<String>>,
@@ -79,7 +75,6 @@ impl AttachmentWatch {
     }
 }
 
-/// Judges the queues of an attachment again and again.
 #[derive(Debug, Default)]
 struct EffectWatch {
     counting: Option<PollCounting>,
@@ -89,11 +84,8 @@ struct EffectWatch {
 /// A mode that stopped or started being in effect on a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectChange {
-    /// Device of the queue.
     pub device: String,
-    /// Its receive queues, if known.
     pub rx_queues: Vec<u32>,
-    /// Its NAPI instance.
     pub napi: NapiId,
     /// The new verdict, with the evidence: in effect or not.
     pub verdict: ModeVerdict,

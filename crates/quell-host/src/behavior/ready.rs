@@ -74,7 +74,6 @@ pub(crate) fn socket_cause(
     }
 }
 
-/// The same for a socket of a snapshot.
 pub(crate) fn cause_in_snapshot(target: &WatchedTarget, socket: &SnapshotSocket) -> Option<ReadyCause> {
     let queues = (socket.receive_queue?, socket.remote.is_some());
     is_reported_by_each_wait(target.events)
@@ -107,7 +106,6 @@ struct Candidate {
 
 #[derive(Debug)]
 enum CandidateFile {
-    /// A socket that is ready by its state and queues.
     Listed { namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
     /// A socket with an event that `sock_diag` does not list.
     Hidden(ReadyCause),
@@ -152,7 +150,6 @@ impl Candidate {
 
 type Processes = HashMap<Pid, Result<PidFd, PidFdError>>;
 
-/// Objects that were ready in each sample so far.
 #[derive(Debug)]
 pub(super) struct ReadyObjects {
     candidates: Vec<Candidate>,
@@ -397,7 +394,6 @@ fn others(snapshot: &Snapshot, (pid, epoll): (Pid, &SnapshotEpoll), processes: &
     numbered(&info.targets).filter_map(candidate).collect()
 }
 
-/// Handles to the sockets of the candidates' namespaces.
 fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag> {
     let namespaces: BTreeSet<u64> = candidates
         .iter()

@@ -21,7 +21,6 @@ pub(super) enum Waiting {
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
 }
 
-/// What threads did at epolls.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     pub(super) by_epoll: BTreeMap<EpollKey, EpollWaits>,
@@ -124,7 +123,6 @@ fn busy_since(thread: (Pid, Pid), then: &BusyTimes) -> Option<Duration> {
     Some(busy_time(thread)?.saturating_sub(*then.get(&thread)?))
 }
 
-/// Adds up the calls of the threads at each epoll.
 fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) -> Duration) -> Waits {
     let mut waits = Waits::default();
     for (&(pid, tid, place), counted) in counts {

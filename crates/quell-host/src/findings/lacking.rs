@@ -126,7 +126,6 @@ fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
     })
 }
 
-/// A query that the kernel did not answer.
 struct Asked<'a> {
     what: &'static str,
     why: &'a UnknownReason,

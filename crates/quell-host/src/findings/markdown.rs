@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::rules;
 
-/// All rules, in Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();

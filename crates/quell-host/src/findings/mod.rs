@@ -37,7 +37,6 @@ pub use markdown::markdown;
 pub use node::Node;
 pub use sorting::{are_attached, are_steered};
 
-/// `schema` field of reports in JSON.
 pub const SCHEMA: &str = "quell-findings/1";
 
 /// Severity of a finding.
@@ -55,7 +54,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The severity as a word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -67,14 +65,11 @@ impl Severity {
     }
 }
 
-/// A possible problem and how to detect it.
 #[derive(Debug)]
 pub struct Rule {
-    /// Rule ID, for `--explain` and scripts.
     pub id: &'static str,
     /// Highest severity that the rule reports.
     pub severity: Severity,
-    /// The problem in a few words.
     pub title: &'static str,
     /// Effect of the problem, in one sentence.
     pub impact: &'static str,
@@ -91,7 +86,6 @@ pub struct Rule {
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
-/// One occurrence of a rule's problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Observation {
     severity: Severity,
@@ -137,14 +131,12 @@ pub struct FindingsReport {
 }
 
 impl FindingsReport {
-    /// Severity of the worst finding; absent without findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     let groups: [&[&Rule]; 12] = [
         stalls::RULES,
@@ -163,7 +155,6 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     groups.into_iter().flatten().copied().chain(lacking::RULES.iter().copied())
 }
 
-/// The rule with this ID.
 #[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
     rules().find(|rule| rule.id == id)
@@ -185,7 +176,6 @@ pub fn examine_sampled(
     examine_observed(now, before, polls, None)
 }
 
-/// The same with what programs did during an observation.
 #[must_use]
 pub fn examine_observed(
     now: &Snapshot,

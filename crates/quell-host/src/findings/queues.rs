@@ -54,7 +54,6 @@ fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     sampled.chain(others.filter_map(|device| of_stalled(query, device))).collect()
 }
 
-/// A queue whose polls were sampled.
 fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let wait = &query.polls(napi.id)?.wait;
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);

@@ -53,7 +53,6 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     suspending.flat_map(of).collect()
 }
 
-/// Waits through all descriptors of an epoll.
 fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
     let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
     query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
@@ -115,7 +114,6 @@ fn of_snapshots(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Vec<Obse
     observations
 }
 
-/// A watched object in the earlier snapshot.
 struct Before {
     was_ready: Option<bool>,
     cause: Option<ReadyCause>,

@@ -14,19 +14,15 @@ use super::device::parameter;
 use super::{DeniedFiles, PlanInput, ProfilePlan, cpus};
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, TxQueue};
 
-/// The devices cannot be printed as one profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsProfileError {
-    /// The devices are in several network namespaces.
     #[error("a profile covers one network namespace, but the devices are in {0}: select one with --netns")]
     SeveralNamespaces(usize),
-    /// The plan contains a change that no line requires.
     #[error("the settings cannot be printed as a profile: {0}")]
     NotExpressible(String),
 }
 
-/// Prints the settings of the devices for which `is_wanted` holds.
 pub fn as_profile(snapshot: &Snapshot, is_wanted: impl Fn(&Device) -> bool) -> Result<String, AsProfileError> {
     let devices = snapshot.devices.iter().filter(|device| device.name != "lo" && is_wanted(device));
     let devices: Vec<&Device> = devices.collect();
@@ -240,7 +236,6 @@ impl Lines {
     }
 }
 
-/// Queues with equal settings.
 #[derive(Debug, Default)]
 struct QueueGroup {
     queues: Vec<u32>,

@@ -27,7 +27,6 @@ pub use quell_change::change::{
 /// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanInput {
-    /// Snapshot of the host.
     pub snapshot: Snapshot,
     /// Values of [`Profile::sysctls`] as text, by name.
     pub sysctls: BTreeMap<String, Reading<String>>,
@@ -40,31 +39,25 @@ pub struct PlanInput {
 /// Files that the caller may not write to, with the kernel's answers. Other settings depend on capabilities.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeniedFiles {
-    /// Sysctls of [`Profile::sysctls`], by name.
     pub sysctls: BTreeMap<String, String>,
-    /// Affinities of interrupts.
     pub irq_affinity: Option<String>,
 }
 
 /// One change of a plan, and the profile line that requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileStep {
-    /// The change.
     pub change: PlannedChange,
     /// Location in the profile; `None` if the value is set again only because its queue is recreated.
     pub wanted_by: Option<Place>,
 }
 
-/// A setting in the profile that cannot be applied here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImpossibleSetting {
     /// The setting, in a few words: `coalescing of queue 3 of eth0`.
     pub what: String,
     /// Class of the reason: absent, unsupported by kernel or driver, denied.
     pub reason: UnknownReason,
-    /// Details, in the kernel's words where available.
     pub message: String,
-    /// Location in the profile.
     pub wanted_by: Place,
 }
 
@@ -74,7 +67,6 @@ pub struct ImpossibleSetting {
 pub struct ProfilePlan {
     /// Changes in the order of application.
     pub steps: Vec<ProfileStep>,
-    /// Settings that cannot be applied.
     pub impossible: Vec<ImpossibleSetting>,
     /// Queues that have the values of the profile already. They need a record if another owner has set them, who may
     /// end earlier.
@@ -85,7 +77,6 @@ pub struct ProfilePlan {
 }
 
 impl ProfilePlan {
-    /// Computes the changes that the profile requires.
     #[must_use]
     pub fn of(observed: &PlanInput, profile: &Profile) -> Self {
         let mut plan = Self::default();
@@ -135,7 +126,6 @@ impl ProfilePlan {
         }
     }
 
-    /// Logs each decision with its reason.
     pub(crate) fn log(&self) {
         for ProfileStep { change, wanted_by } in &self.steps {
             let device = change.device().map(|device| device.name.as_str());
@@ -182,7 +172,6 @@ impl ProfilePlan {
         }
     }
 
-    /// Records a setting that cannot be applied.
     fn cannot(&mut self, wanted_by: &Place, what: String, why: UnknownReason, said: &str) {
         self.impossible.push(ImpossibleSetting {
             what,
@@ -256,11 +245,9 @@ fn why_denied(change: &PlannedChange, observed: &PlanInput) -> Option<(Option<Ca
 /// Effect of earlier steps on the object of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// No earlier step affects the object.
     Stays,
     /// The object is recreated with the kernel's defaults.
     Anew,
-    /// The object is removed.
     Goes,
 }
 

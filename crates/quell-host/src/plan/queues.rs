@@ -30,7 +30,6 @@ struct Wishes<'a> {
 /// A policy, and the queue's position in its group.
 type Turn<'a> = (&'a Placed<CpuPolicy>, usize);
 
-/// The queues of one device.
 pub(super) struct Queues<'a> {
     snapshot: &'a Snapshot,
     device: &'a Device,

@@ -44,7 +44,6 @@ pub use socket::{SnapshotSocket, SocketState};
 #[cfg(doc)]
 use quell_linux::NapiId;
 
-/// `schema` field of snapshots.
 pub const SCHEMA: &str = "quell-snapshot/1";
 
 /// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
@@ -97,7 +96,6 @@ pub enum SnapshotError {
         found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}"))
     )]
     Schema {
-        /// The `schema` field, if present.
         found: Option<String>,
     },
     /// The text is not JSON, or does not match the schema.
@@ -106,7 +104,6 @@ pub enum SnapshotError {
 }
 
 impl Snapshot {
-    /// Parses a snapshot from JSON.
     pub fn parse(json: &[u8]) -> Result<Self, SnapshotError> {
         #[derive(Deserialize)]
         struct Head {
@@ -119,7 +116,6 @@ impl Snapshot {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// Index of the objects by key.
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(self)
@@ -133,7 +129,6 @@ impl Snapshot {
             .then_some("threaded busy polling (threaded=2) needs Linux 6.19: this kernel's napi-set does not accept it")
     }
 
-    /// JSON Schema of snapshots.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)

@@ -74,7 +74,6 @@ pub struct TxQueue {
 }
 
 impl RxQueue {
-    /// Its NAPI instance, if known.
     pub(crate) fn napi_id(&self) -> Option<NapiId> {
         self.napi.known()?.as_ref().map(|napi| napi.to)
     }
@@ -123,7 +122,6 @@ impl SnapshotNapi {
         self.irq.known()?.as_ref().map(|irq| irq.to)
     }
 
-    /// Known settings.
     #[must_use]
     pub fn settings(&self) -> PartialNapiSettings {
         PartialNapiSettings {

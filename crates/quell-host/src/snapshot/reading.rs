@@ -59,12 +59,10 @@ pub enum UnknownReason {
 }
 
 impl<T> Reading<T> {
-    /// An unknown value.
     pub fn unknown(reason: UnknownReason, message: impl Into<String>) -> Self {
         Self::Unknown(UnknownReading { unknown: Box::new(Unknown { reason, message: message.into() }) })
     }
 
-    /// The value, if known.
     #[must_use]
     pub fn known(&self) -> Option<&T> {
         match self {
@@ -73,7 +71,6 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The reason, if the value is unknown.
     #[must_use]
     pub fn why_unknown(&self) -> Option<&Unknown> {
         match self {
@@ -82,7 +79,6 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Applies `f` to a known value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Known(value) => Reading::Known(f(value)),

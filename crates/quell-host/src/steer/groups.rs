@@ -14,16 +14,13 @@ use crate::snapshot::{Process, Protocol, Snapshot, SnapshotEpoll, SnapshotSocket
 /// Sockets with the same key. The kernel selects one of them for each connection or datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Shared properties.
     pub key: GroupKey,
     /// Sockets, ordered by inode. The kernel does not expose a socket's index in its reuseport group.
     pub members: Vec<Member>,
 }
 
-/// One socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Socket inode.
     pub inode: u64,
     /// Epolls that watch the socket; empty if it belongs to a process outside the snapshot or is used without an epoll.
     pub workers: Vec<SteerWorker>,
@@ -32,11 +29,8 @@ pub struct Member {
 /// An epoll that watches a socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SteerWorker {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// File descriptor in that process.
     pub epoll_fd: i32,
-    /// Process name (`comm`).
     pub process: String,
 }
 
@@ -47,7 +41,6 @@ impl SteerWorker {
 }
 
 impl Group {
-    /// Epolls that watch its sockets, each once.
     #[must_use]
     pub fn workers(&self) -> BTreeSet<&SteerWorker> {
         self.members.iter().flat_map(|member| &member.workers).collect()
@@ -100,7 +93,6 @@ fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<SteerWorker>>) -> Vec<Stee
     workers.get(&inode).cloned().unwrap_or_default()
 }
 
-/// Epolls of the snapshot by watched socket.
 pub(super) fn workers_by_socket(snapshot: &Snapshot) -> BTreeMap<u64, Vec<SteerWorker>> {
     let mut workers: BTreeMap<u64, Vec<SteerWorker>> = BTreeMap::new();
     for process in &snapshot.processes {

@@ -56,7 +56,6 @@ pub(crate) fn restore(
     })
 }
 
-/// Operation on one value that can be read and written.
 trait Act {
     type Outcome;
 
@@ -222,7 +221,6 @@ fn on_value<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> 
     }
 }
 
-/// Like [`on_value`], for settings of one queue.
 fn on_queue<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         PlannedChange::RpsCpus { device, queue, cpus } => act.act(

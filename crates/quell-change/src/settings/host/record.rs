@@ -24,12 +24,10 @@ pub struct HostSetting {
     /// namespace. Absent if it could not be read, and for settings without a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// The setting, with its old and new value.
     pub setting: PlannedChange,
 }
 
 impl HostSetting {
-    /// `None` for settings without a device.
     pub(crate) fn recorded_device(&self) -> Option<RecordedDevice> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;

@@ -8,14 +8,12 @@ use crate::steer::{Baseline, Connection, GroupKey, SteerVerdict, Steering, Verif
 #[derive(Debug, Default)]
 pub(super) struct Filters(Vec<Filter>);
 
-/// An attached filter.
 #[derive(Debug)]
 struct Filter {
     steering: Steering,
     /// Connections that predate the filter; absent until they are listed.
     baseline: Option<Baseline>,
     verification: Verification,
-    /// Whether the conclusive verification was reported already.
     is_reported: bool,
 }
 
@@ -79,7 +77,6 @@ impl Filters {
         self.0.iter().all(Filter::is_settled)
     }
 
-    /// Latest observation of each filter.
     pub(super) fn verifications(&self) -> impl Iterator<Item = &Verification> {
         self.0.iter().map(|filter| &filter.verification)
     }
@@ -98,7 +95,6 @@ impl Filters {
         self.0.iter_mut().filter(says_it_all).map(tell).collect()
     }
 
-    /// Observations of the filters that are not completely verified.
     pub(super) fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.0.iter().filter(|filter| !filter.is_reported).map(|filter| (&filter.steering, &filter.verification))
     }

@@ -30,10 +30,8 @@ use crate::steer::{
 /// Interval between snapshots of the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);
 
-/// Requested placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Filters of the reuseport groups.
     pub steer: Option<SteerRequest>,
     /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
@@ -42,53 +40,39 @@ pub struct Wanted {
 /// Reuseport groups of programs, each with its filter or with the reason why it gets none.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Groups that get a filter.
     pub steerings: Vec<Steering>,
-    /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
 }
 
 /// Observations of the filters and workers after the filters were attached.
 #[derive(Debug, Default)]
 pub struct PlacementResult {
-    /// Verification of each filter, in the order of attachment.
     pub verifications: Vec<Verification>,
-    /// Threads that were bound.
     pub pinned: Vec<Pin>,
-    /// Threads that already had the right affinity.
     pub in_place: BTreeSet<Pid>,
-    /// Workers that were not bound.
     pub not_pinned: Vec<NotPinned>,
 }
 
 /// Result of one [`Placement::keep_up`] pass: what changed since the previous pass.
 #[derive(Debug, Default)]
 pub struct PlacementPass {
-    /// Filters that were attached.
     pub steered: Vec<Steered>,
-    /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
-    /// Groups whose filter could not be attached.
     pub not_steered: Vec<(GroupKey, ChangeError)>,
-    /// Error of reading the socket lists of the groups' namespaces.
     pub unread: Option<LookError>,
     /// Filters whose verification is now conclusive.
     pub verifications: Vec<(Steering, Verification)>,
-    /// Threads that were bound.
     pub pinned: Vec<Pin>,
     /// Threads that could not be bound; not retried.
     pub not_bound: Vec<(Pid, ChangeError)>,
-    /// Workers that are not bound, for a permanent reason.
     pub not_pinned: Vec<NotPinned>,
     /// Sockets, workers or queues appeared or vanished. Decisions wait until two passes in a row see the same state, so
     /// the next pass should follow soon.
     pub is_changing: bool,
 }
 
-/// A filter that was attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steered {
-    /// Its group and program.
     pub steering: Steering,
     /// It replaced the filter for an earlier state of the group.
     pub is_replacement: bool,
@@ -100,7 +84,6 @@ pub struct Placement {
     wanted: Wanted,
     filters: Filters,
     bound: Bound,
-    /// State at the last pass.
     shown: Shown,
     /// State that the current filters were decided from.
     made_of: MadeOf,
@@ -115,7 +98,6 @@ struct MadeOf {
     queues: Shown,
 }
 
-/// Decides the filters for the groups of these processes.
 pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, request: &SteerRequest) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
     let surroundings = look(snapshot, &pids)?;
@@ -154,7 +136,6 @@ pub fn mark_attached_filters(snapshot: &mut Snapshot, journal: &Journal) {
 }
 
 impl Placement {
-    /// Placement with nothing applied yet.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self { wanted, ..Self::default() }
@@ -367,7 +348,6 @@ impl MadeOf {
     }
 }
 
-/// Outcome of binding the workers.
 #[derive(Debug, Default)]
 struct Workers {
     pinned: Vec<Pin>,

@@ -65,7 +65,6 @@ pub(super) fn read_all(
     }
 }
 
-/// Handles for requests to one namespace.
 struct Handles<'a> {
     ethtool: Reading<Ethtool>,
     netdev: Reading<Netdev>,

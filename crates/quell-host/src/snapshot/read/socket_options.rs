@@ -27,7 +27,6 @@ pub(super) struct Options {
     pub(super) reuseport: Reading<bool>,
 }
 
-/// Reads the sockets of one process.
 pub(super) struct Asker {
     pidfd: Reading<PidFd>,
     listened_at: HashSet<u16>,
@@ -41,7 +40,6 @@ struct Group {
     address: SocketAddr,
 }
 
-/// Known facts of a group.
 #[derive(Default)]
 struct Asked {
     connections: usize,
@@ -111,7 +109,6 @@ impl Options {
         }
     }
 
-    /// All options are unknown for the same reason.
     fn unknown(reason: &UnknownReading) -> Self {
         Self {
             napi: Reading::Unknown(reason.clone()),
@@ -122,7 +119,6 @@ impl Options {
         }
     }
 
-    /// Options of a socket whose process is outside the scope.
     pub(super) fn outside_of_the_scope() -> Self {
         Self::unknown(&not_asked("the process that holds it is outside the scope"))
     }

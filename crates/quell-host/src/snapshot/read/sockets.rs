@@ -83,7 +83,6 @@ impl SocketTable {
         self.by_inode.contains_key(&inode).then_some(inode)
     }
 
-    /// Reads the options of every socket of these processes.
     pub(super) fn ask(&mut self, processes: &[OpenProcess]) {
         for process in processes {
             let mut asker = Asker::of(process, self.ports_listened_at(process));
@@ -106,7 +105,6 @@ impl SocketTable {
         held.filter(|listed| listed.is_listening()).map(|listed| listed.socket.local.port()).collect()
     }
 
-    /// The sockets, in ascending order of inode.
     pub(super) fn into_sorted(self) -> Vec<SnapshotSocket> {
         let mut sockets: Vec<SnapshotSocket> = self.by_inode.into_values().map(Listed::into_socket).collect();
         sockets.sort_unstable_by_key(|socket| socket.inode);

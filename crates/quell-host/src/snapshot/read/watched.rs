@@ -20,7 +20,6 @@ const COMPARED_MAX: usize = 256;
 
 const EPOLLIN: u32 = 0x1;
 
-/// The open files of a process.
 pub(crate) struct OpenFiles<'a> {
     pid: Pid,
     pidfd: &'a Result<PidFd, PidFdError>,
@@ -65,7 +64,6 @@ impl<'a> OpenFiles<'a> {
         Self { pid, pidfd, fds, kinds: fds.iter().map(|fd| (fd.number, &fd.kind)).collect() }
     }
 
-    /// Kind of the file at a descriptor.
     pub(crate) fn kind(&self, fd: i32) -> Option<&'a FdKind> {
         self.kinds.get(&fd).copied()
     }
@@ -114,7 +112,6 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
-    /// Kind of a watched file.
     pub(crate) fn watched_kind(&self, descriptor: Option<i32>) -> WatchedKind {
         match descriptor.and_then(|fd| self.kind(fd)) {
             None => WatchedKind::Unnamed,
