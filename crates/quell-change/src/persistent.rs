@@ -61,20 +61,13 @@ pub enum PersistError {
         visible::path(path),
         after.as_secs()
     )]
-    StillAtIt {
-        path: PathBuf,
-        pid: Pid,
-        after: Duration,
-    },
+    StillAtIt { path: PathBuf, pid: Pid, after: Duration },
     #[error(
         "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
          in that namespace; nothing was changed",
         visible::path(path)
     )]
-    OutOfSight {
-        path: PathBuf,
-        pid: u32,
-    },
+    OutOfSight { path: PathBuf, pid: u32 },
     #[error(
         "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
         visible::path(path)

@@ -109,7 +109,10 @@ pub enum Found {
         history: Option<History>,
     },
     /// Its changes persist or have a guardian; it was left alone.
-    Kept { path: PathBuf, history: History },
+    Kept {
+        path: PathBuf,
+        history: History,
+    },
     /// Its owner was dead. It was reverted, at least in part.
     Recovered {
         /// Path of the journal, which still exists if something failed.

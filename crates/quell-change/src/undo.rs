@@ -31,20 +31,12 @@ pub enum UndoError {
          left alone; if you no longer need it, run `ip netns delete {}`",
         shell_words::quote(name)
     )]
-    NotTheSame {
-        name: String,
-        made: u64,
-        today: u64,
-    },
+    NotTheSame { name: String, made: u64, today: u64 },
     #[error(
         "network namespace {namespace}: its processes {left:?} did not exit within {within:?} after SIGKILL; they \
          hang in the kernel, or start new processes faster than Quell can kill them"
     )]
-    StillInside {
-        namespace: String,
-        left: Vec<i32>,
-        within: Duration,
-    },
+    StillInside { namespace: String, left: Vec<i32>, within: Duration },
     #[error("the journal contains an invalid name of a {what}, {name:?}: {why}")]
     Impossible {
         /// `network namespace`, `interface` or `process`.

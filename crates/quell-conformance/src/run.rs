@@ -18,7 +18,6 @@ use crate::model;
 use crate::observe::Observations;
 use crate::scenario::{KernelRule, Need, Scenario};
 
-/// Value of the `schema` field of a [`ConformanceReport`].
 pub const SCHEMA: &str = "quell-conformance/1";
 
 /// Report of a conformance run.
@@ -83,7 +82,6 @@ pub enum ScenarioOutcome {
 }
 
 impl ConformanceReport {
-    /// JSON Schema of the report.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)
@@ -91,7 +89,6 @@ impl ConformanceReport {
 }
 
 impl ScenarioOutcome {
-    /// Whether an expectation failed.
     #[must_use]
     pub fn is_difference(&self) -> bool {
         matches!(self, Self::DidNotHold { .. })
@@ -111,10 +108,8 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// A backend with its resources.
 #[derive(Debug, Clone, Copy)]
 pub enum BackendContext<'a> {
-    /// The model.
     Model,
     /// The running kernel, on veth pairs recorded in this journal.
     Kernel(&'a Journal),
@@ -123,7 +118,6 @@ pub enum BackendContext<'a> {
 }
 
 impl BackendContext<'_> {
-    /// The kind of this backend.
     #[must_use]
     pub fn arm(self) -> Backend {
         match self {

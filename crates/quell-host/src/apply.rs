@@ -77,35 +77,22 @@ pub enum ApplyError {
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
-    AlreadyApplied {
-        path: PathBuf,
-        history: Box<History>,
-    },
+    AlreadyApplied { path: PathBuf, history: Box<History> },
     #[error(transparent)]
     Begin(ChangeError),
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
     /// The watchdog has exited, so that nobody would undo the changes. They were undone.
     #[error("the watchdog process {pid} has exited")]
-    WatchdogEnded {
-        pid: u32,
-        reverted: Result<Reverted, JournalError>,
-    },
+    WatchdogEnded { pid: u32, reverted: Result<Reverted, JournalError> },
     #[error("{change}: {source}")]
-    Change {
-        change: Box<ChangeText>,
-        source: Box<ChangeError>,
-        reverted: Result<Reverted, JournalError>,
-    },
+    Change { change: Box<ChangeText>, source: Box<ChangeError>, reverted: Result<Reverted, JournalError> },
     /// All changes were made, but the host does not match the profile. Everything was undone.
     #[error(
         "all changes were made, but {} did not last; the first is: {}", left.steps.len(),
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
-    NotInEffect {
-        left: ProfilePlan,
-        reverted: Result<Reverted, JournalError>,
-    },
+    NotInEffect { left: ProfilePlan, reverted: Result<Reverted, JournalError> },
     #[error(transparent)]
     Keep(JournalError),
 }

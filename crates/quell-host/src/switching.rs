@@ -101,11 +101,7 @@ pub enum SwitchError {
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
     #[error("another program has changed {what} from {set} to {now}, so modes cannot be compared")]
-    ChangedByOthers {
-        what: String,
-        set: String,
-        now: String,
-    },
+    ChangedByOthers { what: String, set: String, now: String },
     #[error("process {0} has exited")]
     ProgramEnded(Pid),
     #[error(transparent)]

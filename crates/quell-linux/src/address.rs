@@ -32,7 +32,6 @@ impl InterfaceAddress {
         Some(Self { ip, prefix_bits })
     }
 
-    /// The IP address without its prefix length.
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         self.ip
@@ -56,7 +55,6 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-/// Handle to the addresses of one network namespace.
 #[derive(Debug)]
 pub struct Addresses {
     socket: NetlinkSocket,
@@ -92,7 +90,6 @@ impl Addresses {
         self.socket.act("add an address to", &RequestTarget::Index(index), &request)
     }
 
-    /// Lists the IPv4 and IPv6 addresses of an interface.
     pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);

@@ -31,7 +31,6 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
 /// File systems that are optional, because a kernel may be built without them.
 const OPTIONAL: &[&str] = &["tracefs"];
 
-/// A boot step that failed.
 #[derive(Debug, Error)]
 #[error("could not {action} {path}: {source}")]
 pub struct BootError {
@@ -107,7 +106,6 @@ pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
     open().map_err(BootError::on("open the serial port", path))
 }
 
-/// Waits until the port has transmitted all written bytes.
 pub fn drain_serial_port(port: &File) -> io::Result<()> {
     Ok(tcdrain(port)?)
 }

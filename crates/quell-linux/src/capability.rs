@@ -35,11 +35,9 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All capabilities of this enum.
     pub const ALL: [Self; 6] =
         [Self::NetAdmin, Self::SysPtrace, Self::SysAdmin, Self::SysNice, Self::Perfmon, Self::Bpf];
 
-    /// Name of the capability, as in `capabilities(7)`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,13 +62,11 @@ impl fmt::Display for Capability {
 pub struct CapabilitySet(u64);
 
 impl CapabilitySet {
-    /// Creates a set from the kernel's bit mask.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Whether the set contains this capability.
     #[must_use]
     pub const fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0

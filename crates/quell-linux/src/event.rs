@@ -18,7 +18,6 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{read, write};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
-/// When an epoll reports a registered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// In every wait while the file is readable (level-triggered).
@@ -49,10 +48,8 @@ impl Trigger {
     }
 }
 
-/// An event that an epoll reported for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Token that was given when the file was registered.
     pub token: u64,
     /// Whether the peer closed the connection or the file has an error, so that no more data will arrive.
     pub hung_up: bool,
@@ -128,14 +125,12 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, self.events.as_mut_ptr(), room, timeout, no_mask, 0_usize) }
     }
 
-    /// Number of events that the last wait returned.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether the last wait returned no events.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -184,12 +179,10 @@ impl AsFd for Epoll {
 pub struct WakeEvent(OwnedFd);
 
 impl WakeEvent {
-    /// Creates an event that is not raised.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Raises the event.
     pub fn raise(&self) -> io::Result<()> {
         write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())

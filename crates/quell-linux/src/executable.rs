@@ -23,9 +23,7 @@ const CAPABILITIES_SIZE: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileId {
-    /// Device number of the file system (`st_dev`).
     pub device: u64,
-    /// Inode number (`st_ino`).
     pub inode: u64,
 }
 
@@ -63,7 +61,6 @@ pub fn can_hold_code(directory: &Path) -> io::Result<bool> {
     Ok(!statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// Effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     geteuid().as_raw()

@@ -96,14 +96,10 @@ pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: 
     }
 }
 
-/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// PID of the process.
     pub pid: Pid,
-    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
-    /// Whether the process runs in a child PID namespace.
     pub is_in_other_namespace: bool,
 }
 
@@ -132,7 +128,6 @@ fn pid_namespace(proc: &ProcRoot, pid: Pid) -> Option<FileId> {
     Some(FileId::from(&std::fs::metadata(proc.process(pid).path().join("ns/pid")).ok()?))
 }
 
-/// Whether a process locked the file at `path`.
 #[must_use]
 pub fn is_locked_by(proc: &ProcRoot, path: &Path, pid: Pid) -> bool {
     file_id(path).is_some_and(|file| has_locked(proc, pid, file))

@@ -42,16 +42,9 @@ pub enum RingPollingError {
     #[error(
         "could not configure polling of an io_uring: {source}; it is restricted, or io_uring is disabled for this process"
     )]
-    Denied {
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error.
+    Denied { source: io::Error },
     #[error("could not configure polling of an io_uring: {source}")]
-    Refused {
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { source: io::Error },
 }
 
 impl From<Errno> for RingPollingError {
@@ -81,7 +74,6 @@ pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError
     register(ring, IoringRegisterOp::RegisterNapi, request)
 }
 
-/// Disables busy polling of the ring.
 pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
     register(ring, IoringRegisterOp::UnregisterNapi, io_uring_napi::default())
 }
@@ -96,9 +88,7 @@ fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi)
 /// Busy-poll state of an io_uring, from `/proc/PID/fdinfo/FD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingPollingInfo {
-    /// The ring does not busy poll.
     Off,
-    /// The ring busy polls with these settings.
     On(RingPolling),
     /// The kernel does not report the settings. It is older than 6.13, or the ring was in use during the read.
     Unreported,

@@ -16,32 +16,15 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Why other users could replace the file at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOwn {
-    /// Another user owns a directory or link on the path.
     #[error("{path} is owned by user {owner}, who could replace its contents", path = visible::path(.path))]
-    Owner {
-        /// Path of the directory or link.
-        path: PathBuf,
-        /// User id of the owner.
-        owner: u32,
-    },
-    /// Other users may write to a directory on the path.
+    Owner { path: PathBuf, owner: u32 },
     #[error("{path} is writable by others, who could replace its contents", path = visible::path(.path))]
-    Writable {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-    /// A part of the path cannot be examined.
+    Writable { path: PathBuf },
     #[error("could not inspect {path}: {source}", path = visible::path(.path))]
-    Look {
-        /// Path that could not be examined.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Look { path: PathBuf, source: io::Error },
 }
 
 /// Checks whether the caller could create a file in a directory, and the directory itself if it is absent. Nothing is

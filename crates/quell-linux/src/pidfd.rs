@@ -16,50 +16,20 @@ use crate::unpreempted::Unpreempted;
 
 pub use rustix::process::Signal;
 
-/// Why an operation on a process failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PidFdError {
-    /// The process exited or never existed.
     #[error("{action} process {pid}: it does not exist")]
-    Gone {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-    },
-    /// The caller lacks permission.
+    Gone { action: &'static str, pid: Pid },
     #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
-    Denied {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The process does not have this file descriptor.
+    Denied { action: &'static str, pid: Pid, source: io::Error },
     #[error("process {pid} has no file descriptor {fd}")]
-    NoSuchFd {
-        /// PID of the process.
-        pid: Pid,
-        /// Number of the file descriptor in the process.
-        fd: i32,
-    },
-    /// The kernel returned another error.
+    NoSuchFd { pid: Pid, fd: i32 },
     #[error("{action} process {pid}: {source}")]
-    Refused {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, pid: Pid, source: io::Error },
 }
 
 impl PidFdError {
-    /// Whether the process does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
@@ -75,7 +45,6 @@ impl PidFdError {
     }
 }
 
-/// A handle to a process.
 #[derive(Debug)]
 pub struct PidFd {
     pid: Pid,
@@ -142,7 +111,6 @@ impl PidFd {
         self.pid
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<(), PidFdError> {
         pidfd_send_signal(&self.fd, signal).map_err(|errno| PidFdError::new("signalling", self.pid, errno))
     }
@@ -179,7 +147,6 @@ impl PidFd {
 }
 
 impl DuplicatedFd {
-    /// Number of the duplicate in this process.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()

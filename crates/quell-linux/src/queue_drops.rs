@@ -16,12 +16,10 @@ pub struct QueueDrops {
 }
 
 impl QueueDrops {
-    /// Opens the namespace of the calling thread.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { links: Links::open()?, netdev: Netdev::open().ok() })
     }
 
-    /// Opens another namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { links: Links::open_in(namespace)?, netdev: Netdev::open_in(namespace).ok() })
     }

@@ -25,12 +25,9 @@ pub enum SettingsOwner {
     GuestAgent,
 }
 
-/// A file with settings.
 #[derive(Debug)]
 pub struct SettingsFile {
-    /// Program that applies it.
     pub owner: SettingsOwner,
-    /// Path of the file.
     pub path: PathBuf,
     /// Its contents, or the reason why they could not be read.
     pub content: io::Result<SettingsContent>,
@@ -320,7 +317,6 @@ pub struct IrqBans {
 }
 
 impl IrqBans {
-    /// Parses the arguments of irqbalance.
     #[must_use]
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Self {
         let mut bans = Self::default();

@@ -27,7 +27,6 @@ pub struct Interruption {
 #[derive(Clone, Debug)]
 pub struct InterruptionFlag(Arc<AtomicUsize>);
 
-/// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptionSignal(i32);
 
@@ -38,7 +37,6 @@ impl InterruptionSignal {
         self.0
     }
 
-    /// Name of the signal, for example `SIGINT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         signal_name(self.0).unwrap_or("a signal")
@@ -46,7 +44,6 @@ impl InterruptionSignal {
 }
 
 impl InterruptionFlag {
-    /// Last signal that arrived, if any.
     #[must_use]
     pub fn get(&self) -> Option<InterruptionSignal> {
         match self.0.load(Ordering::Relaxed) {
@@ -85,7 +82,6 @@ impl Interruption {
         Ok(listening)
     }
 
-    /// Returns the flag, for loops and other threads.
     #[must_use]
     pub fn flag(&self) -> InterruptionFlag {
         self.flag.clone()

@@ -18,16 +18,12 @@ pub struct SignalQueue {
     mask_before: libc::sigset_t,
 }
 
-/// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// The signal that arrived.
     pub signal: Signal,
-    /// Sender of the signal.
     pub from: Sender,
 }
 
-/// Sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The kernel, because of a timer or a terminal key. A terminal key signals the whole foreground process group.

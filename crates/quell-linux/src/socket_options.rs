@@ -38,49 +38,26 @@ impl SocketOption {
     }
 }
 
-/// Why a socket option could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SocketOptionError {
     /// The kernel does not support the option. It is too old, or was built without busy polling.
     #[error("{action} {option}: not supported by this kernel")]
-    Unsupported {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
-    /// The caller lacks permission.
+    Unsupported { action: &'static str, option: &'static str },
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
-    Denied {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Denied { action: &'static str, option: &'static str, source: io::Error },
     /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
-    Refused {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, option: &'static str, source: io::Error },
 }
 
 impl SocketOptionError {
-    /// Whether the file is not a socket.
     #[must_use]
     pub fn is_no_socket(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENOTSOCK))
     }
 }
 
-/// Whether the socket is listening.
 pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
@@ -108,7 +85,6 @@ pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
 }
 
-/// Whether the socket is an AF_XDP socket.
 pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
 }
@@ -190,7 +166,6 @@ fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), Socket
     if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
 }
 
-/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
     refused_by_name(action, option.name())
 }

@@ -13,9 +13,7 @@ const SERVERS: [&[u8]; 3] = [b"sshd", b"sshd-session", b"dropbear"];
 /// A TCP connection of an SSH session. IPv4 addresses are never mapped to IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SshConnection {
-    /// Address and port of the client.
     pub client: SocketAddr,
-    /// Address and port of the server.
     pub server: SocketAddr,
 }
 

@@ -13,10 +13,8 @@ use rustix::net::{
     listen, recv, send, shutdown, sockopt,
 };
 
-/// Whether calls on a socket block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// A call waits until it can complete.
     Yes,
     /// A call that cannot complete returns `WouldBlock`.
     No,
@@ -101,7 +99,6 @@ impl AsFd for TcpConnection {
     }
 }
 
-/// A listening TCP socket.
 #[derive(Debug)]
 pub struct TcpListener(OwnedFd);
 
@@ -153,13 +150,11 @@ impl AsFd for TcpListener {
 /// Meaning of an error from [`TcpListener::accept`] for a server that continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptFailure {
-    /// No connection waits to be accepted.
     NoneWaits,
     /// One connection is lost. The server can accept the next one at once.
     ConnectionLost,
     /// File descriptors or memory are exhausted. Connections wait until some are freed.
     Exhausted,
-    /// The listener accepts no more connections.
     Final,
 }
 

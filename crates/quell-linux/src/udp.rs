@@ -10,7 +10,6 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, bind, connect, recv, recv
 
 use crate::tcp::{Blocking, local_address, socket};
 
-/// A UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket(OwnedFd);
 
@@ -36,7 +35,6 @@ impl UdpSocket {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?)
     }
 
-    /// Local address, with the port that the kernel selected.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -59,13 +57,11 @@ impl UdpSocket {
         Ok((length, sender.and_then(|address: SocketAddrAny| address.try_into().ok())))
     }
 
-    /// Sends one datagram to the connected peer.
     #[inline]
     pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, datagram, SendFlags::NOSIGNAL)?)
     }
 
-    /// Sends one datagram to `address`.
     #[inline]
     pub fn send_to(&self, datagram: &[u8], address: SocketAddr) -> io::Result<usize> {
         Ok(sendto(&self.0, datagram, SendFlags::NOSIGNAL, &address)?)

@@ -90,7 +90,6 @@ pub struct LoadOptions {
     pub check_content: bool,
 }
 
-/// Explanation of the distributions, for the end of the help.
 pub const DISTRIBUTIONS: &str = concat!(
     "Distributions: fixed:N, uniform:LOW,HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
     "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
@@ -126,7 +125,6 @@ pub enum PollingChoice {
 pub struct InvalidLoadOption(String);
 
 impl LoadOptions {
-    /// Specification of the generator. Resolves the server's name.
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
         let keys = || KeyValues {
@@ -161,7 +159,6 @@ impl LoadOptions {
         })
     }
 
-    /// Schedule and durations of the run.
     pub fn run_spec(&self) -> Result<RunSpec, InvalidLoadOption> {
         if self.batch && self.rate != OfferedLoad::Max {
             return Err(InvalidLoadOption::new("--batch requires --rate max"));

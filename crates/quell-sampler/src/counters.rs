@@ -39,12 +39,9 @@ pub struct PollCounters {
     can: Abilities,
 }
 
-/// What the kernel and the attached programs can count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// The kernel can suspend interrupts.
     pub(crate) sees_suspension: bool,
-    /// The program at the start of softirqs is attached.
     pub(crate) times_softirqs: bool,
 }
 
@@ -70,7 +67,6 @@ pub struct PollsByPoller {
 }
 
 impl PollsByPoller {
-    /// All polls.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last } = *self;

@@ -22,13 +22,10 @@ const INSTRUCTION_BYTES: usize = 8;
 /// The program that selects among the sockets of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupProgram {
-    /// The kernel selects by hash.
     Absent,
-    /// A filter of Quell.
     Quells,
     /// Classic BPF. The instructions are absent if there are more than 512, or the kernel does not keep them.
     Classic(Option<Vec<ClassicInstruction>>),
-    /// An eBPF program with this ID.
     Ebpf(u32),
 }
 

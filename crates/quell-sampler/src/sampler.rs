@@ -33,29 +33,16 @@ const TIMERS: Program = ("quell_timer", "hrtimer_expire_entry");
 /// Runs for every softirq of the host.
 const SOFTIRQS: Program = ("quell_softirq", "softirq_entry");
 
-/// Why polls cannot be sampled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SamplerError {
     /// The kernel has no BTF, or lacks something that the programs read.
     #[error("sampling polls: {0}")]
     Unsupported(#[source] BtfError),
-    /// The caller lacks permission.
     #[error("sampling polls: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")]
-    Denied {
-        /// Step that failed.
-        action: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel or the loader returned another error.
+    Denied { action: &'static str, source: io::Error },
     #[error("sampling polls: {action}: {said}")]
-    Refused {
-        /// Step that failed.
-        action: &'static str,
-        /// The error and its causes.
-        said: String,
-    },
+    Refused { action: &'static str, said: String },
 }
 
 /// Why one instance cannot be sampled beside the others.

@@ -33,14 +33,12 @@ const UNKNOWN_LEVEL: f64 = 1e4;
 const OUTLIER_SHARE: f64 = 0.05;
 const OUTLIER_FACTOR: f64 = 5.0;
 
-/// A normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Normal {
     pub(crate) mean: f64,
     pub(crate) variance: f64,
 }
 
-/// Belief in one quantity at one load.
 #[derive(Debug, Clone)]
 pub(crate) struct Belief {
     modes: usize,
@@ -178,7 +176,6 @@ impl CholeskyFactor {
         Self(rows)
     }
 
-    /// Deviations from the means.
     fn draw(&self, random: &mut Pcg64) -> Vec<f64> {
         let standard: Vec<f64> = self.0.iter().map(|_| standard_normal(random)).collect();
         self.0.iter().map(|row| row.iter().zip(&standard).map(|(cell, standard)| cell * standard).sum()).collect()
@@ -196,7 +193,6 @@ const NOISES: [f64; 11] = [0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4
 /// Difference of logarithms of probabilities at which a standard deviation is no longer considered.
 const IMPLAUSIBLE: f64 = 12.0;
 
-/// A belief for each plausible standard deviation of the slices.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimates(Vec<Estimate>);
 
@@ -227,7 +223,6 @@ impl Estimates {
         self.0.retain(|estimate| estimate.likelihood > best - IMPLAUSIBLE);
     }
 
-    /// The estimate under which the slices were most probable.
     pub(crate) fn best(&self) -> &Estimate {
         let best = self.0.iter().max_by(|a, b| a.likelihood.total_cmp(&b.likelihood));
         best.unwrap_or_else(|| unreachable!("the best one is retained"))
@@ -258,7 +253,6 @@ struct Selected {
 static MODEL: LazyLock<ModelResponses> = LazyLock::new(|| ModelResponses::parse(include_str!("../data/model.tsv")));
 
 impl ModelResponses {
-    /// Parses the table, which a test writes and checks.
     fn parse(table: &str) -> Self {
         let mut lines = table.lines();
         let modes = lines.next().unwrap_or_default().split('\t').skip(3).filter_map(|text| text.parse().ok()).collect();

@@ -17,7 +17,6 @@ const LIMIT_ERROR: f64 = 0.05;
 pub(crate) const LIMIT_Z: f64 = 1.645;
 /// Arms of the present setting in a confirmation.
 const PRESENT_ARMS: [usize; 2] = [0, 1];
-/// Arm of the candidate in a confirmation.
 const CANDIDATE: usize = 2;
 
 /// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit or

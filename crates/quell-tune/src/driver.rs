@@ -10,10 +10,8 @@ use crate::plan::{TunePlan, TunePlanError};
 use crate::result::{TuneEnd, TuneResult};
 use crate::tuner::{NextTuneSlice, Tuner};
 
-/// Events of a running search.
 #[derive(Debug)]
 pub enum TuneEvent<'a> {
-    /// A slice begins.
     SliceBegins(NextTuneSlice),
     /// A slice was recorded. The arms' states may have changed.
     SliceRecorded(&'a Tuner),
@@ -23,9 +21,7 @@ pub enum TuneEvent<'a> {
 #[derive(Debug)]
 #[must_use = "it tells whether the subject was restored"]
 pub struct FinishedTune<E> {
-    /// Everything that the search knows.
     pub result: TuneResult,
-    /// Whether the subject was restored.
     pub restored: Result<(), E>,
 }
 

@@ -240,15 +240,11 @@ impl fmt::Display for ValueText<'_> {
     }
 }
 
-/// Why a goal or a guard is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}, at `{}` in `{text}`", &text[place.clone()])]
 pub struct TuneTextError {
-    /// Whole text.
     pub text: String,
-    /// Bytes of the text that are invalid.
     pub place: Range<usize>,
-    /// What is wrong, and what is expected.
     pub why: &'static str,
 }
 

@@ -14,11 +14,9 @@ use crate::goal::TuneGoal;
 pub struct ModelPrior {
     /// Host and server. Warm-up and measured time are those of one simulated run.
     pub setup: Setup,
-    /// Loads, in the order of the plan.
     pub loads: Vec<Load>,
     /// Setting that the server has now. Relative limits refer to it.
     pub present: DeliveryMode,
-    /// Seed of the simulated runs.
     pub seed: u64,
 }
 

@@ -18,7 +18,6 @@ use crate::result::{ArmReport, ArmState, TuneSliceRecord};
 const DROP_Z: f64 = 3.0;
 /// Critical value that the gain of a confirmed arm has to exceed, about that of the experiments of a confirmation.
 const GAIN_Z: f64 = 2.5;
-/// Index of the present setting.
 pub(crate) const PRESENT: usize = 0;
 /// Number of arms in a block after the first round, besides the fixed ones.
 const IN_BLOCK: usize = 6;
@@ -134,7 +133,6 @@ impl Race {
         self.end_block(plan)
     }
 
-    /// Takes the next arm out of the race.
     pub(crate) fn abandon(&mut self, plan: &TunePlan, arm: usize, state: ArmState) -> bool {
         self.arms[arm].1 = state;
         self.queue.retain(|other| *other != arm);
@@ -161,7 +159,6 @@ impl Race {
         self.queue.len() * plan.loads.len()
     }
 
-    /// Updates all beliefs with the slices of the last block.
     fn believe(&mut self) {
         let slices = self.slices.iter().zip(&self.values).skip(self.believed);
         for (quantity, beliefs) in self.beliefs.iter_mut().enumerate() {

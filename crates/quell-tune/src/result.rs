@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::TunePlan;
 
-/// Value of [`TuneResult::schema`].
 pub const TUNE_SCHEMA: &str = "quell-tune/1";
 
 /// Result of a search.

@@ -32,9 +32,7 @@ pub const GUEST_COMMAND: &str = "vm-guest";
 const MEMORY_BASE_MIB: u64 = 320;
 /// Interval at which the host checks whether the user interrupted the run.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit for QEMU to exit after the guest ended.
 const LEAVING: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of console output in an error.
 const CONSOLE_SHOWN: usize = 5_000;
 /// Number of bytes at the end of QEMU's output that are stored.
 const QEMU_TAIL: usize = 1_000;
@@ -62,14 +60,12 @@ impl Nic {
     }
 }
 
-/// The QEMU installation on this machine.
 #[derive(Debug, Clone)]
 pub struct Emulator {
     program: PathBuf,
 }
 
 impl Emulator {
-    /// Searches for QEMU in PATH.
     pub fn find() -> Result<Self, MachineError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|program| program.is_file());
@@ -77,14 +73,10 @@ impl Emulator {
     }
 }
 
-/// Parameters of a guest.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// QEMU installation to use.
     pub emulator: Emulator,
-    /// Kernel that the guest boots.
     pub kernel: StoredKernel,
-    /// Model of the guest's NICs.
     pub nic: Nic,
     /// Number of virtual CPUs, at least 1.
     pub cpus: u32,
@@ -92,7 +84,6 @@ pub struct Machine {
     pub limit: Duration,
 }
 
-/// Result of a command in a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Release of the guest's kernel, for example `6.12.107+deb13-cloud-amd64`.
@@ -101,7 +92,6 @@ pub struct Ended {
     pub boot: Duration,
     /// Exit code of the command. Absent if a signal ended it.
     pub code: Option<i32>,
-    /// Output of the command on stderr.
     pub diagnostics: String,
 }
 
@@ -157,7 +147,6 @@ impl Machine {
         run.listen(port)
     }
 
-    /// Runs an interactive shell in the guest on this terminal.
     pub fn shell(&self) -> Result<(), MachineError> {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new(SHELL), &static_busybox()?);
@@ -378,7 +367,6 @@ impl GuestRun<'_> {
     }
 }
 
-/// Shortens a long text to its beginning and end.
 fn shortened(text: &[u8]) -> String {
     let half = CONSOLE_SHOWN / 2;
     let shown = |part: &[u8]| String::from_utf8_lossy(part).trim().to_owned();
@@ -388,7 +376,6 @@ fn shortened(text: &[u8]) -> String {
     format!("{}\n[...]\n{}", shown(&text[..half]), shown(&text[text.len() - half..]))
 }
 
-/// Messages that were received so far.
 #[derive(Default)]
 struct Received {
     started: Option<(String, Duration)>,

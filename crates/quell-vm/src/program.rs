@@ -12,26 +12,17 @@ use thiserror::Error;
 use crate::elf_trim::{interpreter, loaded_part};
 use crate::initramfs::Initramfs;
 
-/// Path of the program in a guest.
 pub(crate) const PROGRAM: &str = "/bin/quell";
 /// Library directory in a guest. An environment variable passes it to the dynamic linker.
 pub(crate) const LIBRARIES: &str = "/lib";
 
-/// Why this program could not be copied into a guest.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// The files of the program could not be determined.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A file of the program could not be read.
     #[error("could not read {path}, which is part of this program: {source}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// The program's file was replaced or removed after the program started.
     #[error("the file of this program was replaced while it runs: start it again")]
     Replaced,

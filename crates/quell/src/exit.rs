@@ -9,7 +9,6 @@ use quell_change::journal::Untrusted;
 use quell_linux::executable::effective_user;
 use quell_linux::netns::NamespaceError;
 
-/// Exit codes of all commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
@@ -31,16 +30,13 @@ pub(crate) enum Exit {
     Interrupted = 130,
 }
 
-/// An error that ends the program.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The exit code.
     pub(crate) exit: Exit,
     /// What failed, on which object, the kernel's error, and what to do next.
     pub(crate) text: String,
 }
 
-/// Protocol of a socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListeningProtocol {
     Tcp,
@@ -63,7 +59,6 @@ impl Exit {
 }
 
 impl Failure {
-    /// A failure with this text.
     pub(crate) fn new(exit: Exit, text: impl fmt::Display) -> Self {
         Self { exit, text: text.to_string() }
     }
@@ -110,13 +105,11 @@ impl Failure {
         }
     }
 
-    /// A usage error.
     pub(crate) fn usage(text: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, text)
     }
 }
 
-/// Whether the error is caused by a missing privilege.
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| match (cause.downcast_ref::<io::Error>(), cause.downcast_ref::<NamespaceError>()) {

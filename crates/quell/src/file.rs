@@ -33,7 +33,6 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }
 
-/// An output file.
 pub(crate) struct Destination {
     path: PathBuf,
     what: &'static str,
@@ -73,7 +72,6 @@ impl Destination {
         self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
     }
 
-    /// Writes a text.
     pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
         self.write_by(|out| out.write_all(text.as_bytes()))
     }

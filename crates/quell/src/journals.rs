@@ -22,7 +22,6 @@ pub(crate) fn journal() -> Journal {
     Journal::in_dir(dir)
 }
 
-/// ID of this boot, as in journals.
 pub(crate) fn boot_id() -> Result<String, Failure> {
     Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
 }

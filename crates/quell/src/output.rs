@@ -27,7 +27,6 @@ pub(crate) fn styled(text: &str, terminal: Terminal) -> Result<(), Failure> {
     write(&visible::text(text, if terminal.colour { Kept::LayoutAndStyle } else { Kept::Layout }))
 }
 
-/// Writes a value as JSON to standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string_pretty(value))
 }
@@ -37,10 +36,8 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string(value))
 }
 
-/// Whether somebody reads standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// As far as known.
     Present,
     /// The pipe is closed: a command that goes on writing can end.
     Gone,

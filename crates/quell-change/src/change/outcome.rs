@@ -38,7 +38,9 @@ pub enum ChangeOutcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         executable: Option<FileId>,
     },
-    RssContext { id: RssContextId },
+    RssContext {
+        id: RssContextId,
+    },
     FlowRule {
         location: u32,
     },

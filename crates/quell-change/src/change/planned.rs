@@ -118,13 +118,26 @@ pub enum PlannedChange {
         on: Diff<bool>,
     },
     /// Number of channels. Recreates the queues.
-    Channels { device: DeviceId, counts: Diff<ChannelCounts> },
+    Channels {
+        device: DeviceId,
+        counts: Diff<ChannelCounts>,
+    },
     /// Ring sizes. Most drivers recreate the queues.
-    Rings { device: DeviceId, sizes: Diff<RingSizes> },
+    Rings {
+        device: DeviceId,
+        sizes: Diff<RingSizes>,
+    },
     /// Coalescing of all queues; contains changed parameters only.
-    Coalescing { device: DeviceId, values: Diff<Coalescing> },
+    Coalescing {
+        device: DeviceId,
+        values: Diff<Coalescing>,
+    },
     /// Coalescing of one queue; contains changed parameters only.
-    QueueCoalescing { device: DeviceId, queue: u32, values: Diff<Coalescing> },
+    QueueCoalescing {
+        device: DeviceId,
+        queue: u32,
+        values: Diff<Coalescing>,
+    },
     RpsCpus {
         device: DeviceId,
         queue: u32,

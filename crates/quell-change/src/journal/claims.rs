@@ -187,9 +187,7 @@ pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OwnersRefuse {
     #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
-    Experiment {
-        owner: String,
-    },
+    Experiment { owner: String },
     /// An experiment would switch it, although the mode of another program has set it.
     #[error("{owner} has set it, and would lose its mode: end it first (`quell status` lists it); nothing was changed")]
     ServesPrograms { owner: String },
@@ -198,16 +196,9 @@ pub enum OwnersRefuse {
         "{owner} needs {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
          mode that keeps this"
     )]
-    TakesEffect {
-        owner: String,
-        needs: &'static str,
-        new: PartialNapiSettings,
-    },
+    TakesEffect { owner: String, needs: &'static str, new: PartialNapiSettings },
     #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
-    Removal {
-        owner: String,
-        needs: &'static str,
-    },
+    Removal { owner: String, needs: &'static str },
 }
 
 impl QueueOwners {

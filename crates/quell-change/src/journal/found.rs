@@ -38,10 +38,7 @@ pub enum JournalFile {
 /// A journal that was only read.
 #[derive(Debug)]
 pub enum ListedJournal {
-    Running {
-        path: PathBuf,
-        history: Option<History>,
-    },
+    Running { path: PathBuf, history: Option<History> },
     Abandoned { path: PathBuf, history: History },
     Unusable(UnusableJournal),
     Unreadable(JournalError),

@@ -49,9 +49,7 @@ pub enum HistoryError {
     #[error("line 1 does not name the writer")]
     NoBegin,
     #[error("its format is {found:?}, but this version reads only {FORMAT:?}: use the version of Quell that wrote it")]
-    Format {
-        found: String,
-    },
+    Format { found: String },
     #[error("line {line} is damaged: {source}")]
     Damaged {
         /// Line number, from 1.
@@ -59,10 +57,7 @@ pub enum HistoryError {
         source: LineError,
     },
     #[error("line {line} contradicts earlier lines: {why}")]
-    OutOfOrder {
-        line: usize,
-        why: &'static str,
-    },
+    OutOfOrder { line: usize, why: &'static str },
 }
 
 impl History {

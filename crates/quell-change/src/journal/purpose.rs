@@ -19,13 +19,9 @@ pub enum Purpose {
         content: Option<u32>,
     },
     /// A mode for running programs (`quell attach`, `quell tune --keep`).
-    Attachment {
-        mode: DeliveryMode,
-    },
+    Attachment { mode: DeliveryMode },
     /// A mode for a program that Quell starts (`quell run`).
-    Launch {
-        mode: DeliveryMode,
-    },
+    Launch { mode: DeliveryMode },
     /// Programs that are switched between modes to compare them (`quell bench`).
     Experiment,
     /// Programs that are switched between modes to find the best one (`quell tune`).

@@ -24,15 +24,9 @@ pub enum Record {
         change: Change,
     },
     /// Written after the change was made.
-    Done {
-        seq: u32,
-        outcome: ChangeOutcome,
-    },
+    Done { seq: u32, outcome: ChangeOutcome },
     /// Written after the change was undone.
-    Undone {
-        seq: u32,
-        undoing: UndoOutcome,
-    },
+    Undone { seq: u32, undoing: UndoOutcome },
     /// A process that the changes are for; written before the first change for it.
     Target(TargetProgram),
     /// Stalls of the queues do not end the changes.
@@ -112,10 +106,7 @@ pub enum LineError {
     #[error("it does not start with a checksum (eight hexadecimal digits and a space)")]
     NoChecksum,
     #[error("checksum mismatch: computed {found:08x}, recorded {written:08x} (truncated or edited)")]
-    Checksum {
-        found: u32,
-        written: u32,
-    },
+    Checksum { found: u32, written: u32 },
     /// The text is intact, but this version does not know its contents.
     #[error("not supported by this version: {0}")]
     Unknown(String),

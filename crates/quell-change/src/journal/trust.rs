@@ -23,25 +23,16 @@ pub enum Untrusted {
         "it is owned by user {owner}, but this process runs as user {user}: {}",
         remedy(*is_directory, &format!("chown {user}"))
     )]
-    Owner {
-        is_directory: bool,
-        owner: u32,
-        user: u32,
-    },
+    Owner { is_directory: bool, owner: u32, user: u32 },
     #[error(
         "it is writable by others (mode {mode:04o}), who could make it undo anything: {}",
         remedy(*is_directory, "chmod go-w")
     )]
-    Writable {
-        is_directory: bool,
-        mode: u32,
-    },
+    Writable { is_directory: bool, mode: u32 },
     /// Other users may open the directory and lock it. Quell does not change its permissions, because it also holds
     /// other files.
     #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: {}", remedy(true, "chmod 700"))]
-    Open {
-        mode: u32,
-    },
+    Open { mode: u32 },
 }
 
 /// A directory may be one that other programs need, such as /tmp.

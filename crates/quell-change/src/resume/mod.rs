@@ -57,12 +57,7 @@ pub enum ResumeError {
          packets are delivered after that time, or when the program calls epoll_wait again",
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
-    CannotPoll {
-        napi: NapiId,
-        timeout: Option<Duration>,
-        no_socket: String,
-        no_ring: NapiPollError,
-    },
+    CannotPoll { napi: NapiId, timeout: Option<Duration>, no_socket: String, no_ring: NapiPollError },
 }
 
 #[derive(Debug)]

@@ -82,50 +82,27 @@ pub enum SettingsError {
     #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]
     GroupChanged { group: String },
     #[error("{group}: could not keep the server's own filter: {source}; nothing was changed")]
-    FilterNotKept {
-        group: String,
-        source: std::io::Error,
-    },
+    FilterNotKept { group: String, source: std::io::Error },
     #[error("{group}: could not attach the server's own filter again: {path}: {source}")]
-    FilterGone {
-        group: String,
-        path: String,
-        source: std::io::Error,
-    },
+    FilterGone { group: String, path: String, source: std::io::Error },
     #[error(transparent)]
     Ring(#[from] RingPollingError),
     #[error(transparent)]
     Socket(#[from] SocketOptionError),
     #[error("a socket was set to {asked}, but the kernel reports {read}")]
-    SocketReadBack {
-        asked: SocketValues,
-        read: SocketValues,
-    },
+    SocketReadBack { asked: SocketValues, read: SocketValues },
     #[error(
         "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
-    AffinityReadBack {
-        tid: i32,
-        asked: CpuList,
-        read: CpuList,
-    },
+    AffinityReadBack { tid: i32, asked: CpuList, read: CpuList },
     #[error("{what} does not exist")]
     Gone { what: String },
     #[error("process {pid} has exited; its PID may have been reused")]
     ProcessGone { pid: i32 },
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
-    NapiReadBack {
-        napi: u32,
-        asked: PartialNapiSettings,
-        read: PartialNapiSettings,
-    },
+    NapiReadBack { napi: u32, asked: PartialNapiSettings, read: PartialNapiSettings },
     #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
-    EpollReadBack {
-        pid: i32,
-        fd: i32,
-        asked: EpollParams,
-        read: EpollParams,
-    },
+    EpollReadBack { pid: i32, fd: i32, asked: EpollParams, read: EpollParams },
     /// All changes of one process failed for the same reason.
     #[error(transparent)]
     OfAll(Arc<SettingsError>),

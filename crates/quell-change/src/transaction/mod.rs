@@ -85,26 +85,15 @@ pub enum ChangeError {
     Settings(#[from] SettingsError),
     /// Another owner has set an object that can have one owner only.
     #[error("{what}: {owner} has set it already; detach it first")]
-    HasOwner {
-        what: String,
-        owner: String,
-    },
+    HasOwner { what: String, owner: String },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
     #[error(
         "{what} has changed from {planned} to {now} since the modes were planned: run the command again; nothing was \
          changed"
     )]
-    PlanOutdated {
-        what: String,
-        planned: String,
-        now: String,
-    },
+    PlanOutdated { what: String, planned: String, now: String },
     #[error("NAPI {napi} of {device}: {why}")]
-    Refused {
-        napi: u32,
-        device: String,
-        why: OwnersRefuse,
-    },
+    Refused { napi: u32, device: String, why: OwnersRefuse },
 }
 
 impl Transaction {

@@ -27,10 +27,8 @@ const PREFIX_BITS: u8 = 24;
 const TSO: [&str; 4] =
     ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-/// A running site, with its undo information.
 #[derive(Debug)]
 pub struct VethSite {
-    /// Site to run scenarios on.
     pub site: Site,
     transaction: Transaction,
 }
@@ -39,22 +37,17 @@ pub struct VethSite {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// A change to the host failed.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// IPv6 could not be disabled in a namespace. It would send packets of its own, which would be counted.
     #[error(transparent)]
     Ipv6(#[from] ProcWriteError),
-    /// A link or address could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// GRO or TSO could not be set.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// The CPUs of this thread could not be read.
     #[error(transparent)]
     Sched(#[from] SchedError),
 }

@@ -20,7 +20,6 @@ const MAX_EVENTS: usize = 1024;
 /// Maximum number of sockets or packets per row, enough to fill a ring several times.
 const ROW_MAX: usize = 1024;
 
-/// An error and its position.
 pub(super) struct Refused {
     pub(super) span: Range<usize>,
     pub(super) message: String,
@@ -32,7 +31,6 @@ fn refuse<T>(span: Range<usize>, message: impl Into<String>) -> Result<T> {
     Err(Refused { span, message: message.into() })
 }
 
-/// Objects that names refer to.
 struct Names {
     epolls: Vec<String>,
     /// Name, first descriptor and number of sockets. A name may refer to a row.

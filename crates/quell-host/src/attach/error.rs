@@ -19,10 +19,7 @@ pub enum AttachError {
     #[error(transparent)]
     Look(#[from] TakeError),
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
-    AlreadyAttached {
-        pid: u32,
-        purpose: Purpose,
-    },
+    AlreadyAttached { pid: u32, purpose: Purpose },
     /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
     Kept(#[from] PersistError),
@@ -41,32 +38,21 @@ pub enum AttachError {
     #[error("the programs exited before the mode was applied")]
     ProgramsExited,
     #[error("{}: {source}", place(.step))]
-    Change {
-        step: Box<AttachStep>,
-        source: Box<ChangeError>,
-    },
+    Change { step: Box<AttachStep>, source: Box<ChangeError> },
     #[error("stopped on request")]
     Stopped,
     #[error("could not steer connections to {group}: {source}")]
-    Steer {
-        group: GroupKey,
-        source: Box<ChangeError>,
-    },
+    Steer { group: GroupKey, source: Box<ChangeError> },
     #[error(
         "workers of {group} receive connections from more queues than planned: the driver may not report the queue, \
          or the group may have changed"
     )]
-    Mixed {
-        group: GroupKey,
-    },
+    Mixed { group: GroupKey },
     /// Existing connections could not be listed, so that new ones cannot be attributed to the filter.
     #[error(transparent)]
     Connections(LookError),
     #[error("could not pin thread {tid} to the CPUs of its queue: {source}")]
-    Pin {
-        tid: Pid,
-        source: Box<ChangeError>,
-    },
+    Pin { tid: Pid, source: Box<ChangeError> },
     #[error("{}: another program has changed the value that was set", place(.0))]
     DidNotLast(Box<AttachStep>),
 }

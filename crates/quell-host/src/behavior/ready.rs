@@ -106,7 +106,12 @@ struct Candidate {
 
 #[derive(Debug)]
 enum CandidateFile {
-    Listed { namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
+    Listed {
+        namespace: u64,
+        protocol: Protocol,
+        cause: Option<ReadyCause>,
+        queued: u32,
+    },
     /// A socket with an event that `sock_diag` does not list.
     Hidden(ReadyCause),
     /// A file that is no TCP or UDP socket.

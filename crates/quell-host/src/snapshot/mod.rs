@@ -95,9 +95,7 @@ pub enum SnapshotError {
         "it has {}, but this version of Quell reads {SCHEMA:?}: take a new snapshot",
         found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}"))
     )]
-    Schema {
-        found: Option<String>,
-    },
+    Schema { found: Option<String> },
     /// The text is not JSON, or does not match the schema.
     #[error("invalid snapshot: {0}")]
     Malformed(#[from] serde_json::Error),

@@ -33,39 +33,22 @@ pub enum CannotSteer {
          can open a socket per worker (nginx: `listen … reuseport`), enable that",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
-    OneSocket {
-        key: GroupKey,
-        workers: usize,
-    },
+    OneSocket { key: GroupKey, workers: usize },
     /// No queue that a filter can distinguish delivers to the group.
     #[error("{key}: no receive queue that a filter can distinguish delivers to it{}", listed(left_out))]
-    NoQueues {
-        key: GroupKey,
-        left_out: Vec<LeftOut>,
-    },
+    NoQueues { key: GroupKey, left_out: Vec<LeftOut> },
     #[error("{key}: there is no device {name} in its namespace")]
-    NoSuchDevice {
-        key: GroupKey,
-        name: String,
-    },
+    NoSuchDevice { key: GroupKey, name: String },
     #[error(
         "{key}: UDP groups are steered only with --steer-udp; a server that expects the datagrams of a flow on one \
          socket (QUIC) would lose them"
     )]
-    Udp {
-        key: GroupKey,
-    },
+    Udp { key: GroupKey },
     #[error("{key}: the server has its own filter ({filter}); {}", replacing(filter))]
-    OwnFilter {
-        key: GroupKey,
-        filter: ServersFilter,
-    },
+    OwnFilter { key: GroupKey, filter: ServersFilter },
     /// The group has more sockets or queues than a filter supports.
     #[error("{key}: {source}")]
-    TooLarge {
-        key: GroupKey,
-        source: InvalidSteering,
-    },
+    TooLarge { key: GroupKey, source: InvalidSteering },
 }
 
 impl CannotSteer {

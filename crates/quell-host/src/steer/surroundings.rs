@@ -48,9 +48,7 @@ pub enum LookError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     #[error("network namespace {inode} of the sockets has no name and no process")]
-    NamespaceLost {
-        inode: u64,
-    },
+    NamespaceLost { inode: u64 },
 }
 
 /// Reads the surroundings of the sockets that these processes of the snapshot hold.

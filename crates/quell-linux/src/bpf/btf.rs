@@ -110,6 +110,9 @@ impl Type {
 
 impl Btf {
     /// Reads the types of the running kernel from `kernel/btf/vmlinux` below `sys`, normally `/sys`.
+    ///
+    /// # Errors
+    /// When the kernel has no BTF, or it is unreadable or malformed.
     pub fn of_kernel(sys: &Path) -> Result<Self, BtfError> {
         let path = sys.join("kernel/btf/vmlinux");
         match fs::read(&path) {
@@ -120,6 +123,9 @@ impl Btf {
     }
 
     /// Parses BTF in the byte order of this machine.
+    ///
+    /// # Errors
+    /// When the header, a section or a type exceeds the bytes, or a kind is unknown.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         if bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(malformed(0, "the magic number of BTF in this machine's byte order"));

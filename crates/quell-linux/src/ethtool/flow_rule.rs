@@ -55,9 +55,7 @@ pub struct Prefix<A> {
     bits: u8,
 }
 
-/// An IP address of either family.
 pub trait Address: Copy + Into<IpAddr> + fmt::Display + FromStr {
-    /// Length of an address in bits.
     const BITS: u8;
     /// The address as a number of [`Self::BITS`] bits.
     fn to_number(self) -> u128;
@@ -90,7 +88,6 @@ impl Address for Ipv6Addr {
 }
 
 impl<A: Address> Prefix<A> {
-    /// Creates a prefix that contains only this address.
     #[must_use]
     pub fn host(address: A) -> Self {
         Self { address, bits: A::BITS }
@@ -105,13 +102,11 @@ impl<A: Address> Prefix<A> {
         fits.then_some(Self { address, bits })
     }
 
-    /// First address of the prefix.
     #[must_use]
     pub fn address(self) -> A {
         self.address
     }
 
-    /// Length of the prefix in bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.bits
@@ -124,7 +119,6 @@ impl<A: Address> fmt::Display for Prefix<A> {
     }
 }
 
-/// Text of a prefix that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid prefix `{0}`: expected ADDRESS/LENGTH without bits set after the prefix")]
 pub struct InvalidPrefix(String);

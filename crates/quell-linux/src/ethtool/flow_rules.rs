@@ -40,7 +40,6 @@ pub(super) const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
 pub(super) const RXNFC_BYTES: usize = size_of::<RxnfcLayout>();
 const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 
-/// Flow rules of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRules {

@@ -54,7 +54,6 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_MSG_RSS_CREATE_ACT: u8 = 49;
 const ETHTOOL_MSG_RSS_DELETE_ACT: u8 = 50;
 
-/// Handle to the `ethtool` family of one network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
@@ -71,7 +70,6 @@ impl Ethtool {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }
 
-    /// Runs an ioctl command; see [`ioctl::call`].
     fn ioctl(
         &mut self,
         action: &'static str,

@@ -31,7 +31,6 @@ impl RssContextId {
         if number == u32::MAX { None } else { Some(Self(number)) }
     }
 
-    /// The id as the kernel's number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -60,7 +59,6 @@ pub enum HashFunction {
 }
 
 impl HashFunction {
-    /// The hash function as the kernel's bit.
     #[must_use]
     pub const fn as_kernel(self) -> u32 {
         match self {
@@ -103,7 +101,6 @@ pub struct RssContext {
 /// default for a new context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RssRequest {
-    /// Hash function to use.
     pub hash_function: Option<HashFunction>,
     /// Indirection table to use. Via netlink, the kernel repeats a table whose length divides that of the device's
     /// table. An empty table restores the default, which assigns all queues in turn.
@@ -227,7 +224,6 @@ pub(crate) fn decode_rss(reply: &[u8]) -> Result<RssContext, Malformed> {
     })
 }
 
-/// Parses the indirection table.
 fn queues(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     let (words, rest) = bytes.as_chunks();
     if !rest.is_empty() {

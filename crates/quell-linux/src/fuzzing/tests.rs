@@ -8,7 +8,6 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Contents of the files of a directory of the repository.
 fn files(directory: &str) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
     let paths = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());

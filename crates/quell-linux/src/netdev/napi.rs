@@ -16,19 +16,15 @@ use crate::pid::Pid;
 const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
-/// A NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Napi {
-    /// Id of the instance.
     pub id: NapiId,
-    /// Index of the interface to which the instance belongs.
     pub ifindex: Ifindex,
     /// IRQ number; `None` on veth and virtio-net.
     pub irq: Option<u32>,
     /// PID of the instance's kernel thread, in the initial PID namespace. `None` if the instance is not threaded.
     pub pid: Option<Pid>,
-    /// Settings that the kernel reports.
     pub settings: PartialNapiSettings,
 }
 

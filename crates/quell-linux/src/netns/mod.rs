@@ -41,7 +41,6 @@ impl NamespaceName {
     /// Maximum length in bytes, `NAME_MAX` of Linux file systems.
     pub const MAX_BYTES: usize = 255;
 
-    /// Validates a name.
     pub fn new(name: impl Into<String>) -> Result<Self, NamespaceError> {
         let name = name.into();
         let reason = if name.is_empty() {
@@ -58,7 +57,6 @@ impl NamespaceName {
         Err(NamespaceError::InvalidName { name, reason })
     }
 
-    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -83,13 +81,11 @@ impl FromStr for NamespaceName {
     }
 }
 
-/// Result of [`Namespace::delete_named`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// The name existed and was deleted. The namespace itself exists until no process, socket or file descriptor refers
     /// to it.
     Deleted,
-    /// The name did not exist.
     WasAbsent,
 }
 
@@ -151,7 +147,6 @@ impl Namespace {
         opened
     }
 
-    /// Opens a namespace by its name in `/run/netns`.
     pub fn open_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         Self::open_path(&name.path())
     }
@@ -164,7 +159,6 @@ impl Namespace {
         Self::open_path(&proc_root.join(pid.to_string()).join("ns/net"))
     }
 
-    /// Opens the namespace of the calling thread.
     pub fn current() -> Result<Self, NamespaceError> {
         Self::open_path(Path::new("/proc/thread-self/ns/net"))
     }

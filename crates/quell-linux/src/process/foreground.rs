@@ -66,7 +66,6 @@ impl Foreground {
         }
     }
 
-    /// PID of the program.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
@@ -84,7 +83,6 @@ impl Foreground {
         &self.pidfd
     }
 
-    /// Waits for the program's exit.
     pub fn wait(&mut self) -> Result<ExitStatus, ProcessError> {
         let pid = self.pid();
         self.process.wait().map_err(|source| ProcessError::Wait { pid, source })

@@ -44,7 +44,6 @@ extern "C" fn record() {
     }
 }
 
-/// All signal numbers of the kernel.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 
 const fn bit(signal: libc::c_int) -> u64 {

@@ -8,12 +8,9 @@ use crate::Pid;
 use crate::pidfd::{PidFd, Signal};
 use crate::proc::{PidStat, ProcError, ProcRoot, ProcessIdentity};
 
-/// A process of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionMember {
-    /// Identity of the process.
     pub identity: ProcessIdentity,
-    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
 }
 

@@ -37,7 +37,6 @@ const RETURN_A: u16 = libc::BPF_RET as u16 | 0x10;
 const PLACE: u32 = 0;
 const START: u32 = 1;
 
-/// Compiles a program that returns [`QueueSteering::index`] for a packet.
 pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     let mut asm = Assembler::default();
     asm.push(MARK.0, MARK.1);

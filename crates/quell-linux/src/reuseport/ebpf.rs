@@ -35,7 +35,6 @@ impl EbpfFilter {
         open_program(id).map(Self)
     }
 
-    /// Opens a program that [`pin_to`](Self::pin_to) pinned.
     pub fn open_pinned(path: &Path) -> io::Result<Self> {
         open_pinned_program(path).map(Self)
     }
@@ -45,7 +44,6 @@ impl EbpfFilter {
         pin(self.0.as_fd(), path)
     }
 
-    /// The folder in which programs can be pinned.
     pub fn pins() -> io::Result<PathBuf> {
         let folder = PathBuf::from("/sys/fs/bpf");
         match statfs(&folder) {

@@ -22,13 +22,11 @@ pub use steering::{InvalidSteering, QueueSteering, SeenQueues};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClassicInstruction {
-    /// Operation.
     pub code: u16,
     /// Instructions to skip if the condition is true.
     pub jt: u8,
     /// Instructions to skip if the condition is false.
     pub jf: u8,
-    /// Operand.
     pub k: u32,
 }
 
@@ -38,44 +36,24 @@ pub fn is_quells(program: &[ClassicInstruction]) -> bool {
     program.first().is_some_and(|first| (first.code, first.k) == classic_bpf::MARK)
 }
 
-/// Why the filter of a group could not be changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReuseportError {
     /// The socket does not belong to a group, because it was bound without `SO_REUSEPORT`.
     #[error("{action} {option}: the socket was bound without SO_REUSEPORT, so it has no group")]
-    NoGroup {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
+    NoGroup { action: &'static str, option: &'static str },
     /// The kernel does not support the operation. Detaching needs Linux 5.3.
     #[error("{action} {option}: not supported by this kernel (needs Linux 5.3)")]
-    Unsupported {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
+    Unsupported { action: &'static str, option: &'static str },
     /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
-    Refused {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, option: &'static str, source: io::Error },
 }
 
-/// Result of detaching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detachment {
     /// The group's filter was detached. Any program may have attached it.
     Detached,
-    /// The group had no filter.
     WasAbsent,
 }
 
@@ -133,7 +111,6 @@ pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     }
 }
 
-/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: &'static str) -> ReuseportError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {

@@ -16,18 +16,13 @@ use crate::proc::text::{first_line, number};
 pub struct CpuIdleState {
     /// Name from the cpuidle driver, for example `C6`.
     pub name: String,
-    /// Exit latency of the state, in µs.
     pub exit_latency_us: u32,
-    /// Whether the state is disabled.
     pub is_disabled: bool,
 }
 
-/// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Number of the node.
     pub number: u32,
-    /// CPUs of the node; may be empty.
     pub cpus: CpuList,
 }
 

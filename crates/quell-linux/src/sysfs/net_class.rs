@@ -14,7 +14,6 @@ use crate::interface::{InterfaceName, MacAddress};
 use crate::proc::Malformed;
 use crate::proc::text::{Line, first_line, number};
 
-/// Directory of an interface in `/sys/class/net`.
 #[derive(Debug, Clone)]
 pub struct NetClass<'a> {
     sysfs: &'a Sysfs,
@@ -61,7 +60,6 @@ impl NetClass<'_> {
         }
     }
 
-    /// Interface index.
     pub(super) fn ifindex(&self) -> Result<u32, SysfsError> {
         self.read("ifindex", parse_number)
     }
@@ -195,7 +193,6 @@ impl NetClass<'_> {
             .map_err(|error| SysfsError::new("write", &path, error))
     }
 
-    /// Absolute path of a file of the interface.
     pub(super) fn absolute(&self, file: &Path) -> PathBuf {
         self.sysfs.path().join(&self.directory).join(file)
     }

@@ -69,7 +69,6 @@ impl NetClass<'_> {
         }
     }
 
-    /// Sets `xps_cpus` of a transmit queue.
     pub fn set_xps_cpus(&self, queue: u32, cpus: &CpuList) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Tx, queue, "xps_cpus", &bit_mask::format(cpus.iter()))
     }
@@ -81,7 +80,6 @@ impl NetClass<'_> {
         Ok(queues.into_iter().collect())
     }
 
-    /// Sets `xps_rxqs` of a transmit queue.
     pub fn set_xps_rxqs(&self, queue: u32, queues: &[u32]) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Tx, queue, "xps_rxqs", &bit_mask::format(queues.iter().copied()))
     }

@@ -57,7 +57,6 @@ const HOUSEKEEPING_NS: u64 = 1_000_000;
 /// How many times the longest-waiting connection is checked before the next one is.
 const TRIES_AT_FRONT: u32 = 3;
 
-/// When requests are sent.
 pub(crate) enum Pace {
     Open(Arrivals),
     /// Closed loop: each response is followed by the next request of its connection at once.
@@ -75,7 +74,6 @@ pub(crate) struct Plan {
     pub(crate) window_ns: Range<u64>,
     /// Receives the orders for further windows, if the load keeps running.
     pub(crate) port: Option<WindowPort>,
-    /// Whether to stop at the first error.
     pub(crate) stop_at_error: bool,
 }
 
@@ -89,7 +87,6 @@ pub(crate) struct ThreadState {
     pub(crate) response_timeout_ns: u64,
     /// Receive buffer, larger than any datagram.
     pub(crate) buffer: Box<[u8]>,
-    /// Send buffer.
     pub(crate) out: Vec<u8>,
     pub(crate) transport: Transport,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -112,7 +109,6 @@ struct Room {
     count: usize,
 }
 
-/// State of one run of one thread.
 pub(crate) struct Drive<'a> {
     thread: &'a mut ThreadState,
     plan: Plan,
@@ -121,7 +117,6 @@ pub(crate) struct Drive<'a> {
     /// Batched closed loop: connections with free slots. The slots are used after all available answers have been read.
     room: Vec<Room>,
     under_way: u64,
-    /// Whether any connection is down.
     any_down: bool,
     sending: bool,
     /// Requests due at this time or later are not sent.
@@ -281,7 +276,6 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Reads every connection that epoll reported.
     #[inline]
     fn take_ready(&mut self) {
         let mut index = 0;
@@ -457,7 +451,6 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Records one answer.
 #[inline]
 fn record(tally: &mut Tally, window_ns: &Range<u64>, pending: Pending, answer: Answer, now_ns: u64) {
     match answer {

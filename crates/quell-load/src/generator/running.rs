@@ -37,7 +37,6 @@ struct Desk {
     notices: Receiver<WindowNotice>,
 }
 
-/// Outcome of an order.
 enum Attempt {
     /// The window was measured, with this CPU cost if /proc could be read.
     Measured(Option<GeneratorCpu>),
@@ -45,7 +44,6 @@ enum Attempt {
     TooLate,
 }
 
-/// A measurement's observer, and when it is notified.
 struct Watch<'a> {
     called_ns: u64,
     planned: Duration,

@@ -14,7 +14,6 @@ use quell_linux::udp::UdpSocket;
 use super::{ROOM_RETRY, Shared};
 use crate::key_table::pattern;
 
-/// Interval at which blocking UDP workers check the stop flag.
 const UDP_PATIENCE: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 128 * 1024;
@@ -51,7 +50,6 @@ impl Answerer {
         self.send(socket, response, sizes.response_bytes as usize)
     }
 
-    /// Sends pending responses until the socket is full.
     fn send(&mut self, socket: &TcpConnection, response: &[u8], response_bytes: usize) -> io::Result<()> {
         while self.unsent > 0 {
             let start = (response_bytes - self.unsent % response_bytes) % response_bytes;
@@ -112,7 +110,6 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
     Ok(())
 }
 
-/// An epoll worker's connections, by token.
 #[derive(Default)]
 struct Connections {
     open: HashMap<u64, (TcpConnection, Answerer)>,

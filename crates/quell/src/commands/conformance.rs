@@ -75,7 +75,6 @@ impl Who {
     }
 }
 
-/// Output of `--list --json`.
 #[derive(Debug, Serialize)]
 struct Listing<'a> {
     schema: &'static str,
@@ -95,7 +94,6 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&ConformanceReport::json_schema());

@@ -28,7 +28,6 @@ pub(crate) struct LoadArgs {
     pub(crate) figures: bool,
 }
 
-/// Output of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Document<'a> {

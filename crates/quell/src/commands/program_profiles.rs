@@ -9,7 +9,6 @@ use quell_mode::profile::{Profile, ProgramProfile, Source};
 use crate::exit::Failure;
 use crate::file;
 
-/// Name and text of the files in `profiles/`.
 pub(crate) const SHIPPED: [(&str, &str); 4] = [
     ("haproxy", include_str!("../../../../profiles/haproxy.toml")),
     ("memcached", include_str!("../../../../profiles/memcached.toml")),

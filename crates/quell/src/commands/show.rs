@@ -30,7 +30,6 @@ pub(crate) struct ShowArgs {
     as_profile: bool,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&snapshot::Snapshot::json_schema());

@@ -13,7 +13,6 @@ use quell_linux::Pid;
 use crate::exit::{Exit, Failure};
 use crate::render::attach::finding_lines;
 
-/// Time between two observations of followed programs.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
@@ -38,7 +37,6 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 pub(super) struct StallForecast {
     observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
-    /// Programs of the last observation.
     observed: BTreeSet<Pid>,
     has_new_epolls: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,

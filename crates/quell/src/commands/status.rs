@@ -23,7 +23,6 @@ use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::status::{self as render, AppliedReport, StatusReport};
 
-/// Time for which polls are counted.
 const OBSERVED: Duration = Duration::from_millis(200);
 
 /// Options of the three commands.

@@ -64,12 +64,10 @@ pub(crate) struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// Whether the user gave any of these options.
     pub(crate) fn is_given(&self) -> bool {
         self.kernel.is_some() || self.nic.is_some()
     }
 
-    /// Configuration of the guest.
     pub(crate) fn machine(&self, limit: Duration) -> Result<Machine, Failure> {
         let kernel = stored_kernel(self.kernel.as_ref())?;
         let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
@@ -96,7 +94,6 @@ impl From<NicName> for Nic {
     }
 }
 
-/// Virtual CPUs of a guest that runs one command.
 const CPUS: u32 = 2;
 
 #[derive(Debug, Serialize)]
@@ -243,7 +240,6 @@ fn of_fetching(error: &FetchError) -> Failure {
     Failure::new(exit, error)
 }
 
-/// The failure of a guest, with its exit code.
 pub(crate) fn of_machine(error: &MachineError) -> Failure {
     let exit = match error {
         MachineError::NoEmulator { .. } | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,

@@ -24,7 +24,6 @@ const GREY: &str = "#6e7781";
 const BASE: &str = "#8c959f";
 const MODE: &str = "#0969da";
 
-/// Measurements of all modes under one load.
 struct Panel {
     heading: String,
     rows: Vec<Bars>,

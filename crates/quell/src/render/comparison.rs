@@ -9,7 +9,6 @@ use super::terminal::Terminal;
 
 /// Table width if the terminal's width is unknown.
 const COLUMNS: usize = 120;
-/// Minimum table width.
 const COLUMNS_MIN: usize = 60;
 
 /// Tables that fit the terminal, the summary, and notes about the data.

@@ -14,7 +14,6 @@ use quell_linux::visible::counted;
 use super::number::ABSENT;
 use super::terminal::Terminal;
 
-/// Scenario names with their statements.
 #[must_use]
 pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     let set = |scenario: &Scenario| {
@@ -24,7 +23,6 @@ pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     scenarios.iter().map(set).collect()
 }
 
-/// The table, the reasons, the differences, and a summary.
 #[must_use]
 pub(crate) fn render(report: &ConformanceReport, scenarios: &[Scenario], terminal: Terminal) -> String {
     let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));

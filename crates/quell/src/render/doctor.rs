@@ -8,11 +8,9 @@ use crate::output::on_one_line;
 
 /// Maximum number of places shown per kind of finding; `--json` lists all.
 const PLACES_MAX: usize = 6;
-/// Maximum number of objects named per place.
 const NODES_MAX: usize = 6;
 const INDENT: &str = "  ";
 
-/// The report.
 #[must_use]
 pub(crate) fn report(report: &FindingsReport, terminal: Terminal) -> String {
     let mut out = String::new();
@@ -119,7 +117,6 @@ fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
     if terminal.colour { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// Explanation of a rule.
 #[must_use]
 pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     let fill = |text: &str| textwrap::fill(text, options(terminal));
@@ -135,7 +132,6 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     )
 }
 
-/// All rules, one per line.
 #[must_use]
 pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
     let rules: Vec<&Rule> = rules.collect();

@@ -19,7 +19,6 @@ use quell_load::OfferedLoad;
 
 use super::number::{self, ABSENT};
 
-/// Columns of the details, with their headings.
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
     (figures::PROCESS_CPU, "process µs"),
@@ -33,10 +32,8 @@ const DETAILS: [(&str, &str); 9] = [
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
 
-/// Line width of running text, in columns.
 const PROSE_COLUMNS: usize = 100;
 
-/// Renders the best modes and the table for each load.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> String {
     let mut out = String::new();
@@ -164,7 +161,6 @@ fn of_command(facts: &CommandFacts) -> String {
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 
-/// Describes the load and the judges.
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
     let load = match (load, latency) {
         (Some(load), _) => Some(format!("load: {}", command_line(load))),

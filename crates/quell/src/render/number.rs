@@ -2,7 +2,6 @@
 
 use quell_linux::visible::noun;
 
-/// Placeholder for a missing value.
 pub(crate) const ABSENT: &str = "–";
 
 /// Formats with three significant digits, or all integer digits; [`ABSENT`] unless finite.
@@ -19,13 +18,11 @@ pub(crate) fn short(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { thousands(&format!("{value:.decimals$}")) }
 }
 
-/// Formats a count with thousands separators.
 #[must_use]
 pub(crate) fn count(value: usize) -> String {
     thousands(&value.to_string())
 }
 
-/// Formats a count with thousands separators, and its noun.
 #[must_use]
 pub(crate) fn counted(value: usize, one: &str) -> String {
     format!("{} {}", count(value), noun(&value, one))

@@ -7,7 +7,6 @@ use quell_host::plan::{ChangeText, PlannedChange, ProfilePlan};
 use quell_linux::CpuList;
 use serde::Serialize;
 
-/// A plan as JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct PlanReport<'a> {
@@ -32,7 +31,6 @@ struct ImpossibleReport<'a> {
     wanted_by: String,
 }
 
-/// The JSON form.
 pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
     let change = |step: &'_ quell_host::plan::ProfileStep| step.wanted_by.as_ref().map(ToString::to_string);
     PlanReport {
@@ -57,7 +55,6 @@ struct Line {
     text: ChangeText,
 }
 
-/// The tree, followed by impossible changes.
 pub(crate) fn tree(plan: &ProfilePlan) -> String {
     let lines = lines(plan);
     let mut text = String::new();
@@ -108,7 +105,6 @@ pub(crate) fn impossible(plan: &ProfilePlan) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One drifted setting.
 pub(crate) fn drift(drift: &Drift) -> String {
     let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
     let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();

@@ -7,14 +7,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{logging, output};
 
-/// Shows the current activity, progress and remaining time.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A bar of unknown length.
     #[must_use]
     pub(crate) fn new() -> Self {
         // A progress bar and log lines would overwrite each other.
@@ -26,12 +24,10 @@ impl Progress {
         Self { bar }
     }
 
-    /// Shows the current activity, whose duration is unknown.
     pub(crate) fn doing(&self, what: &str) {
         self.bar.set_message(output::on_one_line(what));
     }
 
-    /// Shows progress and the current activity.
     pub(crate) fn step(&self, done: usize, total: usize, what: &str) {
         if self.bar.length().is_none() {
             self.bar.set_style(style("{bar:30} {pos}/{len} {msg} ({eta} left)"));
@@ -59,7 +55,6 @@ impl Progress {
         self.bar.suspend(|| output::say(line));
     }
 
-    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

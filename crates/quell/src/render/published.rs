@@ -18,14 +18,12 @@ use crate::commands::bench::on_published::{
     LiveExperiment, PublishedPart, PublishedRun, offered, part_name, server_name,
 };
 
-/// Line width of running text, in columns.
 const COLUMNS: usize = 100;
 /// Share of the server's CPU above which other programs disturb a part. Interrupts and the hypervisor are in this share: on
 /// an idle virtual machine it is about 0.12.
 const DISTURBED: f64 = 0.2;
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
-/// Renders a result.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
     let experiment = run.experiment.published();
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());
@@ -91,7 +89,6 @@ fn prose(text: &str) -> String {
     textwrap::fill(text, options) + "\n"
 }
 
-/// Name of a part's responder.
 fn name(part: &PublishedPart) -> String {
     server_name(part.transport, part.shape)
 }
@@ -100,7 +97,6 @@ fn full_name(part: &PublishedPart) -> String {
     part_name(part.transport, part.shape, part.message_bytes, part.load)
 }
 
-/// A mode of a part.
 struct Measured<'a> {
     part: &'a PublishedPart,
     experiment: &'a LoadExperiment,
@@ -131,7 +127,6 @@ impl Measured<'_> {
         self.metric(&figures::Work::Request.name(figures::CPU))
     }
 
-    /// Number of slices with failed requests, and of all slices.
     fn failed_slices(&self) -> (usize, usize) {
         let arms = self.experiment.arms_of(self.mode);
         let slices = || arms.iter().flat_map(|arm| self.experiment.record.of_arm(*arm));
@@ -153,12 +148,10 @@ impl Measured<'_> {
         Some(self.latency().quantile(quantile)?.as_secs_f64() * 1e6)
     }
 
-    /// Mean latency over all slices, in µs.
     fn mean_us(&self) -> Option<f64> {
         Some(self.latency().mean()?.as_secs_f64() * 1e6)
     }
 
-    /// Latencies of all slices.
     fn latency(&self) -> LatencyHistogram {
         let mut all = LatencyHistogram::new();
         for arm in self.experiment.arms_of(self.mode) {
@@ -215,7 +208,6 @@ fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
 /// Configuration of the published rows to which a veth is closest: no coalescing.
 const RX_USECS: &str = "0";
 
-/// Why a published row has no counterpart in a lab.
 fn why_not_here(row: &LowLatencyRow) -> Option<&'static str> {
     if row.rx_usecs != RX_USECS {
         return Some("a veth has no interrupts that a NIC could coalesce (rx-usecs)");
@@ -226,7 +218,6 @@ fn why_not_here(row: &LowLatencyRow) -> Option<&'static str> {
     None
 }
 
-/// Published row of a mode.
 fn published_row<'a>(rows: &'a [LowLatencyRow], mode: &str) -> Option<&'a LowLatencyRow> {
     let kernel = match mode {
         "base" => "3.9",

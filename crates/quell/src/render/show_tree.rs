@@ -12,16 +12,13 @@ use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::{self, Node};
 use super::{show_device, show_process};
 
-/// Style of the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
-    /// Output terminal.
     pub(crate) terminal: Terminal,
     /// Show every queue on its own line, and every device.
     pub(crate) details: bool,
 }
 
-/// The snapshot as text.
 #[must_use]
 pub(crate) fn tree(snapshot: &Snapshot, style: Style) -> String {
     let mut roots = vec![host(snapshot)];
@@ -117,7 +114,6 @@ fn name(namespace: &NetworkNamespace) -> String {
     }
 }
 
-/// Objects hidden by missing privileges.
 fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     let mut lines = Vec::new();
     if !snapshot.hidden_processes.is_empty() {

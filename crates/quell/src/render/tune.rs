@@ -16,9 +16,7 @@ use quell_tune::{
 use super::experiment;
 use super::number::{ABSENT, short};
 
-/// Number of modes of a ranking that are printed.
 const ADVISED: usize = 15;
-/// Number of modes that are shown while a search runs.
 const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
@@ -70,7 +68,6 @@ fn skipped(plan: &TunePlan) -> Option<String> {
     (!by_reason.is_empty()).then(|| of_reason.collect::<Vec<_>>().join("; "))
 }
 
-/// Name of the server of a lab.
 #[must_use]
 pub(crate) fn server(command: &ServerCommand) -> String {
     match command {
@@ -79,7 +76,6 @@ pub(crate) fn server(command: &ServerCommand) -> String {
     }
 }
 
-/// Subject in one line.
 #[must_use]
 pub(crate) fn searched_on(subject: &SubjectFacts) -> String {
     experiment::subject(subject, &HostFacts::default()).lines().next().unwrap_or_default().to_owned()
@@ -134,7 +130,6 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// Ranking by the model, and how far to trust it.
 #[must_use]
 pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> String {
     let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
@@ -296,7 +291,6 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     }
 }
 
-/// Modes that a guard excluded from the comparison.
 fn abandoned(result: &TuneResult) -> String {
     let mut by_guard: BTreeMap<&str, usize> = BTreeMap::new();
     for arm in &result.arms {
@@ -311,7 +305,6 @@ fn abandoned(result: &TuneResult) -> String {
     by_guard.into_iter().map(line).collect()
 }
 
-/// The candidates that were not confirmed.
 fn refuted(result: &TuneResult) -> String {
     let reason = |holds: bool| match holds {
         true => "was not better on fresh slices",

@@ -42,10 +42,7 @@ pub enum TakeError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
     #[error("there is no device {name} in this network namespace; there {}", in_words(there))]
-    NoSuchDevice {
-        name: String,
-        there: Vec<String>,
-    },
+    NoSuchDevice { name: String, there: Vec<String> },
 }
 
 fn in_words(names: &[String]) -> String {

@@ -14,9 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::logging;
 
-/// Hidden command that runs the watchdog.
 pub(crate) const COMMAND: &str = "watchdog";
-/// Line that the watchdog prints when it accepts confirmations.
 const READY: &str = "ready";
 
 /// Arguments of the watchdog.
@@ -50,7 +48,6 @@ pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failu
     })
 }
 
-/// Runs the watchdog.
 pub(crate) fn run(args: &WatchdogArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

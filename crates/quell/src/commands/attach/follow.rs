@@ -25,7 +25,6 @@ use crate::output;
 use crate::render::attach::placement;
 use crate::render::status::undo_outcome;
 
-/// Shortest time between two passes.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Minimum ratio of the pause after a pass to the CPU time of the pass, which limits all passes to 2 % of a CPU. Passes
 /// are expensive for programs with many connections.
@@ -59,15 +58,11 @@ pub(super) fn follow(
     }
 }
 
-/// Why the attachment is over.
 enum Over {
-    /// A signal arrived, or the programs have exited.
     Normally(&'static str),
-    /// Its queues stalled too often.
     TakenBack(String),
 }
 
-/// Returns the reason for the end.
 fn keep_up(
     attachment: &mut Attachment,
     placement: &mut Placement,

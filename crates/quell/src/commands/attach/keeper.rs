@@ -13,9 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::logging;
 
-/// Hidden command that runs the keeper.
 pub(crate) const COMMAND: &str = "keeper";
-/// Line that the keeper prints when it handles signals.
 const READY: &str = "ready";
 
 /// Arguments of the keeper.
@@ -40,7 +38,6 @@ pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
 }
 
-/// Runs the keeper.
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

@@ -86,7 +86,6 @@ pub(crate) struct AttachArgs {
     json: bool,
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         // Without this, changes left by a killed run would be recorded as the host's own values.
@@ -253,7 +252,6 @@ fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure
     output::data(&render::placement::groups(groups))
 }
 
-/// Snapshot, plan, and findings of the plan.
 struct Observation {
     snapshot: Snapshot,
     plan: AttachPlan,

@@ -16,12 +16,9 @@ pub(crate) struct QueueWatch {
     blind: bool,
 }
 
-/// Result of one look.
 #[derive(Default)]
 pub(crate) struct QueueEvents {
-    /// A line for each event.
     pub(crate) lines: Vec<String>,
-    /// Why the mode must be reverted.
     pub(crate) must_end: Option<String>,
 }
 

@@ -72,7 +72,6 @@ impl From<Exposition> for Served {
     }
 }
 
-/// Exports until a signal arrives.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;

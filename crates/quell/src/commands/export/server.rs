@@ -28,7 +28,6 @@ use crate::exit::{Failure, ListeningProtocol};
 
 /// Connections that are served at the same time. The oldest one is closed for another.
 const CONNECTIONS_MAX: usize = 64;
-/// Time for the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a connection, so that a reader that stops reading is dropped.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -200,7 +199,6 @@ mod tests {
         (response.status(), response.headers().get(CONTENT_TYPE).cloned())
     }
 
-    /// Address of a server of an exposition with this text.
     fn serving(text: Bytes) -> (SocketAddr, Shared) {
         let shared = Arc::new(RwLock::new(Some(Served { open_metrics: text.clone(), text })));
         (start("127.0.0.1:0".parse().unwrap(), hosts(), Arc::clone(&shared)).unwrap(), shared)

@@ -25,12 +25,10 @@ pub(crate) struct UpArgs {
     queues: u32,
 }
 
-/// Whether the journal belongs to the persistent lab.
 pub(in crate::commands) fn is_persistent_lab(kept: &Persistent) -> bool {
     kept.history.begin.purpose == Purpose::Lab
 }
 
-/// Creates the lab.
 pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let journal = journal();
     if list(&journal).map_err(Failure::refused)?.iter().any(is_persistent_lab) {

@@ -71,18 +71,13 @@ const ENVIRONMENT: &str = concat!(
 
 /// Decisions made before anything is changed.
 pub(crate) struct Launch {
-    /// Effective values, with their sources.
     pub(crate) choice: LaunchChoice,
-    /// Program to start.
     pub(crate) program: LaunchProgram,
-    /// Settings of the preload library that the mode needs.
     pub(crate) wanted: PreloadSettings,
     /// Settings for the preload library. Absent if the mode needs none, or if the library cannot be loaded into the
     /// program.
     pub(crate) preload_settings: Option<PreloadSettings>,
-    /// With `--no-queues`.
     pub(crate) no_queues: bool,
-    /// Placement of the workers.
     pub(crate) placement: Wanted,
 }
 
@@ -97,7 +92,6 @@ impl Launch {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let launch = prepare(args)?;
     if args.dry_run {

@@ -106,7 +106,6 @@ impl Queues {
         }
     }
 
-    /// Whether the command has to be followed.
     pub(super) fn has_attachment(&self) -> bool {
         self.attachment.is_some()
     }

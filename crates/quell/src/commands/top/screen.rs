@@ -20,14 +20,12 @@ use crate::exit::{Exit, Failure};
 use crate::render::terminal::Terminal as TerminalProperties;
 use crate::render::top::screen::draw;
 
-/// Tokens of the epoll.
 const KEYS: u64 = 0;
 const SIGNAL: u64 = 1;
 const RESIZED: u64 = 2;
 
 type Screen = Terminal<TermionBackend<AlternateScreen<RawTerminal<Stdout>>>>;
 
-/// Why a wait ended.
 enum Woken {
     Keys(Vec<Key>),
     Resized,
@@ -36,7 +34,6 @@ enum Woken {
     End,
 }
 
-/// What the loop waits for.
 struct Inputs {
     interruption: Interruption,
     resized: Interruption,

@@ -10,17 +10,13 @@ use quell_linux::NapiId;
 use quell_sampler::SamplerError;
 use serde::Serialize;
 
-/// Result of watching the queues of an attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Effect {
-    /// The polls of each queue were observed.
     Watched(Vec<QueueEffect>),
-    /// The queues could not be watched, with the reason.
     NotWatched(String),
 }
 
-/// Result for one queue.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
@@ -53,7 +49,6 @@ impl Effect {
     }
 }
 
-/// A verdict in words, and its reason.
 pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
     match verdict {
         ModeVerdict::InEffect(why) => ("in effect", why),

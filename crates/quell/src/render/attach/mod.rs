@@ -19,20 +19,17 @@ use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
 
-/// Output of `quell attach`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
     programs: Vec<TargetProgram>,
-    /// Set by `--follow`.
     #[serde(skip)]
     follows: bool,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<serde_json::Value>,
-    /// io_urings for which busy polling could not be enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
@@ -183,7 +180,6 @@ fn sockets_line(step: &SocketsStep) -> String {
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
-/// An io_uring without busy polling.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RingLeftAlone {
@@ -198,7 +194,6 @@ impl RingLeftAlone {
     }
 }
 
-/// Lines about io_urings without busy polling.
 pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
     rings
         .iter()
@@ -248,7 +243,6 @@ fn in_words(limitation: &Limitation) -> String {
     }
 }
 
-/// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &AttachPlan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.reason));
     lines.collect::<Vec<_>>().join("\n")

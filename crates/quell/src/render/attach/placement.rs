@@ -8,7 +8,6 @@ use quell_linux::CpuList;
 use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
-/// Planned filters by reuseport group.
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
     for steering in &groups.steerings {
@@ -39,7 +38,6 @@ fn queues(places: &[SteerQueue]) -> String {
     devices.into_iter().map(device).collect::<Vec<_>>().join(", ")
 }
 
-/// Verified filters and pinned threads.
 pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     let mut text = String::new();
     for (steering, verification) in groups.steerings.iter().zip(&placed.verifications) {
@@ -53,7 +51,6 @@ pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     text
 }
 
-/// Changes since the last pass, one per line.
 pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
     let attached = pass.steered.iter().flat_map(|Steered { steering, is_replacement }| {
         let again = if *is_replacement { " again" } else { "" };
@@ -78,7 +75,6 @@ pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
         .collect()
 }
 
-/// Filters that were not fully verified, one per line.
 pub(crate) fn unverified(placement: &Placement) -> Vec<String> {
     placement.unverified().map(|(steering, verification)| steered(steering, verification)).collect()
 }

@@ -52,10 +52,8 @@ Keys:
   ?                       this page    q       quit
 ";
 
-/// The value of a sparkline.
 type HistoryValue = fn(&HistoryPoint) -> Option<f64>;
 
-/// Styles, with or without colors.
 #[derive(Clone, Copy)]
 struct Palette {
     good: Style,
@@ -84,7 +82,6 @@ impl Palette {
     }
 }
 
-/// Draws the state.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     let palette = Palette::new(colour);
     // The help needs nearly all rows of a small terminal.
