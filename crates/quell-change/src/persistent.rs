@@ -296,11 +296,15 @@ pub fn watch(
     patience: Duration,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<WatchEnded, PersistError> {
+    // Before `ready`: a confirmation that arrived earlier would kill this process, whose default action for the signal
+    // is to exit.
     let asked = Interruption::listen_to(&[CONFIRM, Signal::TERM, Signal::INT]).map_err(PersistError::Listen)?;
     ready().map_err(PersistError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let _span = error_span!("watch").entered();
+    // The lock decides who acts: it is free once `apply` has left the journal, or was killed. Both end in this process,
+    // which reverts unless the journal says that all changes were made.
     let Some(mut owned) = take_over(journal, path, &asked)? else { return Ok(WatchEnded::AlreadyReverted) };
     info!(persistence = ?owned.history().persistence, ?patience, "took over the journal");
     if matches!(owned.history().persistence, Persistence::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
@@ -308,6 +312,7 @@ pub fn watch(
         owned.write(Record::Persist)?;
         return Ok(WatchEnded::Confirmed);
     }
+    // Also if `apply` died before it recorded `PersistIfConfirmed`: then there is nothing to confirm.
     info!("not confirmed: reverting");
     Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
 }
@@ -318,6 +323,7 @@ fn is_confirmed(asked: &Interruption, patience: Duration) -> Result<bool, Persis
         let left = until.saturating_duration_since(Instant::now());
         match asked.wait(left).map_err(PersistError::Listen)? {
             Some(signal) => return Ok(signal.number() == CONFIRM.as_raw()),
+            // Not every return of `wait` without a signal is the deadline.
             None if left.is_zero() => return Ok(false),
             None => {}
         }

@@ -296,6 +296,8 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
     let others = Others::beside(journal.path(), boot_id.to_string());
     let pending = in_the_order_of_undoing(journal.history());
     let are_epolls = |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| is_epoll(one) && is_epoll(other);
+    // Consecutive epolls are undone together: inspecting a process and freeing its queues take far longer than setting
+    // an epoll.
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
         // Hold the lock until the undo is recorded. If two processes undo the same queue, the second must see the
@@ -367,6 +369,8 @@ fn epolls(entries: &[(u32, Entry)]) -> Vec<(&EpollParameters, bool)> {
 
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
+    // `pending` yields the last change first, and the sort is stable: changes of equal order are undone in the reverse
+    // order of making them.
     pending.sort_by_key(|(_, entry)| entry.change.kind().undo_order());
     pending
 }

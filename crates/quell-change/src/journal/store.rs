@@ -92,8 +92,10 @@ impl Journal {
         let begun = owned.append(&[Record::Begin(begin)]);
         // Unlike a rename, a link does not replace a journal of the same name.
         let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
+        // Also after an error, so that no file without a name of its own is left behind.
         let removed = fs::remove_file(temporary);
         named.and(removed)?;
+        // The name must survive a power failure too, and a sync of the file does not write the directory.
         File::open(&self.dir)?.sync_all()?;
         Ok(owned)
     }
@@ -197,6 +199,7 @@ impl OwnedJournal {
         if intended > 0 {
             self.reserve_room(lines.len() as u64, intended as u64)?;
         }
+        // `sync_data` also writes the length of the file, without which the kernel would not read the new lines back.
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => self.whole_bytes += lines.len() as u64,
@@ -211,6 +214,8 @@ impl OwnedJournal {
     fn reserve_room(&mut self, lines_bytes: u64, intended: u64) -> io::Result<()> {
         let changes = self.history.entries.len() as u64 + intended;
         let needed = self.whole_bytes + lines_bytes + changes * ROOM_PER_CHANGE;
+        // A full disk must be noticed before a change is made, not while it is undone: then the undo could not be
+        // recorded, and the next process would repeat it.
         if needed > self.reserved_bytes {
             let more = needed + ROOM_STEP;
             self.reserved_bytes = match reserve(&self.file, more) {

@@ -111,6 +111,8 @@ impl Resumer {
     /// The error of io_uring, if neither method works.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
         let napi = self.napi.get();
+        // io_uring first: it polls by the NAPI ID alone. A socket has to be found, duplicated from the program, and
+        // still be served by the queue.
         let Err(no_ring) = poll_napi_once(self.napi) else {
             debug!(napi, "an io_uring polled the queue, which ends a suspension");
             return Ok(Freed::ThroughIoUring);
@@ -146,6 +148,8 @@ impl Resumer {
             (Ok(freed), _) => Ok(freed),
             (Err(_), Some(timeout)) if timeout <= WAITED_OUT_MAX => {
                 info!(napi = self.napi.get(), ?timeout, "waiting for the end of a suspension");
+                // A suspension that began before this value was created is over after one timeout, if nothing polls in
+                // between; if something does, it is over as well.
                 thread::sleep(timeout);
                 Ok(Freed::WaitedOut(timeout))
             }
@@ -201,6 +205,8 @@ fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollErr
     for _ in 0..OWN_WAITS_MAX {
         epoll.wait(Some(OWN_WAIT))?;
         if epoll.is_empty() {
+            // The wait found no event, so the kernel has polled the queue of the NAPI ID that the epoll recorded. The
+            // ID may have changed since `add`, hence the second look.
             return arrives();
         }
     }

@@ -253,6 +253,8 @@ impl Program {
         let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?;
         let pid = self.process.pid.get();
+        // The number may belong to another epoll since the value was read, and programs can set these parameters
+        // themselves. Between this check and EPIOCSPARAMS the kernel offers no exclusion; microseconds remain.
         if current != from {
             debug!(pid, fd, %current, expected = %from, "skipped: another program has changed the parameters");
             return Ok(current);
@@ -274,6 +276,8 @@ impl Program {
             let _ = resumer.poll();
         }
         let result = act();
+        // Another suspension may follow the polls before `act`. Now the epolls have their final parameters, so a
+        // suspension that these polls end stays ended, and if nothing can poll, waiting for its end is worth the time.
         let freed = self.resumers.iter().try_for_each(|resumer| resumer.poll_or_wait_out().map(drop));
         (result, freed.map_err(SettingsError::from))
     }
@@ -356,6 +360,7 @@ fn put_back_moved(
     epolls: &[EpollToEnd<'_>],
     undoings: &mut [Result<UndoOutcome, SettingsError>],
 ) {
+    // A closed descriptor, or one with values that Quell did not set: its epoll may have another number now.
     let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
         matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
     };
@@ -370,6 +375,7 @@ fn put_back_moved(
     let Ok(fds) = proc.process(program.handle.pid()).fds() else { return };
     let numbers: HashSet<i32> = epolls.iter().map(|epoll| epoll.change.fd).collect();
     let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
+    // Which of the lost epolls it is does not matter: all have the same old and new parameters.
     let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
     for fd in others {
         let Ok(set) = program.get(fd.number, &[]) else { continue };

@@ -348,6 +348,8 @@ pub fn set(
         return Ok(());
     }
     debug!(napi = id.get(), from = %values_before.where_present_in(values), to = %values, "napi-set");
+    // A suspended queue has its interrupt masked and its timer armed for `irq_suspend_timeout`. If the new values end
+    // suspension, nobody polls it before that timer, so a poll from here must end it.
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
@@ -358,6 +360,8 @@ pub fn set(
     if let Some(resumer) = &resumer {
         resumer.poll_or_wait_out()?;
     }
+    // Only the values that are read back prove that the mode is in force: drivers reset them when they recreate a
+    // queue, and another program may write at the same time.
     let read = netdev.napi(id)?.settings.where_present_in(values);
     debug!(napi = id.get(), %read, "values after the change");
     if read != *values {
@@ -380,6 +384,9 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
 pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) -> Result<Option<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(&device.namespace)?;
     let napis = netdev.napis(device.link.index)?;
+    // The kernel does not give the ID of a removed instance to another queue (`napi_hash_add` in `net/core/dev.c`). A
+    // queue that is recreated keeps its ID if the driver keeps the configurations of its queues; otherwise the queue
+    // number leads to the successor.
     if let Some(same) = napis.iter().find(|napi| napi.id.get() == change.napi_id) {
         return Ok(Some(*same));
     }
@@ -402,6 +409,8 @@ pub(crate) fn restore(
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
+        // Without an instance there is nothing to set. Some drivers keep the values of a queue that is down, so they
+        // are only gone if no value that was set differs from the old one.
         let is_old = |values: &PartialNapiSettings| values.unlike(&change.old).is_empty();
         return Ok(match change.alternatives.iter().chain([&change.new]).all(is_old) {
             true => UndoOutcome::AlreadyGone,

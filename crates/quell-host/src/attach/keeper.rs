@@ -99,6 +99,8 @@ enum Over {
 fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Result<Over> {
     let history = owned.history();
     let programs: BTreeSet<Pid> = history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+    // The queues of the journal, not of the present host: only those whose interrupt this mode suspends can stall
+    // because of it.
     let queues = SuspendedQueue::of_journal(history);
     let watching = (!queues.is_empty()).then(|| watching_sampler(&queues));
     let mut sampler =
@@ -110,6 +112,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
         match ends.wait(sampler.is_some().then(|| Instant::now() + pause))? {
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
+            // Without a sampler there is no timeout: the keeper then sleeps until the end.
             Woken::TimeIsOver => {}
         }
         let Some(counters) = &sampler else { continue };
@@ -127,6 +130,8 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
                 sampler = None;
             }
         }
+        // A look costs time per queue. The pause grows with it, so that the keeper of a host with thousands of queues
+        // does not take a CPU.
         let used = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(began_ns));
         pause = LOOKED_EVERY.max((used * PAUSE_PER_CPU_TIME).min(PAUSE_MAX));
     }

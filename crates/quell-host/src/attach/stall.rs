@@ -110,6 +110,8 @@ impl Suspicion {
 
     /// Takes in the counters. Returns whether the queue is suspect: masked, unpolled for too long, and not checked lately.
     fn is_suspect(&mut self, counted: Counted, now: Duration) -> bool {
+        // The counters have no times. A poll happened at some time since the last look; `now` is the latest one, so a
+        // stall is never reported too early.
         if counted.polls != self.seen.polls {
             self.last_poll = now;
         }
@@ -118,6 +120,8 @@ impl Suspicion {
             self.patience = Duration::ZERO;
         }
         self.seen = counted;
+        // A queue whose interrupt is enabled wakes by itself. The sampler does not know the state before the first poll
+        // after its selection; such a queue is checked too.
         counted.interrupt_enabled != Some(true)
             && self.unpolled(now) >= UNPOLLED_MIN
             && now.saturating_sub(self.checked) >= self.patience
@@ -231,6 +235,8 @@ fn check(
     debug!(napi = napi.get(), ?unpolled, "nobody polls the suspended queue: polling it");
     let polled = poll_queue(proc, instance, programs);
     let Some(after) = counted()? else { return Ok(None) };
+    // Packets that this poll found had waited since the last poll, which was overdue: that is the stall. An empty poll
+    // shows a queue that was idle.
     let packets = after.packets.saturating_sub(before.packets);
     suspicion.checked(after, packets > 0, began.elapsed());
     let Some(freed) = polled.filter(|_| packets > 0) else { return Ok(None) };

@@ -56,11 +56,14 @@ impl<'a> Ends<'a> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             self.epoll.wait(left)?;
+            // Before the exits are counted: the event of the signal is in the same epoll and would count as one.
             if self.interruption.flag().get().is_some() {
                 return Ok(Woken::Signalled);
             }
             let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
             self.living -= ended;
+            // `left` is from before the wait, so the last round of a wait that times out is one without patience. A
+            // wait that an exit has ended goes on with the rest of the time.
             if ended == 0 && left == Some(Duration::ZERO) {
                 return Ok(Woken::TimeIsOver);
             }
