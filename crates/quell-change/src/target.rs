@@ -101,9 +101,12 @@ impl Targets {
             now.is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
         };
         let (still, ended): (Vec<&TargetProgram>, Vec<&TargetProgram>) = self.living.values().partition(is_same);
+        // Every known process is a root, not only the selected ones: workers stay targets when the process that started
+        // them exits.
         let mut roots: Vec<Pid> = still.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
         let ended: Vec<TargetProgram> = ended.into_iter().cloned().collect();
         if let Selection::Cgroup(cgroup) = &self.selection {
+            // A process that moves into the group descends from none of them.
             roots.extend(cgroup.processes()?);
         }
         let living = with_descendants(&seen, &roots);
@@ -159,6 +162,7 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
     let is_meant = |pid: Pid| {
         // Bounds the walk: no ancestor chain is longer than the number of processes.
         let line = std::iter::successors(Some(pid), |pid| seen.get(pid)?.parent).take(seen.len() + 1);
+        // The nearest of them decides. If Quell runs in a shell that is selected, its own children are not targets.
         line.into_iter().find(|pid| roots.contains(pid) || *pid == this).is_some_and(|found| roots.contains(&found))
     };
     let target = |(pid, seen): (&Pid, &Seen)| {

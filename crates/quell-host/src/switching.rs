@@ -280,6 +280,8 @@ impl Switching {
             let netdev = Netdev::open_in(&namespace)?;
             queues.push((namespace, netdev, queue.clone()));
         }
+        // All values of all modes are recorded once, before the first switch. A switch then writes nothing to the disk,
+        // which would disturb the measurement, and any of the values is recognized as Quell's.
         let recorded: Vec<QueueValues<'_>> = queues
             .iter()
             .map(|(namespace, _, queue)| QueueValues {

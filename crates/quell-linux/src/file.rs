@@ -60,6 +60,8 @@ pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: 
     if try_lock(file)? {
         return Ok(true);
     }
+    // `flock(2)` is not a file that can be waited for together with a signal. A thread blocks in it, and a pipe turns
+    // the lock into something readable.
     let (mut reader, mut writer) = io::pipe()?;
     // A duplicate refers to the same open file description, so the caller owns the lock. If the caller gives up,
     // closing this duplicate releases the lock.

@@ -109,6 +109,8 @@ impl PollCounters {
     /// with the interrupt enabled or masked.
     pub(crate) fn at(mut words: [u64; WORDS], can: Abilities, now_ns: u64) -> Self {
         if words[TIMED_AT] > 0 {
+            // The programs add time only when a poll ends, so without this an idle queue would have no time at all.
+            // Whether it is suspended becomes known with the next poll; until then it counts as masked.
             let since_poll = now_ns.saturating_sub(words[TIMED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }

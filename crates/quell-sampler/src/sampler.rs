@@ -184,6 +184,7 @@ impl Sampler {
         let mut unsampled = BTreeMap::new();
         let gone: Vec<NapiId> = self.selected.keys().filter(|napi| !napis.contains(napi)).copied().collect();
         for napi in gone {
+            // The slot first: from then on the programs do not find the index, which the next instance gets.
             self.slots.set(self.slot(napi), 0, 0).map_err(refused)?;
             self.free.extend(self.selected.remove(&napi));
         }
@@ -202,6 +203,8 @@ impl Sampler {
             };
             let mut words = [0; WORDS];
             words[NAPI] = napi.get().into();
+            // The words before the slot: a poll that comes in between must not count into those of the previous
+            // instance.
             self.queues.set(at, words, 0).map_err(refused)?;
             self.slots.set(slot, at + 1, 0).map_err(refused)?;
             self.selected.insert(napi, at);

@@ -247,6 +247,8 @@ fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, V
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
     let bytes = read_whole(&file)?;
+    // The lock belongs to the file, not to its name. While this process waited for it, the owner can have removed or
+    // renamed the file, and another journal can have the name now.
     if abandoned && !is_at(path, &file)? {
         return Ok(None);
     }

@@ -249,6 +249,8 @@ impl Attachment {
         let unknown = self.ledger.new_unknown_queues(&plan);
         if !unknown.is_empty() {
             debug!(napis = ?unknown, "no known device has the NAPI IDs of some sockets; searching all namespaces");
+            // The snapshot has the namespaces of the programs only. Their packets can come through a device of another
+            // one (macvlan, leased queues). The search takes long, so it is made once for each unknown ID.
             let mut host = observe()?;
             mark_steered(&mut host, &self.steered);
             plan = super::plan::plan(&host, None, &self.targets.pids(), &self.request);
@@ -261,6 +263,8 @@ impl Attachment {
                 Due::ChangedByOthers if newer_owner_has_set(&self.transaction, &step)? => {}
                 Due::ChangedByOthers => {
                     warn!(step = place(&step), "another program has changed the value; not setting it again");
+                    // Setting it again in each pass would fight with the other program, and packets would see both
+                    // values in turn.
                     self.ledger.give_up(&step);
                     pass.changed_by_others.push(step);
                 }
@@ -304,6 +308,7 @@ impl Attachment {
         let Keeper { pid, start_time_ticks } = keeper;
         let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
         info!(pid, "handing the journal over to the keeper");
+        // Before the journal is handed over: without a keeper, nobody would revert it when the programs exit.
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }

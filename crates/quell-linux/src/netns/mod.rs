@@ -203,6 +203,7 @@ impl Namespace {
         for _ in 0..STACKED_MOUNTS_MAX {
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
                 Ok(()) => {}
+                // No mount is left. A name can have several, if `ip netns add` ran where `/run/netns` was not shared.
                 Err(Errno::INVAL) => break,
                 Err(Errno::NOENT) => return Ok(Deletion::WasAbsent),
                 Err(errno) => return Err(NamespaceError::system("unmount", visible::path(&path), errno)),
@@ -233,6 +234,8 @@ impl Namespace {
     /// `CAP_SYS_ADMIN`, except for the caller's own namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         in_own_thread(|| {
+            // `setns(2)` moves one thread. It must be a new one, because the way back can need a privilege that the
+            // caller no longer has, and other code must never run in the wrong namespace.
             self.move_calling_thread()?;
             Ok(work())
         })
@@ -267,6 +270,7 @@ impl Namespace {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     found.unreadable.push(pid);
                 }
+                // Another namespace, or the process has exited since it was listed.
                 Ok(_) | Err(_) => {}
             }
         }

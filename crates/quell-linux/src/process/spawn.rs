@@ -174,6 +174,8 @@ impl<'a> Spawn<'a> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env);
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from)).stdout(stdout).stderr(stderr);
+        // Everything that allocates happens here. After `fork`, another thread of this process can hold the lock of the
+        // allocator forever, so the child makes only system calls on plain values.
         let preparation = Preparation {
             netns: self.netns.map(|netns| netns.as_raw_fd()),
             mask: self.cpus.as_ref().map(CpuMask::new),
@@ -248,6 +250,8 @@ struct Preparation {
 
 impl Preparation {
     fn in_child(&self) -> io::Result<()> {
+        // The session first: a child that hangs in a later step is then reached by `kill_session`. The report pipe must
+        // be open until the last step.
         self.step(SpawnStep::Session, || Ok(setsid().map(drop)?))?;
         self.step(SpawnStep::NetworkNamespace, || self.enter_netns())?;
         self.step(SpawnStep::Affinity, || match &self.mask {

@@ -147,6 +147,8 @@ impl<'a> Drive<'a> {
 
     /// Executes the plan until its end, the last answer, or cancellation.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
+        // Spins, because all threads begin at one time, and a wake-up from a sleep would be late by more than a gap of
+        // a high rate.
         while monotonic_ns() < self.plan.start_ns && !self.is_cancelled() {
             std::hint::spin_loop();
         }
@@ -170,6 +172,7 @@ impl<'a> Drive<'a> {
         let mut housekeeping_ns = 0;
         loop {
             let now_ns = monotonic_ns();
+            // Everything that may be some milliseconds late happens here, so that a round is only: send, look, answer.
             if now_ns >= housekeeping_ns {
                 if self.is_cancelled() || (self.plan.stop_at_error && !self.tally.errors.is_empty()) {
                     return Ok(());
@@ -199,11 +202,15 @@ impl<'a> Drive<'a> {
             if due_ns > now_ns || !self.sending || due_ns >= self.end_ns {
                 return;
             }
+            // Without a free connection the request stays due. Its latency counts from `due_ns`, so the time that it
+            // waits here is part of it, and a slow server cannot slow the arrivals down unnoticed.
             let Some(slot) = self.take_slot() else { return };
             if let Pace::Open(arrivals) = &mut self.plan.pace {
                 arrivals.advance();
             }
             if self.plan.window_ns.contains(&due_ns) {
+                // Late is only what the generator adds. A connection that was busy at `due_ns` is the delay of the
+                // server.
                 self.tally.lateness.record(now_ns.saturating_sub(due_ns.max(slot.freed_ns)));
                 self.tally.waited_for_connection += u64::from(slot.freed_ns > due_ns);
             }
@@ -216,6 +223,8 @@ impl<'a> Drive<'a> {
     fn take_slot(&mut self) -> Option<Slot> {
         loop {
             let slot = self.free.pop_front()?;
+            // Slots of a lost connection are skipped here, because removing them when it is lost would search the whole
+            // queue.
             if self.thread.connections[slot.connection as usize].incarnation == slot.incarnation {
                 return Some(slot);
             }
@@ -254,6 +263,8 @@ impl<'a> Drive<'a> {
     fn look_for_answers(&mut self) -> io::Result<()> {
         match &mut self.thread.finder {
             Finder::Epoll { epoll, .. } => {
+                // An open loop must not sleep: its next request can be due before the next answer. A closed loop has
+                // nothing to do until one arrives.
                 let spins = self.sending && matches!(self.plan.pace, Pace::Open(_));
                 epoll.wait(spins.then_some(Duration::ZERO))?;
                 self.take_ready();
@@ -290,6 +301,8 @@ impl<'a> Drive<'a> {
             }
             let id = ready.token as u32;
             self.take_answers(id);
+            // A short read ends the first call before it sees the end of the stream, and an edge-triggered epoll does
+            // not report it again.
             if ready.hung_up {
                 self.take_answers(id);
             }
@@ -330,6 +343,7 @@ impl<'a> Drive<'a> {
                 }
                 Ok(length) => {
                     found = true;
+                    // A short read has emptied the socket: this saves the call that would only return EAGAIN.
                     let more = length == buffer.len();
                     self.take(id, length, monotonic_ns());
                     if !more {
@@ -457,6 +471,8 @@ fn record(tally: &mut Tally, window_ns: &Range<u64>, pending: Pending, answer: A
         Answer::WrongContent => tally.errors.wrong_content += 1,
         Answer::ServerError => tally.errors.server_errors += 1,
         Answer::Right | Answer::Miss => {
+            // Throughput counts answers by their arrival, latency by the time when the request was due: otherwise slow
+            // requests at the end of the window would be missing from its latencies.
             tally.answered_in_window += u64::from(window_ns.contains(&now_ns));
             if !window_ns.contains(&pending.due_ns) {
                 return;

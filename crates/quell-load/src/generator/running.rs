@@ -97,6 +97,8 @@ impl RunningLoad {
             if let Some(report) = self.measure_once(&window_ns, &mut watch)? {
                 return Ok(report);
             }
+            // A thread takes orders between its rounds, so a busy one can see the order after the window has begun. Its
+            // records would lack the beginning, so all threads get a later window.
             lead_ns = (2 * lead_ns).min(WINDOW_LEAD_MAX_NS);
         }
     }
@@ -179,6 +181,8 @@ impl RunningLoad {
         loop {
             match desk.notices.recv_timeout(TICK) {
                 Ok(WindowNotice { number, stage }) => {
+                    // Notices of windows that were given up still arrive. Their errors happened and must be reported;
+                    // their latencies belong to no report.
                     let is_current = number == self.last_number;
                     match &stage {
                         WindowStage::Collected(tally) if is_current => total.add(tally),

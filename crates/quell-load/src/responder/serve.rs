@@ -95,6 +95,7 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
                 && serve_ready(shared, connection, answerer, &mut buffer, &response).is_err()
             {
                 connections.open.remove(&ready.token);
+                // It has freed a descriptor, so accepting can succeed before the time of the next attempt.
                 accepts |= retry_at.is_some();
             }
         }
@@ -102,6 +103,7 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
             continue;
         }
         let is_exhausted = !connections.accept_all(shared, listener, &epoll)?;
+        // A level-triggered listener with waiting connections would wake every `epoll_wait` at once.
         if is_exhausted != retry_at.is_some() {
             epoll.rearm(listener, LISTENER, if is_exhausted { Trigger::Unrequested } else { Trigger::Level })?;
         }
