@@ -12,7 +12,7 @@ use quell_linux::process::ProcessError;
 use crate::undo::UndoError;
 
 /// Kills all processes in `namespace` with SIGKILL and waits for their exit, at most until `bound`. Includes processes
-/// that are started meanwhile. Spares this process. Ignores processes that it may not inspect.
+/// that are started in the meantime. Spares this process. Ignores processes that it may not inspect.
 pub(crate) fn end_processes(namespace: &Namespace, proc: &ProcRoot, bound: Duration) -> Result<(), UndoError> {
     let started = Instant::now();
     loop {

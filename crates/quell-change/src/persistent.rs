@@ -61,7 +61,7 @@ pub enum PersistError {
         visible::path(path),
         after.as_secs()
     )]
-    StillAtIt { path: PathBuf, pid: Pid, after: Duration },
+    StillRunning { path: PathBuf, pid: Pid, after: Duration },
     #[error(
         "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
          in that namespace; nothing was changed",
@@ -196,7 +196,7 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 /// # Errors
 /// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
-    tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
+    signal_guardian(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Persistent| kept.path == path && kept.state == PersistState::UntilReverted;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
 }
@@ -205,7 +205,7 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 /// could not undo stay in the journal, for [`release`].
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, PersistError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
-    tell(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
+    signal_guardian(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
     Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen)
 }
 
@@ -235,7 +235,7 @@ impl Guardian {
 
 /// Signals the guardian of the journal at `path` and waits for its exit. The guardian may have exited before. The
 /// journal records the outcome.
-pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
+pub fn signal_guardian(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -251,7 +251,7 @@ pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Res
     });
     match signalled {
         Ok(true) => Ok(()),
-        Ok(false) => Err(PersistError::StillAtIt { path: path.to_owned(), pid, after: within }),
+        Ok(false) => Err(PersistError::StillRunning { path: path.to_owned(), pid, after: within }),
         Err(error) if error.is_gone() => Ok(()),
         Err(error) => Err(who.signal_error(path, error)),
     }
@@ -273,9 +273,13 @@ impl PersistError {
 ///
 /// # Errors
 /// When the journal cannot be read; names the holder of the lock ten seconds after a signal.
-pub fn take_over(journal: &Journal, path: &Path, told: &Interruption) -> Result<Option<OwnedJournal>, PersistError> {
+pub fn take_over(
+    journal: &Journal,
+    path: &Path,
+    interruption: &Interruption,
+) -> Result<Option<OwnedJournal>, PersistError> {
     debug!(journal = visible::path(path), "waiting for the journal's lock");
-    match journal.take_when_abandoned(path, told)? {
+    match journal.take_when_abandoned(path, interruption)? {
         Some(JournalFile::Abandoned(owned)) => Ok(Some(owned)),
         Some(JournalFile::Unusable(unusable)) => {
             warn!(error = %unusable, "the journal that was taken over is damaged");

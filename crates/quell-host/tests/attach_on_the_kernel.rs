@@ -354,7 +354,7 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     let idle = loop {
         let (before, began) = (sampler.read().unwrap(), Instant::now());
-        // The program uses CPU time meanwhile.
+        // The program uses CPU time in the meantime.
         while began.elapsed() < OBSERVED {
             watch.look(&attachment).unwrap();
         }

@@ -42,7 +42,7 @@ impl SshConnection {
 pub fn server_ancestors(proc: &ProcRoot) -> Vec<Pid> {
     let mut servers = Vec::new();
     let mut pid = Pid::of_this_process();
-    // Each ancestor is older, but a process that exits meanwhile can have its ID reused.
+    // Each ancestor is older, but a process that exits in the meantime can have its ID reused.
     for _ in 0..GENERATIONS_MAX {
         let Ok(stat) = proc.process(pid).stat() else { break };
         if SERVERS.contains(&&*stat.comm) {

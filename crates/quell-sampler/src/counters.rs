@@ -91,7 +91,7 @@ pub struct QueueSample {
     /// are then indistinguishable.
     pub program_found_suspended: Option<u64>,
     /// Nanoseconds of CPU time of polls in softirqs, with the processing of their packets in the network stack, and
-    /// interrupts meanwhile. Null if they are not measured.
+    /// the interrupts during them. Null if they are not measured.
     pub softirq_ns: Option<u64>,
     /// Nanoseconds with the interrupt enabled.
     pub enabled_ns: u64,

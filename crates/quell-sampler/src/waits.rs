@@ -167,7 +167,7 @@ impl WaitSampler {
     /// Epolls in which threads wait now, in calls with a timeout above 0 that began after [`attach`](Self::attach).
     #[must_use]
     pub fn asleep(&self) -> BTreeSet<(Pid, i32)> {
-        // Entries change while they are read: a call that ends meanwhile is not an error.
+        // Entries change while they are read: a call that ends in the meantime is not an error.
         let calls = self.pending.iter().filter_map(|entry| Some(entry.ok()?.1));
         let of_epolls = calls.filter(|&[_, _, kind, _, is_zero, ..]| kind == EPOLL && is_zero == 0);
         of_epolls.filter_map(|[tgid, _, _, fd, ..]| Some((Pid::from_kernel(tgid)?, fd.cast_signed()))).collect()

@@ -19,7 +19,7 @@ use super::trust;
 const READERS_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for a process to release a journal that it does not own, for example during an undo. Also applies to an
 /// owner after a signal.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A journal, locked if possible, so that the caller can act on it.
 #[derive(Debug)]
@@ -121,14 +121,18 @@ impl Journal {
     /// Like [`Self::take`], but waits up to ten seconds for the lock, because a process that undoes the journal removes
     /// it soon.
     pub(crate) fn take_from_strangers(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
-        let own = |file: &File| lock_within(file, LET_GO_WITHIN, &mut || false);
+        let own = |file: &File| lock_within(file, RELEASED_WITHIN, &mut || false);
         take_over(path, &own).map_err(|source| unreadable(path, source))
     }
 
     /// Waits without a time limit until the owner of the journal at `path` releases it or dies, and takes it over.
     /// After a signal, waits ten seconds at most. Returns `None` if it was removed.
-    pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
-        let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
+    pub fn take_when_abandoned(
+        &self,
+        path: &Path,
+        interruption: &Interruption,
+    ) -> Result<Option<JournalFile>, JournalError> {
+        let own = |file: &File| lock_unless_interrupted(file, interruption, RELEASED_WITHIN);
         match take_over(path, &own).map_err(|source| unreadable(path, source))? {
             Some(JournalFile::Running { .. }) => Err(JournalError::locked(Attempt::Lock, path)),
             taken => Ok(taken),

@@ -347,14 +347,14 @@ pub(crate) fn restore(
             Err(error) => undoings.extend(of_all(proc, process, error, epolls.len())),
         }
     }
-    put_back_moved(proc, &program, epolls, &mut undoings);
+    restore_moved(proc, &program, epolls, &mut undoings);
     undoings
 }
 
 /// Restores epolls whose descriptor has changed, for example because the program called dup2(2). Their parameters
 /// identify them: no program sets these exact values by chance. Does nothing if the epolls need different values,
 /// because the assignment of values to epolls is unknown, or if they have other owners.
-fn put_back_moved(
+fn restore_moved(
     proc: &ProcRoot,
     program: &Program,
     epolls: &[EpollToEnd<'_>],

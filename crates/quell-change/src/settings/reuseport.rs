@@ -55,18 +55,18 @@ impl fmt::Display for ReuseportFilter {
 
 impl Kind for ReuseportFilter {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
-        Ok(take_off(undo.proc, self)?)
+        Ok(restore(undo.proc, self)?)
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct PutOn {
+pub(crate) struct FilterToAttach {
     change: ReuseportFilter,
     /// All listening and unconnected sockets of the namespace.
     waiting: Vec<u64>,
 }
 
-impl PutOn {
+impl FilterToAttach {
     /// Verifies that the group and its filter are unchanged and that one of its sockets is accessible.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ pub(crate) fn forget(change: &ReuseportFilter) {
 /// Detaches the filter, or restores the server's own, if one of the group's original sockets still exists. Other sockets
 /// with the same address may belong to another group with a filter of its own. A filter that the server has attached
 /// since is left alone.
-pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
+pub(crate) fn restore(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
     let outcome = take_off_or_restore(proc, change)?;
     forget(change);
     Ok(outcome)

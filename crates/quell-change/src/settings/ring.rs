@@ -40,7 +40,7 @@ impl Kind for RingPollingChange {
 #[derive(Debug)]
 pub(crate) enum Ring {
     /// Busy polling is off and can be enabled.
-    CanBeTold(RingPollingChange),
+    CanBeSet(RingPollingChange),
     /// The ring must be left alone; the text gives the reason.
     LeftAlone(String),
 }
@@ -69,7 +69,7 @@ pub(crate) fn look(
         return Ok(Ring::LeftAlone(error.to_string()));
     }
     let (pid, start_time_ticks) = (process.pid.get().unsigned_abs(), process.starttime.0);
-    Ok(Ring::CanBeTold(RingPollingChange { pid, start_time_ticks, fd, new }))
+    Ok(Ring::CanBeSet(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 
 /// Reads the setting through the duplicate, because the process may reuse the descriptor.

@@ -188,18 +188,21 @@ impl Transaction {
         let filter = filter.into();
         let _span = error_span!("steer", group = %filter.group).entered();
         debug!(sockets = filter.sockets.len(), to = ?filter.filter, "requested change");
-        let mut put_on = reuseport::PutOn::prepare(&self.proc, &filter).inspect_err(not_possible)?;
+        let mut to_attach = reuseport::FilterToAttach::prepare(&self.proc, &filter).inspect_err(not_possible)?;
         let group = |filter: &ReuseportFilter| (filter.namespace_cookie, filter.protocol, filter.local);
-        let own = group(put_on.change());
+        let own = group(to_attach.change());
         let _turn = self.turn_without_others(
             "the filter of the group",
             |change| matches!(change, Change::ReuseportFilter(other) if group(other) == own),
         )?;
-        let over = self.filters_over_with(&put_on);
-        let forgotten: Vec<ReuseportFilter> =
-            over.iter().filter(|(_, earlier)| !put_on.inherit(earlier)).map(|(_, earlier)| earlier.clone()).collect();
-        let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
-        answered(put_on.make(&self.proc, &filter))?;
+        let over = self.filters_with(&to_attach);
+        let forgotten: Vec<ReuseportFilter> = over
+            .iter()
+            .filter(|(_, earlier)| !to_attach.inherit(earlier))
+            .map(|(_, earlier)| earlier.clone())
+            .collect();
+        let seq = self.intend(Change::ReuseportFilter(to_attach.change().clone()))?;
+        answered(to_attach.make(&self.proc, &filter))?;
         self.done(seq, ChangeOutcome::Made)?;
         forgotten.iter().for_each(reuseport::forget);
         for (earlier, _) in over {
@@ -221,10 +224,10 @@ impl Transaction {
         }
     }
 
-    fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
+    fn filters_with(&self, to_attach: &reuseport::FilterToAttach) -> Vec<(u32, ReuseportFilter)> {
         let over = |(seq, entry): (u32, &Entry)| {
             let Change::ReuseportFilter(earlier) = &entry.change else { return None };
-            put_on.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
+            to_attach.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
         };
         self.history().into_iter().flat_map(History::pending).filter_map(over).collect()
     }
@@ -282,7 +285,7 @@ impl Transaction {
     ) -> Result<Option<String>, ChangeError> {
         let _span = error_span!("set_ring", pid = process.pid.get(), fd).entered();
         let change = match ring::look(&self.proc, process, fd, wanted).inspect_err(not_possible)? {
-            Ring::CanBeTold(change) => change,
+            Ring::CanBeSet(change) => change,
             Ring::LeftAlone(why) => {
                 info!(why, "the io_uring is left alone");
                 return Ok(Some(why));

@@ -69,7 +69,7 @@ pub(super) enum Threaded {
     ByThread(bool),
     Named(ThreadedBy),
     #[default]
-    Unsaid,
+    Unspecified,
 }
 
 #[derive(Debug, Deserialize)]

@@ -179,7 +179,7 @@ fn napi(queue: &file::Queue) -> NapiSettings {
         threaded: match queue.threaded {
             file::Threaded::ByThread(true) => Threaded::Thread,
             file::Threaded::Named(file::ThreadedBy::BusyPoll) => Threaded::BusyPoll,
-            file::Threaded::ByThread(false) | file::Threaded::Unsaid => Threaded::Off,
+            file::Threaded::ByThread(false) | file::Threaded::Unspecified => Threaded::Off,
         },
     }
 }

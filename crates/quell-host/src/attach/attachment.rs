@@ -24,7 +24,7 @@ use super::error::AttachError;
 use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
-use super::pass::{Pass, place};
+use super::pass::{Pass, describe_step};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
@@ -262,7 +262,7 @@ impl Attachment {
                 Due::Done | Due::GivenUp => {}
                 Due::ChangedByOthers if newer_owner_has_set(&self.transaction, &step)? => {}
                 Due::ChangedByOthers => {
-                    warn!(step = place(&step), "another program has changed the value; not setting it again");
+                    warn!(step = describe_step(&step), "another program has changed the value; not setting it again");
                     // Setting it again in each pass would fight with the other program, and packets would see both
                     // values in turn.
                     self.ledger.give_up(&step);
@@ -275,12 +275,12 @@ impl Attachment {
             for (step, made) in steps.iter().zip(self.set_together(steps, observer)) {
                 match made {
                     Ok(true) => {
-                        info!(step = place(step), "set");
+                        info!(step = describe_step(step), "set");
                         pass.made.push(step.clone());
                     }
                     Ok(false) => {}
                     Err(error) => {
-                        warn!(step = place(step), %error, "could not set the value; not trying again");
+                        warn!(step = describe_step(step), %error, "could not set the value; not trying again");
                         self.ledger.give_up(step);
                         pass.failed.push((step.clone(), error));
                     }
@@ -451,9 +451,11 @@ impl Attachment {
         self.changes += epolls.len();
         let made = self.transaction.set_epolls(&epolls, &mut |place, stage| observer(first + place, stage));
         match made {
-            Ok(made) => {
-                steps.iter().zip(made).map(|(step, made)| self.came_of(step, made.map_err(Into::into))).collect()
-            }
+            Ok(made) => steps
+                .iter()
+                .zip(made)
+                .map(|(step, made)| self.unless_vanished(step, made.map_err(Into::into)))
+                .collect(),
             Err(error) => vec![Err(error)],
         }
     }
@@ -474,7 +476,7 @@ impl Attachment {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else {
-                    info!(step = place(step), "skipped: the network namespace no longer exists");
+                    info!(step = describe_step(step), "skipped: the network namespace no longer exists");
                     return Ok(false);
                 };
                 self.set_queue(&namespace, queue, &mut notify)
@@ -492,13 +494,13 @@ impl Attachment {
                     .map(|left_alone| self.ledger.record_ring(step, left_alone))
             }
         };
-        self.came_of(step, made)
+        self.unless_vanished(step, made)
     }
 
-    fn came_of(&mut self, step: &AttachStep, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
+    fn unless_vanished(&mut self, step: &AttachStep, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => {
-                info!(step = place(step), %error, "skipped: the object no longer exists");
+                info!(step = describe_step(step), %error, "skipped: the object no longer exists");
                 Ok(false)
             }
             other => {

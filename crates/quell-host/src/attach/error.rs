@@ -6,7 +6,7 @@ use quell_change::target::TargetError;
 use quell_change::transaction::ChangeError;
 use quell_linux::Pid;
 
-use super::pass::place;
+use super::pass::describe_step;
 use super::plan::AttachStep;
 use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
@@ -37,7 +37,7 @@ pub enum AttachError {
     KeeperEnded(u32),
     #[error("the programs exited before the mode was applied")]
     ProgramsExited,
-    #[error("{}: {source}", place(.step))]
+    #[error("{}: {source}", describe_step(.step))]
     Change { step: Box<AttachStep>, source: Box<ChangeError> },
     #[error("stopped on request")]
     Stopped,
@@ -53,7 +53,7 @@ pub enum AttachError {
     Connections(LookError),
     #[error("could not pin thread {tid} to the CPUs of its queue: {source}")]
     Pin { tid: Pid, source: Box<ChangeError> },
-    #[error("{}: another program has changed the value that was set", place(.0))]
+    #[error("{}: another program has changed the value that was set", describe_step(.0))]
     DidNotLast(Box<AttachStep>),
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::change::Change;
 use quell_change::journal::{Journal, Keeper, OwnedJournal, Persistence};
-use quell_change::persistent::{Guardian, PersistError, release, take_over, tell};
+use quell_change::persistent::{Guardian, PersistError, release, signal_guardian, take_over};
 use quell_change::recovery::{Reverted, revert};
 use quell_linux::file::is_locked_by;
 use quell_linux::pidfd::Signal;
@@ -23,7 +23,7 @@ use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
 
 /// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
-const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
+const RESTORED_WITHIN: Duration = Duration::from_secs(120);
 /// Minimum ratio of the pause after a look at the queues to its CPU time: at most 0.5 % of a CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
 /// Maximum pause: a stall lasts no longer.
@@ -151,13 +151,13 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
     let is_of_this_boot = attached.history.begin.boot_id == proc.boot_id()?.to_string();
     // A keeper may be about to take the journal over. The command that began it has left it if it does not hold the lock.
     if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {
-        tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+        signal_guardian(path, Guardian::Keeper(owner), Signal::TERM, RESTORED_WITHIN)?;
         // The command may have handed the journal over before the signal.
         if let Persistence::MaintainedBy(keeper) = witness.history().map_err(PersistError::Listen)?.persistence
             && keeper != owner
         {
             owner = keeper;
-            tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+            signal_guardian(path, Guardian::Keeper(owner), Signal::TERM, RESTORED_WITHIN)?;
         }
     }
     let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen);

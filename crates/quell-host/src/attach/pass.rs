@@ -23,7 +23,7 @@ pub struct Pass {
 }
 
 #[must_use]
-pub fn place(step: &AttachStep) -> String {
+pub fn describe_step(step: &AttachStep) -> String {
     match step {
         AttachStep::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => {
             format!("NAPI {napi} of {device}")

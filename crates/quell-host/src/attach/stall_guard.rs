@@ -1,5 +1,5 @@
 //! Watches programs that an experiment switches between modes, in a thread of its own, because the experiment waits for
-//! the end of a slice meanwhile. Each mode has its own stalls.
+//! the end of a slice in the meantime. Each mode has its own stalls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -274,13 +274,13 @@ impl Outlook {
     pub(super) fn of_queue(self, queue: u32, count: Option<u32>) -> Made {
         match (count, self.rebuilt) {
             (Some(count), _) if queue >= count => Made::Goes,
-            (_, true) => Made::Anew,
+            (_, true) => Made::Recreated,
             (_, false) => Made::Stays,
         }
     }
 
     /// Current value of a queue that may not exist yet.
     pub(super) fn current<'a, T: Clone>(self, reading: Option<&'a Reading<T>>) -> Current<'a, T> {
-        reading.map_or(Current::ToCome, Current::from)
+        reading.map_or(Current::NotYetCreated, Current::from)
     }
 }

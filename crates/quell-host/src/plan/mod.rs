@@ -198,7 +198,7 @@ impl ProfilePlan {
         let is_default = |value: &T| default == Some(value);
         let (old, new, place) = match (current, wish) {
             (Current::Unknown(unknown), Some((_, place))) => return self.cannot_know(place, what, unknown),
-            (Current::Unknown(_), None) | (Current::ToCome, None) => return,
+            (Current::Unknown(_), None) | (Current::NotYetCreated, None) => return,
             (Current::Known(old), _) if made == Made::Goes => match is_default(&old) {
                 true => return,
                 false => (Some(old), None, None),
@@ -215,7 +215,7 @@ impl ProfilePlan {
                 }
                 (Some(old.clone()), Some(old), None)
             }
-            (Current::ToCome, Some((new, place))) => match is_default(&new) {
+            (Current::NotYetCreated, Some((new, place))) => match is_default(&new) {
                 true => return,
                 false => (None, Some(new), Some(place)),
             },
@@ -247,7 +247,7 @@ fn why_denied(change: &PlannedChange, observed: &PlanInput) -> Option<(Option<Ca
 enum Made {
     Stays,
     /// The object is recreated with the kernel's defaults.
-    Anew,
+    Recreated,
     Goes,
 }
 
@@ -257,7 +257,7 @@ enum Current<'a, T> {
     Known(T),
     Unknown(&'a Unknown),
     /// An earlier step of the plan creates the object.
-    ToCome,
+    NotYetCreated,
 }
 
 impl<'a, T: Clone> From<&'a Reading<T>> for Current<'a, T> {
@@ -265,7 +265,7 @@ impl<'a, T: Clone> From<&'a Reading<T>> for Current<'a, T> {
         match (reading.known(), reading.why_unknown()) {
             (Some(value), _) => Self::Known(value.clone()),
             (None, Some(unknown)) => Self::Unknown(unknown),
-            (None, None) => Self::ToCome,
+            (None, None) => Self::NotYetCreated,
         }
     }
 }
@@ -275,7 +275,7 @@ impl<'a, T> Current<'a, T> {
         match self {
             Self::Known(value) => Current::Known(f(value)),
             Self::Unknown(unknown) => Current::Unknown(unknown),
-            Self::ToCome => Current::ToCome,
+            Self::NotYetCreated => Current::NotYetCreated,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::place;
+use quell_host::attach::describe_step;
 use quell_host::attach::{AttachPlan, AttachStep, Pass};
 use quell_host::steer::SteerRequest;
 use quell_launch::choice::Chosen;
@@ -172,14 +172,14 @@ pub(crate) fn affected_lines(plan: &AttachPlan) -> Vec<String> {
 /// Outcome of a pass: new objects that were set (only with `details`), and failures.
 pub(crate) fn pass(pass: &Pass, details: bool) -> Vec<String> {
     let made = pass.made.iter().filter(|_| details).map(|step| match step {
-        AttachStep::Queue(_) => format!("{} appeared and was set", place(step)),
+        AttachStep::Queue(_) => format!("{} appeared and was set", describe_step(step)),
         AttachStep::Epoll(_) | AttachStep::Sockets(_) | AttachStep::Ring(_) => {
-            format!("{} was set from outside", place(step))
+            format!("{} was set from outside", describe_step(step))
         }
     });
     let others = pass.changed_by_others.iter();
-    let others = others.map(|step| format!("{} was changed by another program; left alone", place(step)));
-    let failed = pass.failed.iter().map(|(step, error)| format!("could not set {}: {error}", place(step)));
+    let others = others.map(|step| format!("{} was changed by another program; left alone", describe_step(step)));
+    let failed = pass.failed.iter().map(|(step, error)| format!("could not set {}: {error}", describe_step(step)));
     made.chain(others).chain(failed).collect()
 }
 
