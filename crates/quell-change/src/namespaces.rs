@@ -9,7 +9,6 @@ use quell_linux::proc::{ProcError, ProcRoot};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// A namespace could not be entered, or the named namespaces could not be listed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     #[error(transparent)]

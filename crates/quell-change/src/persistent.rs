@@ -40,7 +40,6 @@ pub enum PersistState {
     BeforeThisBoot,
 }
 
-/// Reason why persistent changes could not be listed, confirmed, watched or undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PersistError {
@@ -53,7 +52,6 @@ pub enum PersistError {
         visible::path(path)
     )]
     Watchdog { path: PathBuf, source: PidFdError },
-    /// The owner of an attachment or experiment could not be signalled.
     #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
     Keeper { path: PathBuf, source: PidFdError },
     #[error(
@@ -185,7 +183,6 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
     Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
 }
 
-/// Removes journals of persistent changes from before the last boot, which has reset the changes.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
     let earlier = list(journal)?.into_iter().filter(|kept| kept.state == PersistState::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))

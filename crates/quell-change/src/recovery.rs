@@ -26,9 +26,7 @@ use crate::undo::UndoError;
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
     pub undone: Vec<Change>,
-    /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
-    /// Changes that were partly undone, with the reason for the rest.
     pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
@@ -39,7 +37,6 @@ pub struct Reverted {
     pub waiting: Vec<(Change, String)>,
     /// Changes that another process undid or found gone, without recording it because the disk was full.
     pub unrecorded: Vec<Change>,
-    /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<(Change, UndoError)>,
 }
 
@@ -108,19 +105,16 @@ pub enum Found {
         path: PathBuf,
         history: Option<History>,
     },
-    /// Its changes persist or have a guardian; it was left alone.
     Kept {
         path: PathBuf,
         history: History,
     },
-    /// Its owner was dead. It was reverted, at least in part.
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
         owner: String,
         reverted: Reverted,
     },
-    /// Its owner was dead, and the journal is partly unreadable. It was left alone.
     Unusable(UnusableJournal),
     /// It could not be taken over or read, or could not be removed after the revert.
     Failed(JournalError),
@@ -199,7 +193,6 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
     }
 }
 
-/// Whether the holder of the lock is the owner named in the journal.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
     let keeper = match history.persistence {
@@ -234,7 +227,6 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
     history.pending().filter_map(waiting).collect()
 }
 
-/// Whether a journal without a running owner must be left alone.
 fn persists(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.persistence {
@@ -289,7 +281,6 @@ pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Re
     Ok(reverted)
 }
 
-/// Undoes the changes of a journal of this boot, without removing the file.
 pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Reverted {
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();

@@ -123,7 +123,6 @@ impl Targets {
         Ok(Turnover { came, ended })
     }
 
-    /// Processes that were running at the last search, in ascending order.
     pub fn living(&self) -> impl Iterator<Item = &TargetProgram> {
         self.living.values()
     }

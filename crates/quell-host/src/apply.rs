@@ -35,7 +35,6 @@ pub struct ApplyRequest<'a> {
     pub called: &'a str,
     /// Identifies the texts of its files ([`content`]).
     pub content: u32,
-    /// Whether to apply the possible changes if other changes are not possible.
     pub skip_impossible: bool,
 }
 
@@ -51,7 +50,6 @@ pub fn content(layers: &[Source]) -> u32 {
     hasher.finalize()
 }
 
-/// Starts the watchdog of a journal, or returns the reason why it could not.
 pub type StartWatchdog<'a> = dyn FnMut(&Path) -> Result<Watchdog, String> + 'a;
 
 #[derive(Debug)]
@@ -70,10 +68,8 @@ pub enum ApplyError {
     Namespace(#[from] NamespaceError),
     #[error("{} in the profile cannot be applied here; nothing was changed", counted(.0.impossible.len(), "setting"))]
     Impossible(ProfilePlan),
-    /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
     #[error(transparent)]
     Forget(PersistError),
-    /// It is unknown whether settings of an earlier profile still exist.
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
@@ -82,7 +78,6 @@ pub enum ApplyError {
     Begin(ChangeError),
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
-    /// The watchdog has exited, so that nobody would undo the changes. They were undone.
     #[error("the watchdog process {pid} has exited")]
     WatchdogEnded { pid: u32, reverted: Result<Reverted, JournalError> },
     #[error("{change}: {source}")]
@@ -97,7 +92,6 @@ pub enum ApplyError {
     Keep(JournalError),
 }
 
-/// Takes a snapshot with everything that a plan for `profile` needs.
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
     let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope)?;

@@ -32,14 +32,12 @@ use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
 
-/// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SwitchPlan {
     pub queues: Vec<SwitchedQueue>,
     pub epolls: Vec<SwitchedEpoll>,
     /// Obstacles by mode; empty for a mode that can be set.
     pub impossible: Vec<Vec<AttachObstacle>>,
-    /// Parts of each mode that cannot be provided from outside the programs.
     pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
@@ -87,7 +85,6 @@ pub struct Switching {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
-    /// One of the programs is attached already, or the keeper could not be started.
     #[error(transparent)]
     Attach(#[from] AttachError),
     #[error(

@@ -34,7 +34,6 @@ pub enum PlaceError {
     NoDirectory(String),
     #[error("{path} is not safe for code that is loaded into programs: {why}; remove it")]
     NotOurs { path: PathBuf, why: &'static str },
-    /// The path contains a space or a colon, which separate paths in `LD_PRELOAD`.
     #[error("the path of the preload library, {0}, contains a space or colon, which LD_PRELOAD does not support")]
     Unspeakable(PathBuf),
     #[error("{action} {path}: {source}")]

@@ -13,7 +13,6 @@ use crate::preload_settings::{ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, 
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Error for a setting of a mode that the library does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{mode}: {what}")]
 pub struct BeyondTheLibrary {

@@ -44,21 +44,17 @@ pub enum Reach {
 pub enum NotPreloaded {
     #[error("it is statically linked")]
     Static,
-    /// The program makes its system calls without the C library.
     #[error("it is a Go program, which does not use libc for system calls")]
     Go,
     #[error("its dynamic linker is {0}, not glibc's")]
     OtherLinker(String),
-    /// The program is built for another architecture, or is a 32-bit program.
     #[error("it is built for another architecture")]
     OtherMachine,
     /// The kernel cannot execute the file: it is empty, for example.
     #[error("it is no complete ELF file and no script")]
     NotExecutable,
-    /// The interpreter of the script is a script, and so on, further than the kernel follows.
     #[error("it is a script whose interpreters are scripts, {INTERPRETERS_MAX} or more (the kernel refuses: ELOOP)")]
     NestedScripts,
-    /// Executing the program changes its privileges.
     #[error(
         "it changes privileges on execution (set-user-ID, set-group-ID or file capabilities), so that its dynamic \
              linker ignores preloaded libraries"

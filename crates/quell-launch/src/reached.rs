@@ -182,7 +182,6 @@ impl Reached {
         lacks_all(self.epolls) || lacks_all(self.sockets) || lacks_waits
     }
 
-    /// Whether an object is missing that the process may still create.
     fn waits_for_something(&self) -> bool {
         self.epolls == ReachedObjects::Nothing || self.waits == Waits::NotSeen
     }

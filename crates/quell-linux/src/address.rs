@@ -14,7 +14,6 @@ use crate::netns::Namespace;
 /// `IFA_F_NODAD`: the address is usable at once, without duplicate address detection.
 const IFA_F_NODAD: u8 = 0x02;
 
-/// An IP address of an interface with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InterfaceAddress {
     ip: IpAddr,

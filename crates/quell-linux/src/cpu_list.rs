@@ -24,7 +24,6 @@ pub const CPU_LIMIT: u32 = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuListError {
-    /// A part between commas is neither a CPU number nor a range.
     #[error("CPU list: `{part}` is neither a CPU number nor a range like 0-3")]
     NotARange { part: String },
     #[error("CPU list: the range `{part}` ends before it starts")]

@@ -13,7 +13,6 @@ use thiserror::Error;
 use quell_mode::USECS_MAX;
 pub use quell_mode::{EpollParams, NAPI_POLL_WEIGHT};
 
-/// Why the parameters of an epoll could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EpollParamsError {
@@ -21,7 +20,6 @@ pub enum EpollParamsError {
     Unsupported,
     #[error("this kernel is built without CONFIG_NET_RX_BUSY_POLL")]
     NoBusyPoll,
-    /// The kernel has the ioctl, but the file is not an epoll.
     #[error("the file is not an epoll")]
     NotAnEpoll,
     #[error(

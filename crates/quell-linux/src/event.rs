@@ -62,7 +62,6 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// Creates an epoll that reports at most `events_max` events per wait.
     pub fn new(events_max: usize) -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };

@@ -30,7 +30,6 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Takes the exclusive lock of a file if it is free.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),

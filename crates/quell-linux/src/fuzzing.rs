@@ -42,7 +42,6 @@ pub fn bit_mask(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as each of the one-line files of sysfs, /proc/irq and /proc/sys.
 pub fn one_line_files(bytes: &[u8]) {
     let _ = cpu::parse_word(bytes);
     let _ = cpu::parse_cpu_list_or_null(bytes);
@@ -94,7 +93,6 @@ pub fn cpu_list(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as each of the files from which other programs set queues.
 pub fn settings_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = files::parse_link_file(&text);

@@ -26,7 +26,6 @@ const WAIT_NS: i64 = 1_000_000;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NapiPollError {
-    /// The kernel lacks io_uring, or its io_uring cannot poll a NAPI instance by id (before Linux 6.13).
     #[error("polling NAPI {napi} by io_uring: not supported by this kernel (needs Linux 6.13)")]
     Unsupported { napi: NapiId },
     /// This process may not use io_uring, because of `kernel.io_uring_disabled` or a seccomp filter.

@@ -30,15 +30,12 @@ pub struct RingPolling {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingPollingError {
-    /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`, so only the thread that created it may configure it.
     #[error(
         "the ring has a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that created it may configure it"
     )]
     SingleIssuer,
-    /// The kernel does not support busy polling of rings, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
     #[error("io_uring busy polling is unsupported: it needs Linux 6.9 and a ring without IORING_SETUP_IOPOLL")]
     Unsupported,
-    /// The ring is restricted, or this process may not use io_uring.
     #[error(
         "could not configure polling of an io_uring: {source}; it is restricted, or io_uring is disabled for this process"
     )]
@@ -58,7 +55,6 @@ impl From<Errno> for RingPollingError {
     }
 }
 
-/// Checks whether this thread may configure the ring, without changing it.
 pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer. The array has that size.
@@ -182,7 +178,6 @@ fn of_name(name: &str) -> RingRequests {
 }
 
 impl ProcDir {
-    /// Reads the requests of an io_uring at a file descriptor of this process.
     pub fn ring_requests(&self, fd: i32) -> Result<RingRequests, ProcError> {
         self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingRequests::parse(bytes)))
     }

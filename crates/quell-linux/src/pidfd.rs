@@ -105,7 +105,6 @@ impl PidFd {
             .map_err(|errno| PidFdError::new("opening thread", tid, errno))
     }
 
-    /// PID of the process. It is also valid after the process exits.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid

@@ -7,7 +7,6 @@ use crate::netlink::NetlinkError;
 use crate::netns::Namespace;
 use crate::{Ifindex, InterfaceName};
 
-/// Handle to the counters of the devices of one network namespace.
 #[derive(Debug)]
 pub struct QueueDrops {
     links: Links,

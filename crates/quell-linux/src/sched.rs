@@ -65,7 +65,6 @@ pub struct Scheduling {
     pub reset_on_fork: bool,
 }
 
-/// Why the scheduling of a thread could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
@@ -80,13 +79,7 @@ pub enum SchedError {
     /// The kernel returned another error. `EINVAL`: the CPUs are offline or outside the thread's cpuset, a value is out
     /// of range, or the affinity of a kernel thread is fixed.
     #[error("{action} thread {tid}{detail}: {source}")]
-    Refused {
-        action: &'static str,
-        tid: Pid,
-        /// Value that was set, as a part of the error message.
-        detail: String,
-        source: io::Error,
-    },
+    Refused { action: &'static str, tid: Pid, detail: String, source: io::Error },
 }
 
 impl SchedError {

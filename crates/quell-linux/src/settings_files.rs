@@ -29,7 +29,6 @@ pub enum SettingsOwner {
 pub struct SettingsFile {
     pub owner: SettingsOwner,
     pub path: PathBuf,
-    /// Its contents, or the reason why they could not be read.
     pub content: io::Result<SettingsContent>,
 }
 
@@ -178,7 +177,6 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Section, key and value of every assignment of a configuration file.
 fn assignments(text: &str) -> Vec<(String, String, String)> {
     let mut section = String::new();
     let mut found = Vec::new();

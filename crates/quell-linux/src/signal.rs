@@ -65,7 +65,6 @@ impl Interruption {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP])
     }
 
-    /// Starts to listen to these signals instead of the default ones.
     pub fn listen_to(signals: &[Signal]) -> io::Result<Self> {
         let flag = Arc::new(AtomicUsize::new(NONE));
         let (wake, waker) = UnixStream::pair()?;

@@ -75,7 +75,6 @@ impl SignalQueue {
         }
     }
 
-    /// Takes the next signal from the queue, if there is one.
     pub fn take(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();

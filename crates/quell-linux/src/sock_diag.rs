@@ -115,7 +115,6 @@ pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
     })
 }
 
-/// Reads an IPv4 address from the first four of sixteen bytes.
 fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
     Ipv4Addr::new(a, b, c, d).into()
 }

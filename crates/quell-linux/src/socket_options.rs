@@ -46,7 +46,6 @@ pub enum SocketOptionError {
     Unsupported { action: &'static str, option: &'static str },
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
     Denied { action: &'static str, option: &'static str, source: io::Error },
-    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused { action: &'static str, option: &'static str, source: io::Error },
 }
@@ -170,7 +169,6 @@ fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
     refused_by_name(action, option.name())
 }
 
-/// Converts `errno` of the failed call to an error, for an option given by name.
 fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {

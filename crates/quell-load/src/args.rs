@@ -119,7 +119,6 @@ pub enum PollingChoice {
     BusyPoll,
 }
 
-/// An option whose value is invalid, or which does not fit the others.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidLoadOption(String);

@@ -125,7 +125,6 @@ pub(crate) struct Connection {
     pub(crate) reader: ResponseReader,
     /// Number of sockets that this connection has had. It identifies request slots that belong to an earlier socket.
     pub(crate) incarnation: u32,
-    /// Whether the connection is in the queue of connections to poll.
     pub(crate) queued: bool,
     unsent: Vec<u8>,
 }

@@ -9,7 +9,6 @@ use quell_linux::netns::NamespaceError;
 use quell_linux::sched::SchedError;
 use thiserror::Error;
 
-/// Reason why a generator could not be set up or could not run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {

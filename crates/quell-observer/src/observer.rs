@@ -49,7 +49,6 @@ struct ModeCondition {
     skipped: Vec<SkippedPart>,
 }
 
-/// Observes the queues and programs of a scope, from one report to the next.
 #[derive(Debug)]
 pub struct Observer {
     scope: SnapshotScope,
@@ -363,7 +362,6 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
     queues.filter(|queue| queue.napi.known().is_some_and(of_napi)).map(|queue| queue.id).collect()
 }
 
-/// Modes of attached and launched programs, by process ID and start time.
 fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
     let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {

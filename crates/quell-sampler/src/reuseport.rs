@@ -19,7 +19,6 @@ const ITERATORS: [(&str, &str); 2] = [("quell_tcp", "tcp"), ("quell_udp", "udp")
 const RECORD_BYTES: usize = 32;
 const INSTRUCTION_BYTES: usize = 8;
 
-/// The program that selects among the sockets of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupProgram {
     Absent,

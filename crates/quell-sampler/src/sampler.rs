@@ -36,7 +36,6 @@ const SOFTIRQS: Program = ("quell_softirq", "softirq_entry");
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// The kernel has no BTF, or lacks something that the programs read.
     #[error("sampling polls: {0}")]
     Unsupported(#[source] BtfError),
     #[error("sampling polls: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")]

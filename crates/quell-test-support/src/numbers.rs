@@ -23,7 +23,6 @@ impl Numbers {
     }
 }
 
-/// Value of an environment variable, or `default` if it is not set.
 pub fn number_of_variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }

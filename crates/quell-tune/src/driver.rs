@@ -17,7 +17,6 @@ pub enum TuneEvent<'a> {
     SliceRecorded(&'a Tuner),
 }
 
-/// Result of a search, for every way in which it can end.
 #[derive(Debug)]
 #[must_use = "it tells whether the subject was restored"]
 pub struct FinishedTune<E> {

@@ -312,7 +312,6 @@ fn value(metric: &TuneMetric, text: &str) -> Result<f64, &'static str> {
     value.filter(is_possible).ok_or(if is_latency { LATENCY } else { NUMBER })
 }
 
-/// An invalid part of a text, and what is wrong with it.
 type Misplaced = (Range<usize>, &'static str);
 
 /// Parses the name and the value on both sides of `operator`. The error has the place within `part`.

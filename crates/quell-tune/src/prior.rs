@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::goal::TuneGoal;
 
-/// A model of the host, and the loads under which it is asked.
 #[derive(Debug, Clone)]
 pub struct ModelPrior {
     /// Host and server. Warm-up and measured time are those of one simulated run.

@@ -132,7 +132,6 @@ impl Tuner {
         self.ended.get_or_insert((TuneAnswer::None, end));
     }
 
-    /// What is known of each arm, with the present setting first.
     #[must_use]
     pub fn arms(&self) -> Vec<ArmReport> {
         self.race.reports(&self.plan)

@@ -64,7 +64,6 @@ pub enum FetchError {
     Failed { command: String, said: String },
     #[error("apt has no Debian archive among its sources: give a mirror with --mirror URL")]
     NoMirror,
-    /// The mirror's URL contains characters that would change the meaning of the source list.
     #[error("invalid mirror `{0}`: expected a URL such as http://HOST/debian")]
     InvalidMirror(String),
     #[error("the archive has no kernel {name}; available: {offered}")]

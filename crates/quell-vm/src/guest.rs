@@ -18,7 +18,6 @@ use crate::program::{LIBRARIES, PROGRAM};
 
 /// Serial port for messages. It is the second port, because the kernel prints to the first.
 const PORT: &str = "/dev/ttyS1";
-/// Path of the file in which the host describes the task.
 pub(crate) const TASK: &str = "/quell/task.json";
 pub(crate) const SHELL: &str = "/bin/sh";
 

@@ -90,7 +90,6 @@ pub struct Ended {
     pub release: String,
     /// Time from the start of QEMU to the start of the command.
     pub boot: Duration,
-    /// Exit code of the command. Absent if a signal ended it.
     pub code: Option<i32>,
     pub diagnostics: String,
 }
@@ -161,7 +160,6 @@ impl Machine {
         }
     }
 
-    /// Adds this program, the drivers and the task description to the archive.
     fn files(&self, initramfs: &mut Initramfs, run: Run) -> Result<Files, MachineError> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(MachineError::Architecture);

@@ -25,7 +25,6 @@ pub enum MachineError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file on the host could not be read or written.
     #[error("preparing {path}: {source}")]
     Prepare { path: PathBuf, source: io::Error },
     #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
@@ -54,7 +53,6 @@ pub enum MachineError {
     Interrupted,
 }
 
-/// Describes the progress of a guest, and how much CPU time the host gave it.
 fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     let got = boot.map_or_else(
         || "its command had not started".to_owned(),

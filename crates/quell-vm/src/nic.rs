@@ -68,7 +68,6 @@ pub enum NicError {
 }
 
 impl GuestNic {
-    /// Configures one end of the link, with all of its interrupts on one CPU.
     pub fn raise(end: End, cpu: u32) -> Result<Self, NicError> {
         let name = end.name();
         let (mac, address) = (MacAddress::new(MAC_ADDRESSES[end as usize]), IpAddr::V4(ADDRESSES[end as usize]));

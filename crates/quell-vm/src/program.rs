@@ -23,7 +23,6 @@ pub enum ProgramError {
     Proc(#[from] ProcError),
     #[error("could not read {path}, which is part of this program: {source}")]
     Read { path: PathBuf, source: io::Error },
-    /// The program's file was replaced or removed after the program started.
     #[error("the file of this program was replaced while it runs: start it again")]
     Replaced,
 }

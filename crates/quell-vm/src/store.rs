@@ -48,7 +48,6 @@ pub enum StoreError {
     NotHere { name: KernelName, kernels: Vec<KernelName> },
     #[error("no kernels fetched: run `quell vm get`")]
     Empty,
-    /// Another user could add kernels to the cache, or replace files with links.
     #[error(
         "the kernel cache {dir} is not private to this user: {source}; set XDG_CACHE_HOME to a private directory, \
          for root for example /var/cache", dir = visible::path(.dir)
@@ -56,7 +55,6 @@ pub enum StoreError {
     NotOwn { dir: PathBuf, source: NotOwn },
     #[error("{action} {path}: {source}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    /// The cache contains a file that this program did not write.
     #[error("{path} does not describe the origin of the kernel: {source}; remove the directory and fetch it again")]
     Origin { path: PathBuf, source: serde_json::Error },
 }
@@ -135,7 +133,6 @@ impl Store {
             .map_err(io_error("creating a directory in", &self.dir))
     }
 
-    /// Moves a staged kernel to its final name, and replaces an older one.
     pub(crate) fn keep(
         &self,
         staged: tempfile::TempDir,

@@ -31,7 +31,6 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string_pretty(value))
 }
 
-/// Writes a value as one line of JSON to standard output.
 pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string(value))
 }

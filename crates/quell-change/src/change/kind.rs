@@ -103,7 +103,6 @@ pub struct Drift {
     pub now: Option<String>,
 }
 
-/// Reason why a setting could not be read or applied again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
@@ -111,7 +110,6 @@ pub enum CompareError {
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Another journal, which may concern the same queue, could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]

@@ -30,7 +30,6 @@ pub(crate) use planned::RANK_OF_QUEUES;
 pub use planned::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 pub use text::ChangeText;
 
-/// A change of the host, with everything needed to undo it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 pub enum UndoOutcome {
     Undone,
     AlreadyGone,
-    /// A part was undone; the text gives the reason for the rest.
     Partial(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),

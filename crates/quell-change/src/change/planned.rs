@@ -55,7 +55,6 @@ pub struct RingSizes {
     pub tx: Option<u32>,
 }
 
-/// An RSS context, either existing or created by an earlier change of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextRef {
@@ -72,7 +71,6 @@ pub enum RuleAction {
     Discard,
 }
 
-/// Settings of the NAPI instance of a receive queue, before and after a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlannedQueue {

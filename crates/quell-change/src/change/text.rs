@@ -10,7 +10,6 @@ use quell_mode::PartialNapiSettings;
 
 use super::{ChannelCounts, ContextRef, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 
-/// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeText {
     /// Name of the setting without device and queue: `irq affinity`, `rx-usecs`.

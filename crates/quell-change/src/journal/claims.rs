@@ -183,12 +183,10 @@ pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 
-/// Reason why a queue is not set, although its values are possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OwnersRefuse {
     #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
     Experiment { owner: String },
-    /// An experiment would switch it, although the mode of another program has set it.
     #[error("{owner} has set it, and would lose its mode: end it first (`quell status` lists it); nothing was changed")]
     ServesPrograms { owner: String },
     /// The new values would end what another owner needs.
@@ -258,7 +256,6 @@ impl QueueOwners {
         })
     }
 
-    /// Time stamp for a change of the queue that is made now.
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
         next_boot_ns(&self.0, now_boot_ns)
     }

@@ -95,7 +95,6 @@ impl JournalError {
         Self { attempt, path: path.to_owned(), source }
     }
 
-    /// Whether the holder of the lock is in another PID namespace.
     pub(crate) fn is_locked_out_of_sight(&self) -> bool {
         let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
         locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_in_other_namespace))

@@ -21,7 +21,6 @@ const READERS_WITHIN: Duration = Duration::from_secs(10);
 /// owner after a signal.
 const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A journal, locked if possible, so that the caller can act on it.
 #[derive(Debug)]
 pub enum JournalFile {
     Running {
@@ -56,7 +55,6 @@ impl Witness {
         History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
     }
 
-    /// Whether its changes are still maintained by a keeper, and none was undone.
     pub fn is_kept(&mut self) -> bool {
         let is_kept = |history: History| {
             matches!(history.persistence, Persistence::MaintainedBy(_))
@@ -74,7 +72,6 @@ impl Witness {
 /// A partly unreadable journal, owned by the caller.
 #[derive(Debug)]
 pub struct DamagedJournal {
-    /// Journal with its readable lines; absent if the first line is unreadable.
     pub whole: Option<OwnedJournal>,
     pub unreadable: Vec<HistoryError>,
     path: PathBuf,

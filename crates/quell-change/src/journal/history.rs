@@ -6,7 +6,6 @@ use crate::change::{Change, ChangeOutcome, HostSetting, PlannedChange, UndoOutco
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// First line: the process that began the journal, and the purpose.
     pub begin: Begin,
     /// Processes for which the changes were made; empty for changes of the whole host.
     pub targets: Vec<TargetProgram>,
@@ -40,10 +39,8 @@ pub struct Entry {
     pub undone: Option<UndoOutcome>,
 }
 
-/// Reason why a journal, or a line of it, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// There is no complete first line: the writer died before it changed anything.
     #[error("the first line is incomplete: its writer died before changing anything")]
     Empty,
     #[error("line 1 does not name the writer")]

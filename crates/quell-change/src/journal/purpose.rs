@@ -35,7 +35,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Mode that the programs have as long as the changes last.
     #[must_use]
     pub fn mode(&self) -> Option<DeliveryMode> {
         match self {

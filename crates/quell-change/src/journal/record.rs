@@ -99,15 +99,12 @@ pub struct Begin {
     pub purpose: Purpose,
 }
 
-/// Reason why a line of a journal is not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The line does not start with eight hexadecimal digits and a space.
     #[error("it does not start with a checksum (eight hexadecimal digits and a space)")]
     NoChecksum,
     #[error("checksum mismatch: computed {found:08x}, recorded {written:08x} (truncated or edited)")]
     Checksum { found: u32, written: u32 },
-    /// The text is intact, but this version does not know its contents.
     #[error("not supported by this version: {0}")]
     Unknown(String),
 }

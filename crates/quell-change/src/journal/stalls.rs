@@ -41,7 +41,6 @@ impl StallRecord {
         Duration::from_nanos(boottime_ns().saturating_sub(self.last_boot_ns))
     }
 
-    /// Writes the record of the journal at `journal`, and replaces an earlier one.
     pub fn write(&self, journal: &Path) -> io::Result<()> {
         let temporary = journal.with_extension(TEMPORARY_EXTENSION);
         // Of a process that was killed.
@@ -81,7 +80,6 @@ impl Journal {
     }
 }
 
-/// Removes the record of the journal at `journal`, unless the mode was reverted.
 pub(super) fn forget_live(journal: &Path) {
     let path = journal.with_extension(EXTENSION);
     if read(&path).is_some_and(|record| !record.reverted) {

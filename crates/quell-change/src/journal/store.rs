@@ -47,7 +47,6 @@ pub struct OwnedJournal {
 }
 
 impl Journal {
-    /// The journals in `dir`, which does not have to exist yet.
     #[must_use]
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }

@@ -18,7 +18,6 @@ pub(super) struct SocketOnNapi {
     inode: u64,
 }
 
-/// Reason why the sockets of a process could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketsError {

@@ -105,7 +105,6 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
     }
 }
 
-/// Restores the affinity of a thread if it is unchanged since it was set.
 pub(crate) fn restore(
     proc: &ProcRoot,
     pid: Pid,

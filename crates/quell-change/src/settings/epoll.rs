@@ -45,7 +45,6 @@ pub struct EpollParameters {
     pub since_boot_ns: u64,
 }
 
-/// A descriptor of a process that is or was an epoll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpollPlace {
     pub pid: u32,
@@ -176,7 +175,6 @@ pub struct EpollToSet {
     pub new: EpollParams,
 }
 
-/// A recorded change of an epoll, and what else its end depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct EpollToEnd<'a> {
     pub(crate) change: &'a EpollParameters,

@@ -39,7 +39,6 @@ use crate::resume::ResumeError;
 pub use napi::set as set_queue;
 use values::SocketValues;
 
-/// Reason why a setting could not be read, changed or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
@@ -61,22 +60,18 @@ pub enum SettingsError {
     Feature(#[from] FeatureError),
     #[error(transparent)]
     DeviceThreading(#[from] DeviceThreadingError),
-    /// A sysfs file of a device could not be read or written.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
     #[error(transparent)]
     ProcWrite(#[from] ProcWriteError),
     #[error(transparent)]
     SysctlName(#[from] InvalidSysctlName),
-    /// The affinity or priority of a thread could not be set.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// The filter of a reuseport group could not be attached or detached.
     #[error(transparent)]
     Reuseport(#[from] ReuseportError),
     #[error("could not inspect a duplicate of a socket: {0}")]
     Duplicate(#[source] std::io::Error),
-    /// The sockets of a group belong to processes that may not be inspected.
     #[error("{group}: no permission to inspect a process that holds one of its sockets; needs CAP_SYS_PTRACE")]
     HeldElsewhere { group: String },
     #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]

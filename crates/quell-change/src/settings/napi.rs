@@ -200,7 +200,6 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     Ok(NapiSettingsChange { napi_id: id.get(), place, rx_queue, old: napi.settings, ..found })
 }
 
-/// A record for a queue of a device, without the queue and without values.
 fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, SettingsError> {
     Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
@@ -440,7 +439,6 @@ pub(crate) fn restore(
     })
 }
 
-/// What remains to be done when an owner of a queue ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
     pub(super) set: PartialNapiSettings,

@@ -41,7 +41,6 @@ impl Kind for RingPollingChange {
 pub(crate) enum Ring {
     /// Busy polling is off and can be enabled.
     CanBeSet(RingPollingChange),
-    /// The ring must be left alone; the text gives the reason.
     LeftAlone(String),
 }
 
@@ -77,7 +76,6 @@ fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, P
     proc.process(Pid::of_this_process()).ring_polling(ring.number())
 }
 
-/// Enables busy polling on a ring for which [`look`] found it off.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
     let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {

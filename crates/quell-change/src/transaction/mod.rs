@@ -83,7 +83,6 @@ pub enum ChangeError {
     Stopped,
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Another owner has set an object that can have one owner only.
     #[error("{what}: {owner} has set it already; detach it first")]
     HasOwner { what: String, owner: String },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
@@ -380,7 +379,6 @@ impl Transaction {
         self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
-    /// Records that stalls of the queues do not end the changes.
     pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
         self.journal_mut().write(Record::AcceptStalls)
     }

@@ -48,7 +48,6 @@ pub struct GuestSite {
     _tracepoint_stays_on: [Sampler; 2],
 }
 
-/// Brings up both NICs of the guest that this program runs in.
 pub fn raise() -> Result<GuestSite, GuestSiteError> {
     let application = GuestNic::raise(End::Server, APPLICATION_CPU)?;
     let rx_irq = application.rx_irq()?;

@@ -65,20 +65,16 @@ pub struct Side {
     pub address: IpAddr,
 }
 
-/// Reason why a scenario could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// The number of NAPI instances differs from the number of queues in the scenario.
     #[error(
         "the device has {}, but the scenario needs {}",
         counted(*found, "NAPI instance"), counted(*expected, "queue")
     )]
     Queues { found: usize, expected: usize },
-    /// The kernel reports the queue as threaded, but reports no thread.
     #[error("NAPI {0} is threaded, but its thread is not visible in this PID namespace")]
     NoThread(NapiId),
-    /// A queue needs a thread that polls continuously, but no CPU is available for it.
     #[error("a busy-polling NAPI thread needs a CPU of its own, but none is available")]
     NoSpareCpu,
     #[error("none of {tries} flows to `{socket}` arrived on queue {queue}")]

@@ -118,7 +118,6 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a valid constant: {error}"))
 }
 
-/// A unique name from the PID of this process and the time since boot.
 fn unique_name() -> String {
     format!("quell-conf-{:x}-{:06x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xff_ffff)
 }

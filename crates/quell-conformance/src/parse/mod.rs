@@ -7,7 +7,6 @@ mod resolve;
 use crate::place::FileError;
 use crate::scenario::Scenario;
 
-/// Parses a scenario. `name` is the file name without the extension.
 pub fn scenario(name: &str, content: &str) -> Result<Scenario, FileError> {
     let file_name = format!("{name}.toml");
     let error = |span, message| FileError::new(&file_name, content, span, message);

@@ -126,7 +126,6 @@ impl Names {
         Ok(self.events[find("event", name, self.events.iter().map(|(name, _)| name))?].1)
     }
 
-    /// First descriptor of a socket row, and the number of sockets.
     fn socket_row(&self, name: &Name) -> Result<(usize, usize)> {
         let (_, first, count) = self.sockets[find("socket", name, self.sockets.iter().map(|(name, ..)| name))?];
         Ok((first, count))

@@ -20,7 +20,6 @@ pub struct AffectedProcess {
     pub longest_wait: Option<LongestWait>,
 }
 
-/// Upper bound of a packet's delay, and the event that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LongestWait {
@@ -43,7 +42,6 @@ pub enum Until {
     IrqSuspendTimeout,
 }
 
-/// Returns the other processes on the queues of `plan`, ordered by process ID.
 pub(super) fn affected_processes(
     query: &SnapshotQuery<'_>,
     targets: &BTreeSet<Pid>,

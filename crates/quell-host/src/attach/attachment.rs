@@ -36,7 +36,6 @@ const LOOKS: u32 = 5;
 /// Maximum number of searches. A process can exit during a search.
 const TRIES: u32 = 5;
 
-/// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
 /// Callback for every change, with its index within the attachment. It may stop the attachment.
 pub type AttachObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
@@ -322,7 +321,6 @@ impl Attachment {
         Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
-    /// Records in the journal that stalls do not end the attachment.
     pub fn accept_stalls(&mut self) -> Result<(), AttachError> {
         Ok(self.transaction.accept_stalls()?)
     }
@@ -332,7 +330,6 @@ impl Attachment {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
     }
 
-    /// Begins a record of stalls for the journal of the attachment.
     pub(super) fn stall_log(&self) -> Option<StallLog> {
         Some(StallLog::new(self.transaction.journal_path().to_owned(), self.transaction.history()?))
     }
@@ -389,7 +386,6 @@ impl Attachment {
         Err(last.map_or(AttachError::Target(TargetError::Gone), AttachError::Look))
     }
 
-    /// Searches for the programs again, and records new ones in the journal.
     fn find_programs(&mut self, pass: &mut Pass) -> Result<(), AttachError> {
         let turnover = self.targets.refresh()?;
         for target in &turnover.came {
@@ -400,7 +396,6 @@ impl Attachment {
         Ok(())
     }
 
-    /// Takes a snapshot of the programs found by the last pass.
     pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
         let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
@@ -422,7 +417,6 @@ impl Attachment {
         self.changes
     }
 
-    /// Runs `act`, which makes a change, and calls the observer before and after it.
     pub(super) fn observed<T>(
         &mut self,
         observer: &mut AttachObserver<'_>,

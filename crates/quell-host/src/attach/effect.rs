@@ -156,7 +156,6 @@ fn cpu_time_between(before: &BTreeMap<Pid, u64>, after: &BTreeMap<Pid, u64>) -> 
 }
 
 impl EffectOnQueue {
-    /// Observations from a sample of `for_ns` nanoseconds, without interrupts and CPU time.
     #[must_use]
     pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {
         let QueueSample { polls, packets, program_found_suspended: found_suspended, .. } = *sample;

@@ -20,10 +20,8 @@ pub enum AttachError {
     Look(#[from] TakeError),
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached { pid: u32, purpose: Purpose },
-    /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
     Kept(#[from] PersistError),
-    /// The kernel refused to wait for the exit of the programs.
     #[error("could not wait for the programs: {0}")]
     Wait(#[source] std::io::Error),
     #[error(transparent)]
@@ -32,7 +30,6 @@ pub enum AttachError {
     Begin(ChangeError),
     #[error("could not start the keeper process: {0}")]
     Keeper(String),
-    /// The keeper has exited, so that no process would restore the settings.
     #[error("the keeper (process {0}) has exited; all changes were undone, because no process would revert them later")]
     KeeperEnded(u32),
     #[error("the programs exited before the mode was applied")]

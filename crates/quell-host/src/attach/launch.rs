@@ -10,7 +10,6 @@ use super::plan::AttachPlan;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Snapshot};
 
-/// A named device does not exist, or has no queues that can be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     #[error("there is no device {0} in this network namespace")]

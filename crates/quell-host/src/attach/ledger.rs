@@ -9,7 +9,6 @@ use quell_mode::EpollParams;
 use super::plan::{AttachPlan, AttachStep, EpollStep, Limitation, QueueStep};
 use super::pollers::{RingStep, SocketsStep};
 
-/// Objects that an attachment has set, could not set, or cannot identify.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     queues: BTreeMap<NapiId, QueueStep>,
@@ -49,7 +48,6 @@ pub(super) enum Due {
 }
 
 impl Ledger {
-    /// Whether a step of the latest plan is to be carried out.
     pub(super) fn due(&self, step: &AttachStep) -> Due {
         if self.given_up.contains(&key(step)) {
             return Due::GivenUp;
@@ -75,7 +73,6 @@ impl Ledger {
         }
     }
 
-    /// Records that the object of a step is not set again.
     pub(super) fn give_up(&mut self, step: &AttachStep) {
         self.given_up.insert(key(step));
     }

@@ -3,7 +3,6 @@
 use quell_linux::{NapiId, Pid};
 use serde::Serialize;
 
-/// A part of a mode that the attachment cannot provide, or cannot provide yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]

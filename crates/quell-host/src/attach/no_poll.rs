@@ -137,7 +137,6 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     }
 }
 
-/// The cause if no epoll of the programs watches a socket of the queue.
 fn elsewhere(
     query: &SnapshotQuery<'_>,
     own: &[&EpollContext<'_>],

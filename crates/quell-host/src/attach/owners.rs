@@ -7,7 +7,6 @@ use quell_change::transaction::{Transaction, permit_queues};
 use super::error::AttachError;
 use super::plan::{AttachPlan, AttachStep};
 
-/// Checks that no other owner of a queue refuses the plan at present.
 pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), AttachError> {
     let queues = plan.queues().map(|step| (step.namespace_cookie, step.napi, step.new));
     permit_queues(journal, queues).map_err(AttachError::Begin)

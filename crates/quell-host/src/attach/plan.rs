@@ -42,7 +42,6 @@ pub struct AttachPlan {
     pub unassigned_epolls: Vec<UnassignedEpoll>,
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
-    /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub limitations: Vec<Limitation>,
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.

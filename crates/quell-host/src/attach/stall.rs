@@ -93,7 +93,6 @@ impl From<&PollCounters> for Counted {
     }
 }
 
-/// Decides when to poll a queue. Times count from any fixed moment.
 #[derive(Debug, Clone, Copy)]
 struct Suspicion {
     seen: Counted,

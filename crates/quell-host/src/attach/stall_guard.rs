@@ -68,7 +68,6 @@ impl StallsByMode {
         is_first.then_some(current)
     }
 
-    /// Adds the end of a search for the cause of a mode's stalls.
     fn found(&mut self, mode: usize, cause: Option<String>) {
         let of = self.of.entry(mode).or_default();
         of.cause = CauseKnown::Found(cause);
@@ -96,7 +95,6 @@ impl StallGuard {
         Ok(Self { modes, is_over, thread: Some(thread) })
     }
 
-    /// Records that this mode is set now; `None` if none is.
     pub fn set(&self, mode: Option<usize>) {
         locked(&self.modes).current = mode;
     }

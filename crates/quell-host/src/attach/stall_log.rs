@@ -127,14 +127,12 @@ impl CauseSearch {
         self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The cause, if the rules find one. Waits until the search is over.
     pub(super) fn end(self) -> Option<String> {
         // A panic of the thread was reported when it happened.
         self.0?.join().ok().flatten()
     }
 }
 
-/// Cause that the rules find in the present state of the programs.
 fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;

@@ -51,7 +51,6 @@ impl<'a> Ends<'a> {
         Ok(Self { epoll, interruption, living: programs.len(), _programs: programs })
     }
 
-    /// Waits until all programs have exited, a signal arrives, or this time has come.
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -72,7 +71,6 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Opens a pidfd for the program; `None` if it has exited.
 fn open_living(target: &TargetProgram, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
     let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
     let handle = match PidFd::open(pid) {

@@ -33,9 +33,7 @@ pub struct WatchEvents {
     pub cause: Option<Option<String>>,
     /// Whether the search for the cause has ended.
     pub has_searched: bool,
-    /// Whether stalls are so frequent that the owner must end the attachment.
     pub must_end: bool,
-    /// Queues on which the mode stopped or started being in effect.
     pub effects: Vec<EffectChange>,
 }
 
@@ -69,7 +67,6 @@ impl AttachmentWatch {
         Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects })
     }
 
-    /// Records that the attachment ends because of its stalls. Returns the record.
     pub fn record_revert(&mut self) -> Option<StallRecord> {
         self.log.take().map(StallLog::record_revert)
     }
@@ -81,7 +78,6 @@ struct EffectWatch {
     last: LastVerdicts,
 }
 
-/// A mode that stopped or started being in effect on a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectChange {
     pub device: String,

@@ -78,7 +78,6 @@ impl Waiting {
         }
     }
 
-    /// The waits, the duration of their observation, and why calls were not counted.
     pub(super) fn end(self, elapsed: Duration) -> (Waits, Duration, Option<String>) {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),

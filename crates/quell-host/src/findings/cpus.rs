@@ -181,7 +181,6 @@ static SIBLING: Rule = Rule {
     examine: sibling,
 };
 
-/// A thread that polls a queue, or waits for its packets.
 struct QueueThread<'a> {
     thread: &'a Thread,
     queues: Vec<NapiId>,

@@ -157,7 +157,6 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// Coalescing of the device after the plan, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coalesced {
     /// Values of queues that have none of their own.

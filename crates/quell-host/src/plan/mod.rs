@@ -24,7 +24,6 @@ pub use quell_change::change::{
     ChangeText, ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction,
 };
 
-/// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanInput {
     pub snapshot: Snapshot,
@@ -43,7 +42,6 @@ pub struct DeniedFiles {
     pub irq_affinity: Option<String>,
 }
 
-/// One change of a plan, and the profile line that requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileStep {
     pub change: PlannedChange,
@@ -185,7 +183,6 @@ impl ProfilePlan {
         self.cannot(wanted_by, what, unknown.reason, &unknown.message);
     }
 
-    /// Adds a step if the value differs from the wanted one.
     fn settle<T: PartialEq + Clone>(
         &mut self,
         what: String,

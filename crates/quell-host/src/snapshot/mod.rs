@@ -86,17 +86,14 @@ pub struct Snapshot {
     pub management_sockets: Reading<Vec<u64>>,
 }
 
-/// Reason why a text is not a snapshot of this version.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The text is a snapshot of another version, or not a snapshot.
     #[error(
         "it has {}, but this version of Quell reads {SCHEMA:?}: take a new snapshot",
         found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}"))
     )]
     Schema { found: Option<String> },
-    /// The text is not JSON, or does not match the schema.
     #[error("invalid snapshot: {0}")]
     Malformed(#[from] serde_json::Error),
 }

@@ -109,7 +109,6 @@ impl<'a> SnapshotQuery<'a> {
         Self { now, before, interval_ns, index, index_before, epolls_by_descriptor: all, epolls, polls, behavior }
     }
 
-    /// Adds the polls of NAPI instances that were sampled between the two snapshots.
     pub(crate) fn with_polls(self, polls: &'a BTreeMap<NapiId, QueueSample>) -> Self {
         Self { polls: Some(polls), ..self }
     }

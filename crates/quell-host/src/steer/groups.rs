@@ -46,7 +46,6 @@ impl Group {
         self.members.iter().flat_map(|member| &member.workers).collect()
     }
 
-    /// Updates the workers from a later snapshot with the same sockets.
     pub(crate) fn look_for_workers(&mut self, snapshot: &Snapshot) {
         let workers = workers_by_socket(snapshot);
         for member in &mut self.members {
@@ -65,7 +64,6 @@ pub(super) fn key_of(socket: &SnapshotSocket) -> Option<GroupKey> {
     Some(GroupKey { namespace: socket.namespace, protocol: socket.protocol, local, bound_to: socket.bound_to, uid })
 }
 
-/// Whether the socket is a connection accepted by a socket with this key.
 pub(super) fn has_accepted(key: &GroupKey, socket: &SnapshotSocket) -> bool {
     socket.namespace == key.namespace
         && socket.protocol == key.protocol

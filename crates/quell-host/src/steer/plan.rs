@@ -27,14 +27,12 @@ pub struct Steering {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotSteer {
-    /// The group has a single socket, so there is nothing to select.
     #[error(
         "{key}: it has only one socket, {}; a filter selects among the sockets of a reuseport group. If the server \
          can open a socket per worker (nginx: `listen … reuseport`), enable that",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
     OneSocket { key: GroupKey, workers: usize },
-    /// No queue that a filter can distinguish delivers to the group.
     #[error("{key}: no receive queue that a filter can distinguish delivers to it{}", listed(left_out))]
     NoQueues { key: GroupKey, left_out: Vec<LeftOut> },
     #[error("{key}: there is no device {name} in its namespace")]
@@ -46,7 +44,6 @@ pub enum CannotSteer {
     Udp { key: GroupKey },
     #[error("{key}: the server has its own filter ({filter}); {}", replacing(filter))]
     OwnFilter { key: GroupKey, filter: ServersFilter },
-    /// The group has more sockets or queues than a filter supports.
     #[error("{key}: {source}")]
     TooLarge { key: GroupKey, source: InvalidSteering },
 }

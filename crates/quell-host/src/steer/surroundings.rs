@@ -51,7 +51,6 @@ pub enum LookError {
     NamespaceLost { inode: u64 },
 }
 
-/// Reads the surroundings of the sockets that these processes of the snapshot hold.
 pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError> {
     let index = snapshot.index();
     let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
@@ -68,7 +67,6 @@ pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError
     Ok(surroundings)
 }
 
-/// Reads the connections to the group with this key; empty for datagram sockets.
 pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
     let inode = key.namespace;
     let mut found = Vec::new();

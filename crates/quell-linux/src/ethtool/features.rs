@@ -64,7 +64,6 @@ impl Features {
         Ok(todo)
     }
 
-    /// Names of the features in `changes` whose state differs from the request.
     fn unmet(&self, changes: &[(&str, bool)]) -> Vec<String> {
         let differs = |(name, on): &&(&str, bool)| self.get(name).map(|f| f.active) != Some(*on);
         changes.iter().filter(differs).map(|(name, _)| (*name).to_owned()).collect()
@@ -78,7 +77,6 @@ pub enum FeatureError {
     Netlink(#[from] NetlinkError),
     #[error("set feature {name} of interface {index}: this kernel has no such feature")]
     Unknown { name: String, index: Ifindex },
-    /// The driver does not allow switching the feature. No feature is changed.
     #[error("set feature {name} of interface {index}: the driver keeps it {}", if *.active { "on" } else { "off" })]
     NotChangeable { name: String, index: Ifindex, active: bool },
     /// The kernel accepted the request, but other features prevent its effect.

@@ -120,7 +120,6 @@ impl Ethtool {
     }
 }
 
-/// Creates a `struct ethtool_rxnfc` with space for the locations of `rules` rules.
 fn command(number: u32, rules: u32) -> Vec<u8> {
     let mut buffer = vec![0; RXNFC_BYTES + rules as usize * 4];
     put(&mut buffer, 0, &number.to_ne_bytes());

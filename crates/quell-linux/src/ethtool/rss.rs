@@ -69,7 +69,6 @@ impl HashFunction {
         }
     }
 
-    /// Converts the kernel's bit to a hash function. Returns `None` for 0, which means unknown.
     #[must_use]
     pub const fn from_kernel(bits: u32) -> Option<Self> {
         match bits {

@@ -60,7 +60,6 @@ fn the_stored_types_do_not_panic() {
     corpus("btf").iter().for_each(|bytes| super::btf(bytes));
 }
 
-/// Generates a recording with some modified bytes and a missing part.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let bytes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..8);
     (prop::sample::select(files("tests/recordings")), bytes, any::<Index>(), 0..40usize).prop_map(

@@ -14,16 +14,13 @@ use crate::netns::Namespace;
 use crate::sysfs::{Sysfs, SysfsError};
 use crate::visible;
 
-/// Why threaded NAPI of a device could not be read or set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceThreadingError {
-    /// This kernel has the setting per NAPI instance, so Quell does not write the file.
     #[error(
         "set threaded of interface {name} via sysfs: refused, because this kernel supports the setting per NAPI via netlink"
     )]
     NetlinkHasIt { name: InterfaceName },
-    /// The device has no NAPI instance, so Quell cannot detect netlink support. The file is not written.
     #[error("set threaded of interface {name} via sysfs: it has no NAPI; set it up and, on veth, enable GRO")]
     NoNapi { name: InterfaceName },
     #[error("{action} {path}: {text}", path = visible::path(path), text = io::Error::from_raw_os_error(*errno))]

@@ -104,7 +104,6 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// Creates a reply of the kernel: a generic netlink header and attributes.
     fn reply(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![11, 1, 0, 0];
         for (kind, payload) in attributes {

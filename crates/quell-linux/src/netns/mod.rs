@@ -286,7 +286,6 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Parses the inode number from the target of a link `/proc/PID/ns/net`.
 pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }

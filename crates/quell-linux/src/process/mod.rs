@@ -28,7 +28,6 @@ pub use spawn::{Output, Spawn, SpawnStep};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The process could not be prepared, or the program could not be executed.
     #[error("starting `{program}`: {step}: {source}")]
     Spawn { program: String, step: SpawnStep, source: io::Error },
     #[error("starting `{program}`: the list of CPUs to bind it to is empty")]
@@ -87,13 +86,11 @@ impl Child {
         &self.pidfd
     }
 
-    /// Last bytes of the child's stdout, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stdout_tail(&self) -> Option<Vec<u8>> {
         self.stdout.as_ref().map(OutputTail::bytes)
     }
 
-    /// Last bytes of the child's stderr, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stderr_tail(&self) -> Option<Vec<u8>> {
         self.stderr.as_ref().map(OutputTail::bytes)

@@ -262,7 +262,6 @@ impl Preparation {
         self.step(SpawnStep::CloseFiles, close_files_at_exec)
     }
 
-    /// Runs a step. On failure, reports the step to the parent.
     fn step(&self, step: SpawnStep, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let result = action();
         if result.is_err() {

@@ -39,13 +39,10 @@ pub fn is_quells(program: &[ClassicInstruction]) -> bool {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReuseportError {
-    /// The socket does not belong to a group, because it was bound without `SO_REUSEPORT`.
     #[error("{action} {option}: the socket was bound without SO_REUSEPORT, so it has no group")]
     NoGroup { action: &'static str, option: &'static str },
-    /// The kernel does not support the operation. Detaching needs Linux 5.3.
     #[error("{action} {option}: not supported by this kernel (needs Linux 5.3)")]
     Unsupported { action: &'static str, option: &'static str },
-    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused { action: &'static str, option: &'static str, source: io::Error },
 }

@@ -40,13 +40,10 @@ pub struct QueueSteering {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidSteering {
-    /// There is no socket, or there are more sockets than a group supports.
     #[error("a reuseport group has between 1 and {SOCKETS_MAX} sockets, not {sockets}")]
     Sockets { sockets: u32 },
-    /// There is no interface, or there are more interfaces than a filter supports.
     #[error("a filter supports 1 to {INTERFACES_MAX} interfaces, not {interfaces}")]
     Interfaces { interfaces: usize },
-    /// An interface has no queues, or its queues exceed the last position.
     #[error("interface {ifindex} has {queues} queues from position {first}; positions are 0 to {PLACES_MAX}")]
     Queues { ifindex: Ifindex, first: u32, queues: u32 },
     #[error("interface {ifindex} is listed twice")]

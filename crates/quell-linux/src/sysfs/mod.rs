@@ -33,7 +33,6 @@ pub struct Sysfs {
     _mount: Option<OwnedFd>,
 }
 
-/// Why a file of sysfs could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {

@@ -216,7 +216,6 @@ pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed>
 mod tests {
     use super::*;
 
-    /// Creates a sysfs with one PCI NIC and one virtio NIC.
     fn fixture() -> (tempfile::TempDir, Sysfs) {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &str| {

@@ -145,7 +145,6 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Executes the plan until its end, the last answer, or cancellation.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         // Spins, because all threads begin at one time, and a wake-up from a sleep would be late by more than a gap of
         // a high rate.
@@ -364,7 +363,6 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Processes `length` received bytes and uses the slots that they free.
     #[inline]
     fn take(&mut self, id: u32, length: usize, now_ns: u64) {
         let ThreadState { connections, buffer, content, .. } = &mut *self.thread;
@@ -429,7 +427,6 @@ impl<'a> Drive<'a> {
         self.room.clear();
     }
 
-    /// Frees all `depth` slots of a connection that has just been opened.
     fn open_slots(&mut self, id: u32, now_ns: u64) {
         if self.thread.connections[id as usize].socket().is_some() {
             self.reuse(id, self.thread.depth as usize, now_ns);

@@ -47,7 +47,6 @@ pub trait RunObserver {
 
 impl RunObserver for () {}
 
-/// Progress of a run, or of one window of a load that keeps running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Time since the start of the warm-up, or since the call of [`RunningLoad::measure`].
@@ -321,7 +320,6 @@ impl Generator {
         observer.progress(&Progress { elapsed, planned, answered })
     }
 
-    /// Cancels the plans of all threads and waits until they stop.
     fn cancel_plans(&self) -> LoadError {
         self.cancel.store(true, Ordering::Relaxed);
         for worker in &self.workers {

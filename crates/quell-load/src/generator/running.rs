@@ -31,7 +31,6 @@ pub struct RunningLoad {
     unreported: ErrorCounts,
 }
 
-/// The main thread's end of the exchange with one generator thread.
 struct Desk {
     orders: Sender<WindowOrder>,
     notices: Receiver<WindowNotice>,
@@ -166,7 +165,6 @@ impl RunningLoad {
         Ok(())
     }
 
-    /// Waits until every thread has accepted or rejected the last order.
     fn is_accepted(&self, total: &mut Tally, watch: &mut Watch<'_>) -> Result<bool, LoadError> {
         let mut all = true;
         for desk in &self.desks {

@@ -24,7 +24,6 @@ const EVENTS_MAX: usize = 512;
 /// served (memcached's `-R`). A loop that never returned to `epoll_wait` under load would never renew a suspension.
 const DATAGRAMS_PER_WAIT: u32 = 8;
 
-/// A connection's incoming requests and the responses still to be sent.
 struct Answerer {
     /// Number of bytes received of an incomplete request.
     begun: usize,

@@ -11,7 +11,6 @@ use super::terminal::Terminal;
 const COLUMNS: usize = 120;
 const COLUMNS_MIN: usize = 60;
 
-/// Tables that fit the terminal, the summary, and notes about the data.
 #[must_use]
 pub(crate) fn render(comparison: &ExperimentComparison, terminal: Terminal) -> String {
     let width = terminal.columns.unwrap_or(COLUMNS).max(COLUMNS_MIN);

@@ -92,7 +92,6 @@ fn coloured(mark: String, terminal: Terminal) -> String {
     if terminal.colour { format!("{style}{mark}{style:#}") } else { mark }
 }
 
-/// Lists each reason once, with the scenarios that did not run because of it.
 fn reasons(report: &ConformanceReport) -> String {
     let mut by_reason: BTreeMap<(Backend, &str, &str), Vec<&str>> = BTreeMap::new();
     for result in &report.results {

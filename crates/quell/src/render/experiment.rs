@@ -69,7 +69,6 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
     out
 }
 
-/// Describes a subject and the machine on which it was measured.
 #[must_use]
 pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
     let kernel = visible::name(&host.kernel_release);
@@ -354,7 +353,6 @@ fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Opti
     latency_us(analysis, treatment, quantile).map(number::short)
 }
 
-/// Returns a latency quantile over all requests of a treatment, in µs.
 pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
     let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;

@@ -48,7 +48,6 @@ pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
     }
 }
 
-/// A change, and the queues of the device that share it.
 struct Line {
     device: Option<String>,
     queues: Vec<u32>,
@@ -99,7 +98,6 @@ fn lines(plan: &ProfilePlan) -> Vec<Line> {
     lines
 }
 
-/// Impossible changes with their place in the profile, one per line.
 pub(crate) fn impossible(plan: &ProfilePlan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.message, one.wanted_by));
     lines.collect::<Vec<_>>().join("\n")

@@ -192,7 +192,6 @@ fn figure(value: Option<f64>) -> String {
     value.map_or(ABSENT.to_owned(), short)
 }
 
-/// Renders rows of text below a heading. The first two columns are names.
 fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = new_table();
     table.set_header(heading.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());

@@ -159,7 +159,6 @@ impl AppliedReport {
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
-    /// Adds the verdicts of a report. An error is the reason why there is none.
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
         let pids: Vec<u32> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
@@ -345,7 +344,6 @@ pub(crate) fn stall_cause(known: Option<&str>) -> String {
     }
 }
 
-/// The programs of an attachment: the first, and the number of others.
 fn to_programs(programs: &[TargetProgram]) -> String {
     match programs {
         [] => String::new(),
@@ -415,7 +413,6 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
     text
 }
 
-/// Reason why settings wait for their queues, and how to retry.
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(

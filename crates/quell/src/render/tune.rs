@@ -180,7 +180,6 @@ fn aligned(table: &mut Table) {
     }
 }
 
-/// Renders a result: the answer, its evidence, and what became of each mode.
 #[must_use]
 pub(crate) fn render(
     subject: &SubjectFacts,

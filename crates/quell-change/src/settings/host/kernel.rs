@@ -34,7 +34,6 @@ pub(crate) enum SettingPlace {
 }
 
 impl SettingPlace {
-    /// Finds the setting. Returns `None` if its device or namespace is gone.
     pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
         Ok(match change.recorded_device() {
             Some(key) => devices::find(proc, &key)?.map(Self::Device),

@@ -33,7 +33,6 @@ pub(crate) fn make(
     }
 }
 
-/// Undoes a change with a known `outcome`, as far as it is still in place.
 pub(crate) fn restore(
     kernel: &HostAccess<'_>,
     contexts: &mut KnownContexts,

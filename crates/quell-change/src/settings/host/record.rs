@@ -14,7 +14,6 @@ use crate::recreated::ValuesInForce;
 use crate::settings::SettingsError;
 use crate::undo::UndoError;
 
-/// A change of a plan, with what identifies its namespace and device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostSetting {

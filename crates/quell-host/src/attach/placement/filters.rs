@@ -42,7 +42,6 @@ impl Filters {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
 
-    /// Lists the current connections for each filter that has no list yet.
     pub(super) fn list_connections<E>(
         &mut self,
         list: impl Fn(&GroupKey) -> Result<Vec<Connection>, E>,
@@ -60,7 +59,6 @@ impl Filters {
         pending.for_each(|filter| filter.see(snapshot));
     }
 
-    /// Returns the group of the first filter whose queues are mixed.
     pub(super) fn mixed(&self) -> Option<GroupKey> {
         let mixed = self.0.iter().find(|filter| filter.verification.verdict == SteerVerdict::Mixed);
         mixed.map(|filter| filter.steering.group.key)

@@ -44,7 +44,6 @@ pub struct Groups {
     pub refused: Vec<CannotSteer>,
 }
 
-/// Observations of the filters and workers after the filters were attached.
 #[derive(Debug, Default)]
 pub struct PlacementResult {
     pub verifications: Vec<Verification>,
@@ -78,7 +77,6 @@ pub struct Steered {
     pub is_replacement: bool,
 }
 
-/// Requested placement of one attachment's workers, and what was done for it.
 #[derive(Debug, Default)]
 pub struct Placement {
     wanted: Wanted,
@@ -240,7 +238,6 @@ impl Placement {
         pass
     }
 
-    /// Filters that are not fully verified yet, with the observations so far.
     pub fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.filters.unverified()
     }

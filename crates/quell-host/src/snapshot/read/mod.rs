@@ -32,7 +32,6 @@ use super::{Reading, SCHEMA, Snapshot, SnapshotScope, Taken};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// A network namespace does not exist or may not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     #[error(transparent)]
@@ -61,7 +60,6 @@ pub struct Cost {
     pub joining: Duration,
 }
 
-/// Takes a snapshot of `scope` and returns it with its cost.
 pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let began = Instant::now();
     let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());

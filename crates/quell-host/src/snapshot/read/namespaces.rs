@@ -79,7 +79,6 @@ fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
     }
 }
 
-/// Opens the namespaces of the scope, in ascending order of inode.
 pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();

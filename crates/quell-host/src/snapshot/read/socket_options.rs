@@ -52,7 +52,6 @@ impl Asker {
         Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
     }
 
-    /// Reads all options of the socket with this inode and descriptor.
     pub(super) fn ask(&self, fd: i32, inode: u64) -> Options {
         match self.duplicate(fd, inode) {
             Reading::Known(socket) => Options::all(&socket, socket_options::incoming_napi_id(&socket).outcome()),

@@ -19,7 +19,6 @@ const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Udp, InetFamily::V6),
 ];
 
-/// A socket in the list of its namespace, with its options once they are read.
 struct Listed {
     protocol: InetProtocol,
     namespace: u64,
@@ -35,7 +34,6 @@ pub(super) struct SocketTable {
     pub(super) unlisted: HashMap<u64, Vec<Unknown>>,
 }
 
-/// Lists the sockets of the namespaces, and keeps those that these processes hold.
 pub(super) fn read(spaces: &[Space], processes: &[OpenProcess]) -> SocketTable {
     let held: HashSet<u64> = processes.iter().flat_map(OpenProcess::sockets).map(|(_, inode)| inode).collect();
     let mut table = SocketTable::default();

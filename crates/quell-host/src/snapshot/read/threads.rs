@@ -6,7 +6,6 @@ use quell_linux::{Pid, sched};
 use super::super::{EpollWait, FileWait, Reading, Thread, UnknownReason};
 use super::outcome::Outcome as _;
 
-/// Reads the thread in this directory; `None` if it has exited.
 pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let stat = match directory.stat() {
         Ok(stat) => stat,

@@ -68,7 +68,6 @@ impl<'a> OpenFiles<'a> {
         self.kinds.get(&fd).copied()
     }
 
-    /// The descriptor of a watched file; `None` if this process has none.
     pub(crate) fn descriptor(&self, epoll: i32, (target, number): (&EpollTarget, u32)) -> Option<i32> {
         let is_it = |fd: i32| self.is_registered(epoll, (target, number), fd);
         if self.kinds.contains_key(&target.tfd) && is_it(target.tfd)? {
@@ -96,7 +95,6 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
-    /// Which of these events are pending for the file at a descriptor.
     pub(crate) fn pending(&self, fd: i32, events: u32) -> Reading<u32> {
         match (self.pidfd, self.kind(fd)) {
             (Ok(process), Some(kind)) => pending(process, (kind, fd), events),

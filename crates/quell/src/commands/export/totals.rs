@@ -166,7 +166,6 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A report of one queue with this NAPI instance and number of packets.
     pub(in crate::commands::export) fn report(napi: u32, packets: Option<u64>) -> IntervalReport {
         let sample = packets.map(|packets| QueueSample {
             polls: PollsByPoller { timer: packets, ..PollsByPoller::default() },

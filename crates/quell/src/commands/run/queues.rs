@@ -37,7 +37,6 @@ pub(super) struct Queues {
     details: bool,
 }
 
-/// Plans the queue changes, and predicts the findings about queues that they cause.
 pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan, Vec<Finding>), Failure> {
     let (snapshot, _) = take(&SnapshotScope::default()).map_err(|error| not_taken(&error))?;
     if let Some(steer) = &wanted.steer {

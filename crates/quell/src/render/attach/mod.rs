@@ -34,7 +34,6 @@ pub(crate) struct Report<'a> {
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
-    /// Whether the mode is in effect; absent if this was not checked.
     pub(crate) effect: Option<Effect>,
 }
 
@@ -86,7 +85,6 @@ fn programs(programs: &[TargetProgram]) -> String {
     }
 }
 
-/// Warnings and serious findings about the plan, one line per kind.
 pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     let mut kinds: Vec<(&Finding, usize)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity > Severity::Note) {
@@ -108,7 +106,6 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     kinds.iter().map(line).collect()
 }
 
-/// One line per group of queues of a device with the same change.
 pub(crate) fn queue_lines(plan: &AttachPlan) -> Vec<String> {
     let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
     for step in plan.queues() {

@@ -113,7 +113,6 @@ fn pinned(pin: &Pin) -> String {
     )
 }
 
-/// Plan and result as JSON; `placed` is absent before changes were made.
 pub(crate) fn report(groups: &Groups, placed: Option<&PlacementResult>) -> Value {
     let verification = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(verification);
     let steering = |(number, steering): (usize, &Steering)| {
