@@ -98,16 +98,21 @@ impl Belief {
     /// Returns the logarithm of how probable the slice was.
     pub(crate) fn observe(&mut self, mode: usize, log_value: f64, noise: f64) -> f64 {
         let (size, level) = (self.modes + 1, self.modes);
+        // A slice measures the sum of the mode's value and of the block's level. `with` is the covariance of that sum
+        // with every component; it makes one slice of one mode inform about all others.
         let with: Vec<f64> =
             (0..size).map(|at| self.covariance[at * size + mode] + self.covariance[at * size + level]).collect();
         let residual = log_value - self.mean[mode] - self.mean[level];
         let expected = with[mode] + with[level];
+        // A slice is regular, or one of few that something disturbed. It counts by the probability that it is regular,
+        // so that a single disturbed slice cannot decide.
         let log_density = |share: f64, noise: f64| {
             let variance = expected + noise.powi(2);
             share.ln() - 0.5 * (variance.ln() + residual.powi(2) / variance)
         };
         let (regular, outlying) =
             (log_density(1.0 - OUTLIER_SHARE, noise), log_density(OUTLIER_SHARE, noise * OUTLIER_FACTOR));
+        // Sum of both probabilities, by logarithms: the probabilities themselves can be too small for a float.
         let log_likelihood = regular.max(outlying) + (-(regular - outlying).abs()).exp().ln_1p();
         let is_regular = (regular - log_likelihood).exp();
         let precision = (is_regular + (1.0 - is_regular) / OUTLIER_FACTOR.powi(2)) / noise.powi(2);

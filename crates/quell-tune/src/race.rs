@@ -143,6 +143,7 @@ impl Race {
         if !self.queue.is_empty() {
             return false;
         }
+        // The slices of a block are taken in together, because they share its level, which is unknown.
         self.believe();
         self.block += 1;
         let is_round = self.load(plan) == 0;

@@ -275,6 +275,8 @@ impl QueueOwners {
             let wanted = below.changed_by(&change.new);
             below = below.changed_by(&change.old);
             let Owner::OfPrograms(name) = owner else { continue };
+            // An experiment attributes what it measures to its own values, so no other owner may set any value of the
+            // queue.
             if !change.alternatives.is_empty() {
                 return Err(OwnersRefuse::Experiment { owner: name.clone() });
             }

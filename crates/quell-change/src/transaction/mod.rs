@@ -204,6 +204,8 @@ impl Transaction {
         answered(to_attach.make(&self.proc, &filter))?;
         self.done(seq, ChangeOutcome::Made)?;
         forgotten.iter().for_each(reuseport::forget);
+        // After `Done`: a crash in between leaves both records, and undoing a filter that was replaced finds that it is
+        // gone.
         for (earlier, _) in over {
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }

@@ -48,6 +48,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
     let started = Instant::now();
     let mut killed = 0;
     loop {
+        // A member can fork between the search and its death, so the search is repeated until it finds none.
         let members = session_members(proc, leader)?;
         if members.is_empty() {
             return Ok(killed);
@@ -58,6 +59,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
             return Err(ProcessError::StillThere { leader: leader.pid, left, within: bound });
         }
         let mut handles = Vec::new();
+        // All are killed before any is waited for, because those that still run could fork in the meantime.
         for member in &members {
             handles.extend(kill(proc, member, leader)?);
         }

@@ -29,6 +29,8 @@ impl Seen {
             RingRequests::NoSocket => self.complete += 1,
             RingRequests::Socket => self.sockets = true,
             RingRequests::Unclear => self.unclear = true,
+            // The kernel lists nothing if it does not get the lock of the ring at once (`io_uring_show_fdinfo`), so
+            // this is no evidence.
             RingRequests::NotListed => {}
         }
     }
