@@ -8,7 +8,6 @@ use tracing::level_filters::LevelFilter;
 
 use crate::output;
 
-/// Shows the current activity, progress and remaining time.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -21,7 +20,6 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// A bar of unknown length.
     #[must_use]
     pub fn new() -> Self {
         // A progress bar and log lines would overwrite each other.

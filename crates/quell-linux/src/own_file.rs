@@ -16,39 +16,19 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Why other users could replace the file at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOwn {
-    /// Another user owns a directory or link on the path.
     #[error("{path} is owned by user {owner}, who could replace its contents", path = visible::path(.path))]
-    Owner {
-        /// Path of the directory or link.
-        path: PathBuf,
-        /// User id of the owner.
-        owner: u32,
-    },
-    /// Other users may write to a directory on the path.
+    Owner { path: PathBuf, owner: u32 },
     #[error("{path} is writable by others, who could replace its contents", path = visible::path(.path))]
-    Writable {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-    /// A part of the path cannot be examined.
+    Writable { path: PathBuf },
     #[error("could not inspect {path}: {source}", path = visible::path(.path))]
-    Look {
-        /// Path that could not be examined.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Look { path: PathBuf, source: io::Error },
 }
 
 /// Checks whether the caller could create a file in a directory, and the directory itself if it is absent. Nothing is
 /// created: the file that tries it has no name.
-///
-/// # Errors
-/// When the caller could not.
 pub fn check_creatable(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(&dir);
@@ -62,9 +42,6 @@ pub fn check_creatable(dir: &Path) -> io::Result<()> {
 /// Rejects a directory that users other than this one and root could replace. Such a user owns a directory or link on
 /// the path, or may write to a directory on it. The directory itself need not exist. A path that passes the check
 /// remains safe, because nobody else can change it.
-///
-/// # Errors
-/// [`NotOwn`] with the first untrusted part of the path.
 pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
     let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
@@ -113,9 +90,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Replaces the content of a file that [`open`] accepts. Only this user may write to it, regardless of the umask.
-///
-/// # Errors
-/// As [`open`], and those of `write(2)`.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = open(path)?;
     file.set_permissions(Permissions::from_mode(0o644))?;

@@ -42,7 +42,7 @@ pub struct ArmReport {
     /// Typical ratio of the objective to the present setting, at each load. Absent without values.
     pub ratio: Vec<Option<f64>>,
     /// Largest typical ratio of a limited quantity to its limit, over limits and loads. Absent without limits or values.
-    pub of_limit: Option<f64>,
+    pub limit_ratio: Option<f64>,
 }
 
 /// State of an arm.
@@ -109,7 +109,7 @@ pub struct Confirmation {
     pub analyses: Vec<SwitchbackAnalysis>,
     /// Whether the candidate was shown to hold all limits at all loads. False if requests fail, or the server falls behind
     /// its load, more often than under the present setting.
-    pub holds_limits: bool,
+    pub meets_limits: bool,
     /// Whether the present setting misses a limit beyond doubt.
     pub present_misses_limit: bool,
 }

@@ -30,7 +30,6 @@ const EXIT_CODES: &str = concat!(
     "130 interrupted. Data goes to standard output, diagnostics to standard error.",
 );
 
-/// Name of a command, with two examples.
 type Listed = (&'static str, [&'static str; 2]);
 
 /// Commands by purpose, each with two examples for its help.
@@ -88,10 +87,6 @@ const GROUPS: &[(&str, &[Listed])] = &[
 ];
 
 impl Cli {
-    /// Parses the command line of this process.
-    ///
-    /// # Errors
-    /// A usage error, or the help text that was requested.
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
         let matches = command().try_get_matches()?;
         let command_name = matches.subcommand_name().unwrap_or_default().to_owned();
@@ -99,13 +94,11 @@ impl Cli {
     }
 }
 
-/// Examples of all commands.
 pub(crate) fn examples() -> Vec<String> {
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
     commands.flat_map(|(_, examples)| examples.map(str::to_owned)).collect()
 }
 
-/// Builds the command line, with commands listed by group.
 pub(crate) fn command() -> clap::Command {
     let examples = |[first, second]: &[&str; 2]| format!("Examples:\n  {first}\n  {second}\n");
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
@@ -118,7 +111,6 @@ pub(crate) fn command() -> clap::Command {
     ))
 }
 
-/// Indentation of the second line of a description.
 const CONTINUED: &str = "               ";
 
 fn list_of_commands(command: &clap::Command) -> String {

@@ -23,7 +23,6 @@ use crate::output;
 /// Environment variable by which the script of a shell asks for candidates.
 const VARIABLE: &str = "QUELL_COMPLETE";
 
-/// Delivery modes, with examples of their numbers.
 const MODES: [&str; 12] = [
     "base",
     "defer20",
@@ -57,10 +56,6 @@ enum CompletedShell {
     Fish,
 }
 
-/// Prints the script of a shell.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub(crate) fn print(args: &CompletionArgs) -> Result<(), Failure> {
     let shell: &dyn EnvCompleter = match args.shell {
         CompletedShell::Bash => &Bash,
@@ -131,7 +126,6 @@ fn processes() -> Vec<CompletionCandidate> {
     proc.pids().unwrap_or_default().into_iter().filter_map(candidate).collect()
 }
 
-/// Units that have processes.
 fn units() -> Vec<CompletionCandidate> {
     let proc = ProcRoot::default();
     let unit = |process: ProcDir| process.unit().ok().flatten();
@@ -173,7 +167,6 @@ fn profile_files(current: &OsStr) -> Vec<CompletionCandidate> {
     files_ending_in("toml", current)
 }
 
-/// Shipped profiles, and files.
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     let shipped = program_profiles::SHIPPED.iter().map(|(name, _)| CompletionCandidate::new(*name));
     let typed = current.to_string_lossy();
@@ -192,7 +185,6 @@ fn results(current: &OsStr) -> Vec<CompletionCandidate> {
     found
 }
 
-/// Files with this extension, and directories.
 fn files_ending_in(extension: &'static str, current: &OsStr) -> Vec<CompletionCandidate> {
     paths(&PathCompleter::any().filter(move |path: &Path| ends_in(path, extension)), current)
 }

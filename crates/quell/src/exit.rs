@@ -7,7 +7,6 @@ use quell_result::output_file::OutputFileError;
 
 pub(crate) use quell_cli::exit::{Exit, ProgramFailure as Failure};
 
-/// Protocol of a socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListeningProtocol {
     Tcp,

@@ -27,10 +27,6 @@ pub(crate) struct ShowArgs {
     as_profile: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the process, device or namespace does not exist, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     let (snapshot, _) = snapshot::take(&args.scope.with_attachments()).map_err(|error| not_taken(&error))?;
     if args.json {

@@ -24,7 +24,6 @@ use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::status::{self as render, AppliedReport, StatusReport};
 
-/// Time for which polls are counted.
 const OBSERVED: Duration = Duration::from_millis(200);
 
 /// Options of the three commands.
@@ -122,9 +121,6 @@ fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
 }
 
 /// Undoes all persistent changes, and changes left by killed runs.
-///
-/// # Errors
-/// When a change could not be undone, or a journal could not be locked or read completely.
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
@@ -205,9 +201,6 @@ fn name(kept: &Persistent) -> String {
 }
 
 /// Keeps the changes made by `apply --confirm`.
-///
-/// # Errors
-/// When there is nothing to confirm, or the deadline has passed.
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();

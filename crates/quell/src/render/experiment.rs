@@ -18,7 +18,6 @@ use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
 
-/// Columns of the details, with their headings.
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
     (figures::PROCESS_CPU, "process µs"),
@@ -32,10 +31,8 @@ const DETAILS: [(&str, &str); 9] = [
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
 
-/// Line width of running text, in columns.
 const PROSE_COLUMNS: usize = 100;
 
-/// Renders the best modes and the table for each load.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> String {
     let mut out = String::new();
@@ -71,7 +68,6 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
     out
 }
 
-/// Describes a subject and the machine on which it was measured.
 #[must_use]
 pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
     let kernel = visible::name(&host.kernel_release);
@@ -163,7 +159,6 @@ fn of_command(facts: &CommandFacts) -> String {
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 
-/// Describes the load and the judges.
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
     let load = match (load, latency) {
         (Some(load), _) => Some(format!("load: {}", command_line(load))),
@@ -386,7 +381,6 @@ fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Opti
     latency_us(analysis, treatment, quantile).map(number::short)
 }
 
-/// Returns a latency quantile over all requests of a treatment, in µs.
 pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
     let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;

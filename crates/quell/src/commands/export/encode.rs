@@ -19,7 +19,6 @@ use quell_sampler::Unsampled;
 
 use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
 
-/// What a scrape returns.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     /// OpenMetrics 1.0.
@@ -28,10 +27,8 @@ pub(super) struct Exposition {
     pub(super) text: String,
 }
 
-/// Label names and values.
 type Labels = Vec<(&'static str, String)>;
 
-/// Encodes the totals in both formats.
 pub(super) fn encode(totals: &Totals) -> Exposition {
     let mut open_metrics = String::new();
     let mut registry = Registry::with_prefix("quell");
@@ -62,7 +59,6 @@ fn text_format(open_metrics: &str) -> String {
     text
 }
 
-/// Samples of one metric.
 #[derive(Debug)]
 struct Metric {
     name: &'static str,
@@ -78,7 +74,6 @@ enum Samples {
     Gauge(Vec<(Labels, f64)>),
 }
 
-/// All metrics at one time.
 #[derive(Debug)]
 struct Snapshot(Vec<Metric>);
 

@@ -55,9 +55,6 @@ fn count(text: &str) -> Result<u64, String> {
 
 /// Runs the command until it has printed its reports, the user quits, a signal arrives, or nobody reads its output any
 /// more.
-///
-/// # Errors
-/// When the process, device or namespace does not exist or vanishes, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
