@@ -1,7 +1,7 @@
 //! Attaches to two processes with 5,000 epolls and 20,000 sockets in total, and detaches. Needs root, Linux 6.13 and
 //! 19,000 open files.
 //!
-//! `cargo test --release -p quell-host --test attach_at_scale_on_the_kernel -- --ignored --nocapture` prints the
+//! `cargo test --release -p quell-host --test all attach_at_scale_on_the_kernel:: -- --ignored --nocapture` prints the
 //! durations.
 
 use std::io::{BufRead as _, BufReader, Write as _};
