@@ -120,7 +120,7 @@ fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
 #[ignore = "prints figures"]
 fn figures_of_many_epolls() {
     for (processes, epolls, sockets) in [(1, 17, 18_000), (2, 2_500, 10_000)] {
-        let Some(mut lab) = TestLab::raise("scale", 4) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("scale", 4) else { return };
         let starts = (0..processes).map(|number| start(&mut lab, FIRST_PORT + number * sockets, epolls, sockets));
         let Some(servers) = starts.collect::<Option<Vec<Child>>>() else { return };
         let [attached, detached] = attach_and_detach(&servers.iter().map(Child::pid).collect::<Vec<_>>());

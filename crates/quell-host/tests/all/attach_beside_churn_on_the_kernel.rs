@@ -161,7 +161,7 @@ fn start(lab: &mut TestLab) -> Child {
 
 /// Observations while `act` runs, and the time to each FIN.
 fn beside_churn(test: &str, act: impl FnOnce(&Child)) -> Option<(Seen, Vec<u64>)> {
-    let mut lab = TestLab::raise(test, 2)?;
+    let mut lab = TestLab::raise_beside_others(test, 2)?;
     let server = start(&mut lab);
     let (mut asks, idle) = lab.client.run(|| (connect(), (0..IDLE).map(|_| connect()).collect::<Vec<_>>())).unwrap();
     let ends = AtomicBool::new(false);
