@@ -17,4 +17,5 @@ pub mod lab;
 pub mod requirements;
 pub mod run;
 pub mod server;
+pub mod unsuitable;
 pub mod vm;
