@@ -1,5 +1,5 @@
 //! The command line on its own: help, invalid command lines and recorded results, each with its exit code, as
-//! transcripts in `cmd/`. After an intended change: `TRYCMD=overwrite cargo test -p quell --test cli`, then read the
+//! transcripts in `cmd/`. After an intended change: `TRYCMD=overwrite cargo test -p quell --test all cli::`, then read the
 //! diff.
 
 use std::io::{BufRead as _, BufReader};

@@ -30,7 +30,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
-        let mut lab = TestLab::raise("hostile", 2)?;
+        let mut lab = TestLab::raise_beside_others("hostile", 2)?;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(PROCESS);
         // A link instead of a copy: a process that another test is starting could hold a copy open for writing

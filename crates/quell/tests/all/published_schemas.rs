@@ -12,7 +12,7 @@ fn is_published(name: &str, command: &[&str]) {
         std::fs::write(&path, &printed).unwrap();
     }
     let published = std::fs::read(&path).unwrap();
-    assert!(published == printed, "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell --test published_schemas");
+    assert!(published == printed, "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell --test all published_schemas::");
 }
 
 #[test]

@@ -218,7 +218,7 @@ fn a_load_without_any_response_fails() {
 
 #[test]
 fn a_dry_run_reports_missing_threaded_busy_polling() {
-    let Some(lab) = TestLab::raise("refuse-t", 2) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-t", 2) else { return };
     match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
         Ok(false) => {}
         other => return skip(Lacks::Machine, format_args!("{other:?}")),
@@ -236,7 +236,7 @@ fn a_dry_run_reports_missing_threaded_busy_polling() {
 
 #[test]
 fn a_host_wide_sysctl_is_not_set_through_a_namespace() {
-    let Some(lab) = TestLab::raise("refuse-s", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-s", 1) else { return };
     let apply = |text: &str, code| {
         let file = profile(text);
         says(code, &mut quell(&["apply", "--dry-run", "--netns", &lab.server_name, file.to_str().unwrap()]))
@@ -250,7 +250,7 @@ fn a_host_wide_sysctl_is_not_set_through_a_namespace() {
 
 #[test]
 fn a_profile_stays_applied_if_its_report_cannot_be_written() {
-    let Some(lab) = TestLab::raise("refuse-f", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-f", 1) else { return };
     let journals = tempfile::tempdir().unwrap();
     let file = profile("[sysctl]\n\"net.ipv4.ip_forward\" = 1\n");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -239,6 +239,19 @@ fn every_file_begins_with_its_purpose_and_is_short() {
     }
 }
 
+/// Each binary costs seconds of linking and tens of megabytes.
+#[test]
+fn no_crate_has_two_binaries_of_integration_tests() {
+    for (krate, _) in FLOORS {
+        let Ok(entries) = fs::read_dir(crates_dir().join(krate).join("tests")) else { continue };
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let is_binary =
+            |path: &PathBuf| path.extension().is_some_and(|ext| ext == "rs") || path.join("main.rs").exists();
+        let binaries: Vec<PathBuf> = paths.filter(is_binary).collect();
+        assert!(binaries.len() <= 1, "modules of tests/all/main.rs would do: {binaries:?}");
+    }
+}
+
 #[test]
 fn architecture_names_every_crate_and_its_floor() {
     let text = fs::read_to_string(crates_dir().parent().unwrap().join("ARCHITECTURE.md")).unwrap();
