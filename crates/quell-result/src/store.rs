@@ -222,10 +222,10 @@ impl ResultStore {
         let is_stored = file.parent() == Some(&self.directory);
         match file.file_name().and_then(|name| id_of(name.to_str()?)).filter(|_| is_stored) {
             Some(id) => id.to_owned(),
-            None if file.components().count() == 1 && id_of(&file.to_string_lossy()).is_none() => {
-                format!("./{}", file.display())
+            None => {
+                let path = file.to_string_lossy();
+                if is_path(&path) { path.into_owned() } else { format!("./{path}") }
             }
-            None => file.to_string_lossy().into_owned(),
         }
     }
 
@@ -339,4 +339,93 @@ fn compact_utc(unix_s: u64) -> String {
 pub fn utc(unix_s: u64) -> String {
     let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second_of_day / 3_600, second_of_day / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn store_with(names: &[&str]) -> (tempfile::TempDir, ResultStore) {
+        let directory = tempfile::tempdir().unwrap();
+        for name in names {
+            fs::write(directory.path().join(name), "{}").unwrap();
+        }
+        let store = ResultStore::at(directory.path().to_owned());
+        (directory, store)
+    }
+
+    #[test]
+    fn an_absent_directory_has_no_results() {
+        assert_eq!(ResultStore::at("/nonexistent/quell".into()).list().unwrap(), []);
+    }
+
+    #[test]
+    fn a_result_is_found_by_its_id_or_a_unique_beginning() {
+        let (_directory, store) = store_with(&["bench-1.json", "bench-12.json", "tune-7.json"]);
+        let found = |id: &str| store.find(id).map(|stored| stored.id);
+        assert_eq!(found("bench-1").unwrap(), "bench-1");
+        assert_eq!(found("tu").unwrap(), "tune-7");
+        let StoreError::Ambiguous { matches, .. } = found("bench").unwrap_err() else { panic!() };
+        assert_eq!(matches, ["bench-1", "bench-12"]);
+    }
+
+    #[test]
+    fn an_unknown_id_is_refused_with_the_nearest() {
+        let (_directory, store) = store_with(&["bench-20261125-180405.json", "tune-20261125-180405.json"]);
+        let nearest = |id: &str| match store.find(id).unwrap_err() {
+            StoreError::Unknown { nearest, .. } => nearest,
+            other => panic!("{other}"),
+        };
+        assert_eq!(nearest("bench-20261125-180504").as_deref(), Some("bench-20261125-180405"));
+        assert_eq!((nearest("xyz"), nearest("")), (None, None));
+    }
+
+    #[test]
+    fn names_that_a_shell_or_a_terminal_interprets_are_no_ids() {
+        let names = ["ok.json", ".hidden.json", "-x.json", "$(id).json", "a b.json", "\u{1b}[2J.json", "notes.txt"];
+        let (_directory, store) = store_with(&names);
+        assert_eq!(store.list().unwrap().into_iter().map(|one| one.id).collect::<Vec<_>>(), ["ok"]);
+    }
+
+    #[test]
+    fn a_pipe_in_the_directory_is_not_opened() {
+        let (directory, store) = store_with(&[]);
+        let made = Command::new("mkfifo").arg(directory.path().join("pipe.json")).status().unwrap();
+        assert!(made.success());
+        assert_eq!(store.find("pipe").unwrap().read().unwrap_err().reason(), "not a regular file");
+    }
+
+    #[test]
+    fn results_of_the_same_second_have_different_files() {
+        let (_directory, store) = store_with(&[]);
+        let files: Vec<PathBuf> = (0..3)
+            .map(|_| {
+                let file = store.new_file(None, "bench").unwrap();
+                file.write("{}").unwrap();
+                file.path().to_owned()
+            })
+            .collect();
+        assert_eq!(store.list().unwrap().len(), 3, "{files:?}");
+    }
+
+    #[test]
+    fn the_argument_for_a_file_is_its_id_only_in_the_store() {
+        let store = ResultStore::at("/results".into());
+        let argument = |file: &str| store.argument_for(Path::new(file));
+        assert_eq!(argument("/results/bench-1.json"), "bench-1");
+        for path in ["/elsewhere/bench-1.json", "bench-1.json", "/dev/null"] {
+            assert_eq!((argument(path).as_str(), is_path(path)), (path, true));
+        }
+        assert!(is_path(&argument("result")));
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00");
+        assert_eq!(utc(951_868_799), "2000-02-29 23:59");
+        assert_eq!(utc(4_107_542_400), "2100-03-01 00:00");
+        assert_eq!(compact_utc(1_795_629_845), "20261125-180405");
+        let _ = utc(u64::MAX);
+    }
 }
