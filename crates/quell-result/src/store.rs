@@ -27,7 +27,7 @@ const SIMILAR: f64 = 0.7;
 /// Why a result cannot be stored or found. The messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum ResultStoreError {
     /// The directory of results cannot be created or written.
     #[error("cannot create results in {}: {source}; specify a file for the result", visible::path(directory))]
     NotCreatable {
@@ -191,7 +191,7 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the directory cannot be created.
-    pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, StoreError> {
+    pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, ResultStoreError> {
         if let Some(file) = named {
             return Ok(OutputFile::named(file.clone(), "the result"));
         }
@@ -209,7 +209,7 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the result cannot be created.
-    pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), StoreError> {
+    pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), ResultStoreError> {
         let directory = named.map_or(Some(&*self.directory), |file| file.parent());
         let check =
             |directory| own_file::check_creatable(directory).map_err(|error| self.not_creatable(directory, error));
@@ -233,8 +233,8 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn list(&self) -> Result<Vec<StoredResult>, StoreError> {
-        let failed = |source| StoreError::NotListed { directory: self.directory.clone(), source };
+    pub fn list(&self) -> Result<Vec<StoredResult>, ResultStoreError> {
+        let failed = |source| ResultStoreError::NotListed { directory: self.directory.clone(), source };
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
@@ -253,8 +253,8 @@ impl ResultStore {
     /// Finds the result with this ID, or the only one whose ID begins with it.
     ///
     /// # Errors
-    /// See [`StoreError`].
-    pub fn find(&self, id: &str) -> Result<StoredResult, StoreError> {
+    /// See [`ResultStoreError`].
+    pub fn find(&self, id: &str) -> Result<StoredResult, ResultStoreError> {
         let stored = self.list()?;
         if let Some(exact) = stored.iter().find(|one| one.id == id) {
             return Ok(exact.clone());
@@ -263,14 +263,14 @@ impl ResultStore {
             stored.iter().filter(|one| one.id.starts_with(id) && !id.is_empty()).collect();
         match matching[..] {
             [one] => Ok(one.clone()),
-            [] => Err(StoreError::Unknown {
+            [] => Err(ResultStoreError::Unknown {
                 id: id.to_owned(),
                 directory: self.directory.clone(),
                 nearest: nearest(id, &stored),
             }),
             _ => {
                 let matches = matching.iter().map(|one| one.id.clone()).collect();
-                Err(StoreError::Ambiguous { id: id.to_owned(), matches })
+                Err(ResultStoreError::Ambiguous { id: id.to_owned(), matches })
             }
         }
     }
@@ -279,8 +279,8 @@ impl ResultStore {
         self.directory.join(format!("{id}{EXTENSION}"))
     }
 
-    fn not_creatable(&self, directory: &Path, source: io::Error) -> StoreError {
-        StoreError::NotCreatable { directory: directory.to_owned(), source }
+    fn not_creatable(&self, directory: &Path, source: io::Error) -> ResultStoreError {
+        ResultStoreError::NotCreatable { directory: directory.to_owned(), source }
     }
 }
 
@@ -366,7 +366,7 @@ mod tests {
         let found = |id: &str| store.find(id).map(|stored| stored.id);
         assert_eq!(found("bench-1").unwrap(), "bench-1");
         assert_eq!(found("tu").unwrap(), "tune-7");
-        let StoreError::Ambiguous { matches, .. } = found("bench").unwrap_err() else { panic!() };
+        let ResultStoreError::Ambiguous { matches, .. } = found("bench").unwrap_err() else { panic!() };
         assert_eq!(matches, ["bench-1", "bench-12"]);
     }
 
@@ -374,7 +374,7 @@ mod tests {
     fn an_unknown_id_is_refused_with_the_nearest() {
         let (_directory, store) = store_with(&["bench-20261125-180405.json", "tune-20261125-180405.json"]);
         let nearest = |id: &str| match store.find(id).unwrap_err() {
-            StoreError::Unknown { nearest, .. } => nearest,
+            ResultStoreError::Unknown { nearest, .. } => nearest,
             other => panic!("{other}"),
         };
         assert_eq!(nearest("bench-20261125-180504").as_deref(), Some("bench-20261125-180405"));
