@@ -124,7 +124,7 @@ fn no_command_prints_control_sequences_or_forged_lines() {
         file(&["apply", "--dry-run", "--netns", netns], &values),
         file(&["-vv", "apply", "--netns", netns], &profile),
         file(&["apply", "--dry-run"], "/nonexistent/\u{1b}[2J\napply?"),
-        file(&["bench", "--show"], &forged),
+        file(&["results", "show"], &forged),
         file(
             &["run", "--no-queues", "--dry-run", "base", "--"],
             stage.directory.path().join(PROCESS).to_str().unwrap(),

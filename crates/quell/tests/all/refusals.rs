@@ -46,7 +46,7 @@ fn unprivileged(arguments: &[&str]) -> Option<(Option<i32>, String)> {
 
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
-    for arguments in [&["show", "--schema"][..], &["doctor", "--list"], &["sim", "hosts"], &["--help"]] {
+    for arguments in [&["results", "schema", "snapshot"][..], &["doctor", "--list"], &["sim", "hosts"], &["--help"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         assert!(says(2, quell(arguments).stdout(full)).contains("No space left on device"));
         let mut closed = Command::new("sh");
@@ -80,7 +80,7 @@ fn an_endless_input_is_refused() {
     for arguments in [
         &["apply", "--dry-run", "/dev/zero"][..],
         &["apply", "--dry-run", many],
-        &["bench", "--show", "/dev/zero"],
+        &["results", "show", "/dev/zero"],
         &["doctor", "--read", "/dev/zero"],
         &["run", "--profile", "/dev/zero", "--", "true"],
     ] {
