@@ -15,7 +15,7 @@ use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_load::{
-    Distribution, Generator, LoadError, OfferedLoad, Polling, Progress, RunObserver, RunSpec, RunningLoad, Schedule,
+    Distribution, Generator, LoadError, OfferedLoad, Polling, RunObserver, RunProgress, RunSpec, RunningLoad, Schedule,
     Workload,
 };
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
@@ -502,7 +502,7 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
 pub(crate) struct UntilStopped<'a>(pub(crate) &'a dyn Fn() -> bool);
 
 impl RunObserver for UntilStopped<'_> {
-    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
         if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

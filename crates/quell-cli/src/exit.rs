@@ -31,7 +31,7 @@ pub enum Exit {
 
 /// An error that ends the program.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ProgramFailure {
     /// The exit code.
     pub exit: Exit,
     /// What failed, on which object, the kernel's error, and what to do next.
@@ -53,7 +53,7 @@ impl Exit {
     }
 }
 
-impl Failure {
+impl ProgramFailure {
     /// A failure with this text.
     pub fn new(exit: Exit, text: impl fmt::Display) -> Self {
         Self { exit, text: text.to_string() }
@@ -113,13 +113,13 @@ mod tests {
 
     #[test]
     fn that_nothing_was_changed_is_said_once() {
-        let said = |text: &str| Failure::usage(text).unchanged().text;
+        let said = |text: &str| ProgramFailure::usage(text).unchanged().text;
         assert_eq!(said("no such unit"), "no such unit; nothing was changed");
         assert_eq!(
             said("not recorded, so nothing was changed; this needs root"),
             "not recorded, so nothing was changed; this needs root"
         );
-        let twice = Failure::usage("no such unit").unchanged().unchanged();
+        let twice = ProgramFailure::usage("no such unit").unchanged().unchanged();
         assert_eq!(twice.text.matches("nothing was changed").count(), 1);
     }
 }

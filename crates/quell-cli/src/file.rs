@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use quell_linux::{own_file, visible};
 use serde::Serialize;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, ProgramFailure};
 
 /// Size limit of files that are written by hand, such as profiles.
 pub const BY_HAND_MAX: u64 = 1 << 20;
@@ -18,9 +18,9 @@ const RECORDED_MAX: u64 = 256 << 20;
 ///
 /// # Errors
 /// When the file cannot be read, is not UTF-8, or is larger.
-pub fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
+pub fn read(file: &Path, max_bytes: u64) -> Result<String, ProgramFailure> {
     let refused =
-        |why: &dyn std::fmt::Display| Failure::usage(format!("could not read {}: {why}", visible::path(file)));
+        |why: &dyn std::fmt::Display| ProgramFailure::usage(format!("could not read {}: {why}", visible::path(file)));
     let mut text = String::new();
     let opened = File::open(file).map_err(|error| refused(&error))?;
     opened.take(max_bytes + 1).read_to_string(&mut text).map_err(|error| refused(&error))?;
@@ -35,7 +35,7 @@ pub fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_json(file: &Path) -> Result<String, Failure> {
+pub fn read_json(file: &Path) -> Result<String, ProgramFailure> {
     read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }
 
@@ -68,9 +68,9 @@ impl Destination {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn check_writable(&self) -> Result<(), Failure> {
+    pub fn check_writable(&self) -> Result<(), ProgramFailure> {
         let is_new = !self.path.exists();
-        (self.open)(&self.path).map_err(|error| Failure::usage(self.refusal(&error)))?;
+        (self.open)(&self.path).map_err(|error| ProgramFailure::usage(self.refusal(&error)))?;
         if is_new {
             // If removal fails, the empty file is overwritten later.
             let _ = fs::remove_file(&self.path);
@@ -82,7 +82,7 @@ impl Destination {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+    pub fn write_json(&self, value: &impl Serialize) -> Result<(), ProgramFailure> {
         self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
     }
 
@@ -90,11 +90,11 @@ impl Destination {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn write(&self, text: &str) -> Result<(), Failure> {
+    pub fn write(&self, text: &str) -> Result<(), ProgramFailure> {
         self.write_by(|out| out.write_all(text.as_bytes()))
     }
 
-    fn write_by(&self, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Failure> {
+    fn write_by(&self, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), ProgramFailure> {
         let write = || {
             let file = (self.open)(&self.path)?;
             if file.metadata()?.is_file() {
@@ -104,7 +104,7 @@ impl Destination {
             content(&mut out)?;
             out.flush()
         };
-        write().map_err(|error| Failure::new(Exit::KernelRefused, self.refusal(&error)))
+        write().map_err(|error| ProgramFailure::new(Exit::KernelRefused, self.refusal(&error)))
     }
 
     fn refusal(&self, error: &io::Error) -> String {

@@ -13,14 +13,14 @@ use quell_linux::process::stdout_was_closed;
 use quell_linux::visible::{self, Kept};
 use serde::Serialize;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, ProgramFailure};
 use crate::terminal::Terminal;
 
 /// Writes text to standard output.
 ///
 /// # Errors
 /// When standard output cannot be written; a closed pipe is not an error.
-pub fn data(text: &str) -> Result<(), Failure> {
+pub fn data(text: &str) -> Result<(), ProgramFailure> {
     write(&visible::text(text, Kept::Layout))
 }
 
@@ -28,7 +28,7 @@ pub fn data(text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`data`].
-pub fn styled(text: &str, terminal: Terminal) -> Result<(), Failure> {
+pub fn styled(text: &str, terminal: Terminal) -> Result<(), ProgramFailure> {
     write(&visible::text(text, if terminal.colour { Kept::LayoutAndStyle } else { Kept::Layout }))
 }
 
@@ -36,7 +36,7 @@ pub fn styled(text: &str, terminal: Terminal) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`data`].
-pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json(value: &impl Serialize) -> Result<(), ProgramFailure> {
     write_json(serde_json::to_string_pretty(value))
 }
 
@@ -44,7 +44,7 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
 ///
 /// # Errors
 /// As [`data`].
-pub fn json_line(value: &impl Serialize) -> Result<(), Failure> {
+pub fn json_line(value: &impl Serialize) -> Result<(), ProgramFailure> {
     write_json(serde_json::to_string(value))
 }
 
@@ -61,7 +61,7 @@ pub enum Reader {
 ///
 /// # Errors
 /// As [`data`].
-pub fn live(text: &str) -> Result<Reader, Failure> {
+pub fn live(text: &str) -> Result<Reader, ProgramFailure> {
     write_to_reader(&visible::text(text, Kept::Layout))
 }
 
@@ -69,26 +69,27 @@ pub fn live(text: &str) -> Result<Reader, Failure> {
 ///
 /// # Errors
 /// As [`data`].
-pub fn live_json(value: &impl Serialize) -> Result<Reader, Failure> {
+pub fn live_json(value: &impl Serialize) -> Result<Reader, ProgramFailure> {
     write_to_reader(&json_text(serde_json::to_string(value))?)
 }
 
-fn write_json(text: serde_json::Result<String>) -> Result<(), Failure> {
+fn write_json(text: serde_json::Result<String>) -> Result<(), ProgramFailure> {
     write(&json_text(text)?)
 }
 
-fn json_text(text: serde_json::Result<String>) -> Result<String, Failure> {
-    let text = text.map_err(|error| Failure::new(Exit::KernelRefused, format!("could not write JSON: {error}")))?;
+fn json_text(text: serde_json::Result<String>) -> Result<String, ProgramFailure> {
+    let text =
+        text.map_err(|error| ProgramFailure::new(Exit::KernelRefused, format!("could not write JSON: {error}")))?;
     Ok(format!("{}\n", visible::json(&text)))
 }
 
-fn write(text: &str) -> Result<(), Failure> {
+fn write(text: &str) -> Result<(), ProgramFailure> {
     write_to_reader(text).map(|_| ())
 }
 
-fn write_to_reader(text: &str) -> Result<Reader, Failure> {
+fn write_to_reader(text: &str) -> Result<Reader, ProgramFailure> {
     let refused = |why: &dyn std::fmt::Display| {
-        Err(Failure::new(Exit::KernelRefused, format!("could not write to standard output: {why}")))
+        Err(ProgramFailure::new(Exit::KernelRefused, format!("could not write to standard output: {why}")))
     };
     if stdout_was_closed() && !text.is_empty() {
         return refused(&"it is closed");
@@ -112,7 +113,7 @@ pub fn on_one_line(text: &str) -> String {
 }
 
 /// Prints the error that ends a program. Returns its exit code.
-pub fn report(program: &str, failure: &Failure) -> ExitCode {
+pub fn report(program: &str, failure: &ProgramFailure) -> ExitCode {
     say(&format!("{program}: {}", failure.text));
     failure.exit.into()
 }

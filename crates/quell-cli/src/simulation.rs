@@ -8,7 +8,7 @@ use quell_mode::ParseModeError;
 use quell_sim::sweep::ModesError;
 use quell_sim::{HostProfile, RunError};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, ProgramFailure};
 use crate::file;
 
 /// Host of the published experiment that the model was fitted to.
@@ -27,7 +27,7 @@ impl HostArg {
     ///
     /// # Errors
     /// See [`profile`].
-    pub fn profile(&self) -> Result<HostProfile, Failure> {
+    pub fn profile(&self) -> Result<HostProfile, ProgramFailure> {
         profile(&self.host)
     }
 }
@@ -36,13 +36,13 @@ impl HostArg {
 ///
 /// # Errors
 /// When the name is unknown, or the file cannot be read or parsed.
-pub fn profile(host: &str) -> Result<HostProfile, Failure> {
+pub fn profile(host: &str) -> Result<HostProfile, ProgramFailure> {
     if Path::new(host).extension().is_none_or(|extension| extension != "toml") {
         return HostProfile::shipped(host)
-            .map_err(|error| Failure::usage(format!("{error}; a profile file needs the extension .toml")));
+            .map_err(|error| ProgramFailure::usage(format!("{error}; a profile file needs the extension .toml")));
     }
     let text = file::read(Path::new(host), file::BY_HAND_MAX)?;
-    HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{host}: {error}")))
+    HostProfile::from_toml(&text).map_err(|error| ProgramFailure::usage(format!("{host}: {error}")))
 }
 
 /// Number of simulation threads: the CPUs available to this process.
@@ -51,22 +51,24 @@ pub fn threads() -> usize {
 }
 
 /// Error of an invalid mode, with a caret below the position.
-pub fn refused_mode(error: &ParseModeError) -> Failure {
-    Failure::usage(format!("{error}\n\n{}", error.caret()))
+pub fn refused_mode(error: &ParseModeError) -> ProgramFailure {
+    ProgramFailure::usage(format!("{error}\n\n{}", error.caret()))
 }
 
 /// Error of an invalid list of modes.
-pub fn refused_modes(error: &ModesError) -> Failure {
+pub fn refused_modes(error: &ModesError) -> ProgramFailure {
     match error {
         ModesError::Mode(error) => refused_mode(error),
-        _ => Failure::usage(error),
+        _ => ProgramFailure::usage(error),
     }
 }
 
 /// Converts virtual time from seconds to ns and checks its range.
-fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, Failure> {
+fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, ProgramFailure> {
     if !(least..=most).contains(&seconds) {
-        return Err(Failure::usage(format!("{option} {seconds}: expected {least} to {most} seconds of virtual time")));
+        return Err(ProgramFailure::usage(format!(
+            "{option} {seconds}: expected {least} to {most} seconds of virtual time"
+        )));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok((seconds * 1e9).round() as u64)
@@ -76,7 +78,7 @@ fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, 
 ///
 /// # Errors
 /// When it is out of range.
-pub fn measured_ns(seconds: f64) -> Result<u64, Failure> {
+pub fn measured_ns(seconds: f64) -> Result<u64, ProgramFailure> {
     virtual_ns("--seconds", seconds, 0.0001, 100.0)
 }
 
@@ -84,7 +86,7 @@ pub fn measured_ns(seconds: f64) -> Result<u64, Failure> {
 ///
 /// # Errors
 /// When it is out of range.
-pub fn warm_up_ns(seconds: f64) -> Result<u64, Failure> {
+pub fn warm_up_ns(seconds: f64) -> Result<u64, ProgramFailure> {
     virtual_ns("--warm-up", seconds, 0.0, 100.0)
 }
 
@@ -94,7 +96,7 @@ pub fn seconds(ns: u64) -> f64 {
 }
 
 /// Error of a run: unsupported mode, or aborted simulation.
-pub fn not_run(error: &RunError) -> Failure {
+pub fn not_run(error: &RunError) -> ProgramFailure {
     let exit = if matches!(error, RunError::Setting(_)) { Exit::NotSupported } else { Exit::RolledBack };
-    Failure::new(exit, error)
+    ProgramFailure::new(exit, error)
 }

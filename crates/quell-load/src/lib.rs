@@ -34,7 +34,7 @@ mod worker;
 
 pub use distribution::{Distribution, DistributionError};
 pub use error::LoadError;
-pub use generator::{Generator, Progress, RunObserver, RunningLoad};
+pub use generator::{Generator, RunObserver, RunProgress, RunningLoad};
 pub use offered_load::{OfferedLoad, ParseLoadError};
 pub use report::{Engine, EngineUsed, ErrorCounts, GeneratorCpu, LoadReport, is_backlog};
 pub use responder::{Responder, ResponderSpec, ResponderStats, ServeShape};

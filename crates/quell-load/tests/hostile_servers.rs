@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_load::{
-    Distribution, ErrorCounts, Generator, KeyValues, LoadError, LoadReport, LoadSpec, Progress, RequestResponse,
-    RunObserver, RunSpec, Schedule, Transport, Workload,
+    Distribution, ErrorCounts, Generator, KeyValues, LoadError, LoadReport, LoadSpec, RequestResponse, RunObserver,
+    RunProgress, RunSpec, Schedule, Transport, Workload,
 };
 
 const OPEN: Schedule = Schedule::Open { rate_per_s: 2_000.0, gaps: Distribution::POISSON_GAPS };
@@ -247,7 +247,7 @@ fn open_loop_latency_includes_the_wait_for_a_slow_server() {
 struct CancelAtOnce;
 
 impl RunObserver for CancelAtOnce {
-    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
         ControlFlow::Break(())
     }
 }

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_load::{
-    Distribution, Generator, LoadError, LoadReport, LoadSpec, Progress, RequestResponse, Responder, ResponderSpec,
-    RunObserver, RunSpec, RunningLoad, Schedule, ServeShape, Transport, Workload,
+    Distribution, Generator, LoadError, LoadReport, LoadSpec, RequestResponse, Responder, ResponderSpec, RunObserver,
+    RunProgress, RunSpec, RunningLoad, Schedule, ServeShape, Transport, Workload,
 };
 use quell_test_support::wait_until;
 
@@ -212,7 +212,7 @@ impl RunObserver for CancelAtStart {
         self.0 = true;
     }
 
-    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, _: &RunProgress) -> ControlFlow<()> {
         if self.0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-pub(crate) use quell_cli::exit::{Exit, Failure};
+pub(crate) use quell_cli::exit::{Exit, ProgramFailure as Failure};
 
 /// Protocol of a socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

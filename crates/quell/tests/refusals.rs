@@ -87,13 +87,9 @@ fn an_endless_input_is_refused() {
         &["bench", "--show", "/dev/zero"],
         &["doctor", "--read", "/dev/zero"],
         &["run", "--profile", "/dev/zero", "--", "true"],
-        &["sim", "fit", "/dev/zero"],
     ] {
         let said = says(1, &mut quell(arguments));
-        assert!(
-            said.contains("larger than") || said.contains("more than 1000") || said.contains("unexpected"),
-            "{said}"
-        );
+        assert!(said.contains("larger than") || said.contains("more than 1000"), "{said}");
     }
 }
 

@@ -13,7 +13,7 @@ use quell_host::attach::stall_guard::StallGuard;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad, Schedule};
+use quell_load::{LoadError, LoadReport, RunObserver, RunProgress, RunningLoad, Schedule};
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 
@@ -398,7 +398,7 @@ impl RunObserver for Observer<'_> {
         self.readings.push(self.watched.snapshot(self.proc, self.instruments));
     }
 
-    fn progress(&mut self, _: &Progress) -> std::ops::ControlFlow<()> {
+    fn progress(&mut self, _: &RunProgress) -> std::ops::ControlFlow<()> {
         if (self.stopped)() { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
     }
 }

@@ -40,7 +40,7 @@ pub trait RunObserver {
     /// The measured window ends.
     fn window_ended(&mut self) {}
     /// Called about every 20 ms; `Break` cancels the run or the measurement.
-    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, progress: &RunProgress) -> ControlFlow<()> {
         let _ = progress;
         ControlFlow::Continue(())
     }
@@ -51,7 +51,7 @@ impl RunObserver for () {}
 
 /// Progress of a run, or of one window of a load that keeps running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RunProgress {
     /// Time since the start of the warm-up, or since the call of [`RunningLoad::measure`].
     pub elapsed: Duration,
     /// Length of warm-up and measured window. The last answers arrive later.
@@ -69,7 +69,7 @@ struct Deadline<'a> {
 }
 
 impl RunObserver for Deadline<'_> {
-    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+    fn progress(&mut self, progress: &RunProgress) -> ControlFlow<()> {
         if Instant::now() >= self.until {
             self.answered_late = Some(progress.answered);
             return ControlFlow::Break(());
@@ -325,7 +325,7 @@ impl Generator {
     fn tick(&self, start_ns: u64, planned: Duration, observer: &mut dyn RunObserver) -> ControlFlow<()> {
         let elapsed = Duration::from_nanos(monotonic_ns().saturating_sub(start_ns));
         let answered = self.answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        observer.progress(&Progress { elapsed, planned, answered })
+        observer.progress(&RunProgress { elapsed, planned, answered })
     }
 
     /// Cancels the plans of all threads and waits until they stop.

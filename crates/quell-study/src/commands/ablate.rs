@@ -7,7 +7,7 @@ use quell_study::ablation::{self, AblatedCell};
 use serde::Serialize;
 
 use crate::render::ablation_table;
-use quell_cli::exit::Failure;
+use quell_cli::exit::ProgramFailure;
 use quell_cli::output;
 use quell_cli::progress::Progress;
 use quell_cli::simulation::{self, HostArg};
@@ -50,7 +50,7 @@ struct Document<'a> {
 ///
 /// # Errors
 /// When a mode or the host is invalid, or a run fails.
-pub(crate) fn ablate(args: &AblateArgs) -> Result<(), Failure> {
+pub(crate) fn ablate(args: &AblateArgs) -> Result<(), ProgramFailure> {
     let cells = cells(args)?;
     let host = args.host.profile()?;
     let scale = super::scale(args.warm_up, args.seconds)?;
@@ -65,7 +65,7 @@ pub(crate) fn ablate(args: &AblateArgs) -> Result<(), Failure> {
     output::data(&ablation_table::render(&host.name, &ablated, Terminal::of_stdout()))
 }
 
-fn cells(args: &AblateArgs) -> Result<Vec<(DeliveryMode, Load)>, Failure> {
+fn cells(args: &AblateArgs) -> Result<Vec<(DeliveryMode, Load)>, ProgramFailure> {
     let Some(modes) = &args.mode else {
         let cell = |(mode, load): (&str, Load)| mode.parse().map(|mode| (mode, load));
         return CELLS.into_iter().map(cell).collect::<Result<_, _>>().map_err(|error| simulation::refused_mode(&error));

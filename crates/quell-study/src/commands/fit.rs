@@ -14,7 +14,7 @@ use quell_study::published::{Scored, TRAINING, irq_suspension, score};
 use serde::Serialize;
 
 use crate::render::fit_report;
-use quell_cli::exit::{Exit, Failure};
+use quell_cli::exit::{Exit, ProgramFailure};
 use quell_cli::file::{self, Destination};
 use quell_cli::output;
 use quell_cli::progress::Progress;
@@ -111,7 +111,7 @@ pub(crate) struct Report {
 ///
 /// # Errors
 /// When the data, a mode or the host is invalid, the profile cannot be written, or a run fails.
-pub(crate) fn fit(args: &FitArgs) -> Result<(), Failure> {
+pub(crate) fn fit(args: &FitArgs) -> Result<(), ProgramFailure> {
     let modes = sweep::modes(&args.train).map_err(|error| simulation::refused_modes(&error))?;
     let cells = cells(args.from.as_deref())?;
     let training = training(&cells, &modes)?;
@@ -138,8 +138,8 @@ pub(crate) fn fit(args: &FitArgs) -> Result<(), Failure> {
     output::data(&fit_report::render(&report, Terminal::of_stdout()))
 }
 
-fn cells(from: Option<&Path>) -> Result<Vec<PublishedCell>, Failure> {
-    let Some(from) = from else { return irq_suspension_cells().map_err(Failure::usage) };
+fn cells(from: Option<&Path>) -> Result<Vec<PublishedCell>, ProgramFailure> {
+    let Some(from) = from else { return irq_suspension_cells().map_err(ProgramFailure::usage) };
     let text = file::read(from, file::BY_HAND_MAX)?;
     irq_suspension_cells_from(&text, &text).map_err(|error| {
         let why = match &error {
@@ -148,16 +148,16 @@ fn cells(from: Option<&Path>) -> Result<Vec<PublishedCell>, Failure> {
             PublishedError::Load { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        Failure::usage(format!("{}: {why}", visible::path(from)))
+        ProgramFailure::usage(format!("{}: {why}", visible::path(from)))
     })
 }
 
 /// The cells of the training modes; every mode needs at least one cell.
-fn training<'a>(cells: &'a [PublishedCell], modes: &[DeliveryMode]) -> Result<Vec<&'a PublishedCell>, Failure> {
+fn training<'a>(cells: &'a [PublishedCell], modes: &[DeliveryMode]) -> Result<Vec<&'a PublishedCell>, ProgramFailure> {
     if let Some(mode) = modes.iter().find(|mode| !cells.iter().any(|cell| cell.mode == **mode)) {
         let known: BTreeSet<String> = cells.iter().map(|cell| cell.mode.to_string()).collect();
         let known: Vec<String> = known.into_iter().collect();
-        return Err(Failure::usage(format!(
+        return Err(ProgramFailure::usage(format!(
             "--train {mode}: no cells of this mode in the data; available modes: {}",
             known.join(", ")
         )));
@@ -170,14 +170,14 @@ fn run_fit(
     cells: &[PublishedCell],
     modes: &[DeliveryMode],
     progress: &Progress,
-) -> Result<(Fitted, Report), Failure> {
+) -> Result<(Fitted, Report), ProgramFailure> {
     progress.doing("simulating every cell before the fit");
     let before = errors(cells, &fit.host, modes).map_err(|error| simulation::not_run(&error))?;
     progress.doing("fitting: simulating the training cells for each constant");
     let on_step = |objective: f64, _: &HostProfile| {
         progress.doing(&format!("fitting: sum of squared errors {objective:.1}"));
     };
-    let fitted = fit.find(on_step).map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    let fitted = fit.find(on_step).map_err(|error| ProgramFailure::new(Exit::RolledBack, error))?;
     progress.doing("simulating every cell after the fit");
     let after = errors(cells, &fitted.host, modes).map_err(|error| simulation::not_run(&error))?;
     let report = Report {

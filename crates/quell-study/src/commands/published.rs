@@ -6,7 +6,7 @@ use quell_study::published::{self, ExperimentComparison, ExperimentError};
 use serde::Serialize;
 
 use crate::render::comparison;
-use quell_cli::exit::Failure;
+use quell_cli::exit::ProgramFailure;
 use quell_cli::output;
 use quell_cli::progress::Progress;
 use quell_cli::simulation::{self, HostArg};
@@ -43,7 +43,7 @@ struct Document<'a> {
 ///
 /// # Errors
 /// When the host is unknown, or a run fails.
-pub(crate) fn published(args: &PublishedArgs) -> Result<(), Failure> {
+pub(crate) fn published(args: &PublishedArgs) -> Result<(), ProgramFailure> {
     let mut experiments = args.experiments.clone();
     if experiments.is_empty() {
         experiments.extend(Experiment::ALL);
@@ -57,7 +57,7 @@ pub(crate) fn published(args: &PublishedArgs) -> Result<(), Failure> {
     output::styled(&shown.join("\n\n"), terminal)
 }
 
-fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentComparison, Failure> {
+fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentComparison, ProgramFailure> {
     let host =
         HostArg { host: args.host.clone().unwrap_or_else(|| published::host_of(experiment).to_owned()) }.profile()?;
     let progress = Progress::new();
@@ -67,6 +67,6 @@ fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentCom
     progress.finish();
     compared.map_err(|error| match error {
         ExperimentError::Run(error) => simulation::not_run(&error),
-        error => Failure::usage(error),
+        error => ProgramFailure::usage(error),
     })
 }

@@ -92,7 +92,7 @@ struct Watch<'a> {
 }
 
 impl RunObserver for Watch<'_> {
-    fn progress(&mut self, run: &quell_load::Progress) -> ControlFlow<()> {
+    fn progress(&mut self, run: &quell_load::RunProgress) -> ControlFlow<()> {
         let ms = |duration: std::time::Duration| usize::try_from(duration.as_millis()).unwrap_or(usize::MAX);
         if !run.planned.is_zero() {
             let what = format!("ms, {} answered", run.answered);
