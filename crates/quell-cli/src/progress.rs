@@ -16,6 +16,7 @@ pub struct Progress {
 
 impl Progress {
     /// A bar of unknown length.
+    #[expect(clippy::new_without_default, reason = "a bar is shown as soon as it exists")]
     #[must_use]
     pub fn new() -> Self {
         // A progress bar and log lines would overwrite each other.
