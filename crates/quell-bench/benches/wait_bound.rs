@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use quell_bench::experiment::figures::WAIT_MEAN;
-use quell_bench::experiment::{ExperimentResult, LoadExperiment};
 use quell_experiment::SliceObservation;
+use quell_result::experiment::{ExperimentResult, LoadExperiment};
+use quell_result::figures::WAIT_MEAN;
 use quell_stats::LatencyHistogram;
 
 fn main() {

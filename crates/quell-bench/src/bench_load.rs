@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 
 use quell_load::{KeyValues, LoadSpec, Transport, Workload};
-
-use crate::cpus::CpuLayout;
+use quell_result::facts::CpuLayout;
 
 /// Share of reads. The published experiment sends 3 % sets.
 const GET_SHARE: f64 = 0.97;

@@ -3,8 +3,7 @@
 
 use quell_linux::proc::Softirqs;
 use quell_linux::visible::counted;
-
-use crate::facts::{Check, WorkerFacts};
+use quell_result::facts::{Check, WorkerFacts};
 
 /// Upper limit of NET_RX softirqs per request on the server's CPUs. A higher count means that these CPUs process
 /// packets for other programs. If NAPI threads poll all queues, the lab itself causes no NET_RX softirqs, but other

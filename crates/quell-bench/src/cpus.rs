@@ -3,20 +3,7 @@
 //! results are then marked.
 
 use quell_linux::visible::counted;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// CPU assignment of one lab.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct CpuLayout {
-    /// CPU of each server worker, in queue order. The queue's NAPI thread runs on the same CPU.
-    pub server: Vec<u32>,
-    /// CPU of each generator thread. The client's NAPI threads run on the same CPUs.
-    pub client: Vec<u32>,
-    /// Reason why results of this layout are not a measurement. Absent if no CPU is shared.
-    pub overcommitted: Option<String>,
-}
+use quell_result::facts::CpuLayout;
 
 /// Reason why the CPUs do not suffice for a lab of the requested size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,51 +28,37 @@ pub enum CpuError {
     Nothing,
 }
 
-impl CpuLayout {
-    /// Assigns one CPU of `available` to each of the `workers` and `generators`. The server gets the CPUs with the
-    /// lowest numbers. If there are too few CPUs and `insist` is set, workers and generators share CPUs.
-    ///
-    /// # Errors
-    /// See [`CpuError`].
-    pub fn plan(available: &[u32], workers: usize, generators: usize, insist: bool) -> Result<Self, CpuError> {
-        if workers == 0 || generators == 0 || available.is_empty() {
-            return Err(CpuError::Nothing);
-        }
-        if workers + generators <= available.len() {
-            return Ok(Self {
-                server: available[..workers].to_vec(),
-                client: available[workers..workers + generators].to_vec(),
-                overcommitted: None,
-            });
-        }
-        let too_few = CpuError::TooFew { workers, generators, available: available.len() };
-        if !insist {
-            return Err(too_few);
-        }
-        let (server, client) = split_in_proportion(available, workers, generators);
-        Ok(Self {
-            server: server.iter().copied().cycle().take(workers).collect(),
-            client: client.iter().copied().cycle().take(generators).collect(),
-            overcommitted: Some(format!(
-                "{} and {} share {}",
-                counted(workers, "server worker"),
-                counted(generators, "generator thread"),
-                counted(available.len(), "CPU")
-            )),
-        })
+/// Assigns one CPU of `available` to each of the `workers` and `generators`. The server gets the CPUs with the
+/// lowest numbers. If there are too few CPUs and `insist` is set, workers and generators share CPUs.
+///
+/// # Errors
+/// See [`CpuError`].
+pub fn assign(available: &[u32], workers: usize, generators: usize, insist: bool) -> Result<CpuLayout, CpuError> {
+    if workers == 0 || generators == 0 || available.is_empty() {
+        return Err(CpuError::Nothing);
     }
-
-    /// CPUs of the server, ascending, without duplicates.
-    #[must_use]
-    pub fn server_cpus(&self) -> Vec<u32> {
-        each_once(&self.server)
+    if workers + generators <= available.len() {
+        return Ok(CpuLayout {
+            server: available[..workers].to_vec(),
+            client: available[workers..workers + generators].to_vec(),
+            overcommitted: None,
+        });
     }
-
-    /// CPUs of the client, ascending, without duplicates.
-    #[must_use]
-    pub fn client_cpus(&self) -> Vec<u32> {
-        each_once(&self.client)
+    let too_few = CpuError::TooFew { workers, generators, available: available.len() };
+    if !insist {
+        return Err(too_few);
     }
+    let (server, client) = split_in_proportion(available, workers, generators);
+    Ok(CpuLayout {
+        server: server.iter().copied().cycle().take(workers).collect(),
+        client: client.iter().copied().cycle().take(generators).collect(),
+        overcommitted: Some(format!(
+            "{} and {} share {}",
+            counted(workers, "server worker"),
+            counted(generators, "generator thread"),
+            counted(available.len(), "CPU")
+        )),
+    })
 }
 
 fn split_in_proportion(available: &[u32], workers: usize, generators: usize) -> (&[u32], &[u32]) {
@@ -96,45 +69,37 @@ fn split_in_proportion(available: &[u32], workers: usize, generators: usize) -> 
     available.split_at(share.clamp(1, available.len() - 1))
 }
 
-fn each_once(cpus: &[u32]) -> Vec<u32> {
-    let unique: std::collections::BTreeSet<u32> = cpus.iter().copied().collect();
-    unique.into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn two_cpus_suffice_for_one_worker_and_one_generator_thread() {
-        let layout = CpuLayout::plan(&[0, 1], 1, 1, false).unwrap();
+        let layout = assign(&[0, 1], 1, 1, false).unwrap();
         assert_eq!((layout.server, layout.client, layout.overcommitted), (vec![0], vec![1], None));
     }
 
     #[test]
     fn too_few_cpus_are_refused() {
-        assert_eq!(
-            CpuLayout::plan(&[0, 1], 2, 1, false),
-            Err(CpuError::TooFew { workers: 2, generators: 1, available: 2 })
-        );
+        assert_eq!(assign(&[0, 1], 2, 1, false), Err(CpuError::TooFew { workers: 2, generators: 1, available: 2 }));
     }
 
     #[test]
     fn a_forced_layout_separates_server_and_client_and_is_marked_as_no_measurement() {
-        let layout = CpuLayout::plan(&[0, 1], 4, 2, true).unwrap();
+        let layout = assign(&[0, 1], 4, 2, true).unwrap();
         assert_eq!((layout.server_cpus(), layout.client_cpus()), (vec![0], vec![1]));
         assert!(layout.overcommitted.is_some());
     }
 
     #[test]
     fn only_cpus_that_this_process_may_use_are_assigned() {
-        let layout = CpuLayout::plan(&[3, 5, 9], 1, 2, false).unwrap();
+        let layout = assign(&[3, 5, 9], 1, 2, false).unwrap();
         assert_eq!((layout.server, layout.client), (vec![3], vec![5, 9]));
     }
 
     #[test]
     fn a_lab_can_be_forced_onto_one_cpu() {
-        let layout = CpuLayout::plan(&[7], 1, 1, true).unwrap();
+        let layout = assign(&[7], 1, 1, true).unwrap();
         assert_eq!((layout.server, layout.client), (vec![7], vec![7]));
     }
 }

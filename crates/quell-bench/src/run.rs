@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quell_change::journal::{Journal, JournalError, Purpose};
 use quell_change::recovery::{Found, Reverted, recover};
 use quell_change::transaction::ChangeError;
-use quell_experiment::{ExperimentDesign, ExperimentEvent};
+use quell_experiment::{ExperimentDesign, SliceStage, Switchback};
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_host::snapshot::TakeError;
 use quell_host::switching::{SwitchError, Switching};
@@ -19,18 +19,17 @@ use quell_load::{
     Workload,
 };
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
+use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::CpuLayout;
+use quell_result::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use tracing::info;
 
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::Watched;
-use crate::cpus::{CpuError, CpuLayout};
+use crate::cpus::{self, CpuError};
 use crate::experiment::figures::criteria_of_beside;
-use crate::experiment::program::{Programs, Traffic};
-use crate::experiment::{
-    ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, criteria, design, drive,
-    finished_experiment, needs_launch, one_per_load,
-};
-use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
+use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
+use crate::experiment::{ComparisonError, Preview, Timing, compare, criteria, design, needs_launch, one_per_load};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::requirements::{Missing, missing};
@@ -104,8 +103,8 @@ pub enum LabEvent<'a> {
         /// Offered rate of an open loop, in requests per second. Absent for a closed loop.
         offered_per_s: Option<f64>,
     },
-    /// Event of the current experiment.
-    Experiment(ExperimentEvent<'a, DeliveryMode>),
+    /// State of the current experiment before or after a slice.
+    Slice(&'a Switchback<DeliveryMode>, SliceStage<'a>),
     /// The lab was removed, or its removal failed. The measured trials are valid in both cases.
     TakenDown(&'a Result<Reverted, JournalError>),
 }
@@ -223,7 +222,7 @@ pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), BenchErr
         return Err(BenchError::NotPossibleHere(missing));
     }
     let host = HostFacts::read(&ProcRoot::default())?;
-    let cpus = CpuLayout::plan(&host.cpus, spec.queues as usize, spec.generators as usize, spec.insist)?;
+    let cpus = cpus::assign(&host.cpus, spec.queues as usize, spec.generators as usize, spec.insist)?;
     Ok((host, cpus))
 }
 
@@ -352,21 +351,16 @@ impl<'a> LabServer<'a> {
         }
     }
 
-    /// The server under the first of `loads`, as a subject that can be switched between `modes`, and the rate of each
-    /// load; `None` for a closed loop.
+    /// The server under the first of `loads`, as a subject that can be switched between `modes`.
     ///
     /// # Errors
     /// See [`BenchError`].
-    pub fn under_load(
-        &mut self,
-        modes: &[DeliveryMode],
-        loads: &[OfferedLoad],
-    ) -> Result<(Programs<'a>, Vec<Option<f64>>), BenchError> {
+    pub fn under_load(&mut self, modes: &[DeliveryMode], loads: &[OfferedLoad]) -> Result<Programs<'a>, BenchError> {
         let reaches_per_s = self.reaches_per_s(loads)?;
-        let rates: Vec<Option<f64>> = loads.iter().map(|load| load.rate_per_s(reaches_per_s)).collect();
+        let rates_per_s: Vec<Option<f64>> = loads.iter().map(|load| load.rate_per_s(reaches_per_s)).collect();
         let generator = self.generator.take().unwrap_or_else(|| unreachable!("the generator is idle"));
-        let running = generator.keep_running(schedule(rates.first().copied().flatten()))?;
-        Ok((self.programs(modes, Traffic::Generator(running, None))?, rates))
+        let running = generator.keep_running(schedule(rates_per_s.first().copied().flatten()))?;
+        self.programs(modes, GeneratorTraffic { running, beside: None, rates_per_s })
     }
 
     /// Runs an experiment for each load.
@@ -400,25 +394,24 @@ impl<'a> LabServer<'a> {
         if beside.is_some() {
             design.criteria.extend(criteria_of_beside());
         }
-        let mut subject = self.programs(&self.request.modes, Traffic::Generator(running, beside))?;
-        let finished = drive(&mut subject, design, &mut |event| watch(LabEvent::Experiment(event)), self.stopped)
-            .map_err(ComparisonError::from)?;
-        let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
-        let Traffic::Generator(running, _) = subject.traffic else { unreachable!("the subject keeps its traffic") };
-        self.generator = Some(running.stop()?);
+        let traffic = GeneratorTraffic { running, beside, rates_per_s: vec![offered_per_s] };
+        let mut subject = self.programs(&self.request.modes, traffic)?;
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
+        let experiment = compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, self.stopped)?;
+        let Traffic::Generator(traffic) = subject.traffic else { unreachable!("the subject keeps its traffic") };
+        self.generator = Some(traffic.running.stop()?);
         Ok(experiment)
     }
 
     /// The server as a subject that can be switched between `modes`.
-    fn programs(&self, modes: &[DeliveryMode], traffic: Traffic) -> Result<Programs<'a>, BenchError> {
-        let Traffic::Generator(running, _) = &traffic else { unreachable!("the lab has a generator") };
+    fn programs(&self, modes: &[DeliveryMode], traffic: GeneratorTraffic) -> Result<Programs<'a>, BenchError> {
         let lab = self.lab;
         let targets = Targets::find(Selection::Processes(self.server.processes()?))?;
         let preview = Preview::of(&targets, modes)?;
         let watched = Watched {
             server: self.server.processes()?,
             server_napi: lab.server.napi_threads.clone(),
-            generator: running.generator().tids(),
+            generator: traffic.running.generator().tids(),
             client_napi: lab.client.napi_threads.clone(),
             server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
             client_cpus: lab.plan.cpus.client_cpus().into_iter().collect(),
@@ -427,13 +420,20 @@ impl<'a> LabServer<'a> {
         };
         let impossible: Vec<Option<String>> = modes.iter().map(|mode| why_not_here(lab, mode)).collect();
         let switching = Switching::begin(self.journal, Purpose::Lab, targets, &preview.plan, None)?;
-        Ok(Programs::new(switching, &preview.plan, modes, &impossible, watched, traffic, self.stopped))
+        Ok(Programs::new(
+            switching,
+            &preview.plan,
+            modes,
+            &impossible,
+            watched,
+            Traffic::Generator(traffic),
+            self.stopped,
+        ))
     }
 }
 
 /// Schedule of requests at a rate per second; without a rate, a closed loop.
-#[must_use]
-pub fn schedule(rate_per_s: Option<f64>) -> Schedule {
+pub(crate) fn schedule(rate_per_s: Option<f64>) -> Schedule {
     match rate_per_s {
         Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
         None => Schedule::Closed,

@@ -16,8 +16,8 @@ use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::tcp::TcpConnection;
 use quell_linux::visible;
 use quell_linux::{CpuList, NapiId, Pid};
+use quell_result::facts::{ServerFacts, WorkerFacts};
 
-use crate::facts::{ServerFacts, WorkerFacts};
 use crate::lab::veth::VethLab;
 
 /// Port of the server. It is always free, because the namespace is private.

@@ -14,7 +14,7 @@ use tracing::{debug, error_span, info, warn};
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal,
-    OwnedJournal, Stay, UnusableJournal, Watchdog,
+    OwnedJournal, Persistence, UnusableJournal, Watchdog,
 };
 use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
@@ -30,18 +30,18 @@ pub struct Persistent {
     /// Contents of the journal.
     pub history: History,
     /// How long the changes persist.
-    pub standing: PersistState,
+    pub state: PersistState,
 }
 
 /// How long persistent changes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersistState {
     /// Until they are reverted on request.
-    Kept,
+    UntilReverted,
     /// Until the watchdog's deadline, unless confirmed.
     Unconfirmed(Watchdog),
     /// As long as this keeper process runs.
-    KeptBy(Keeper),
+    MaintainedBy(Keeper),
     /// As long as a process in another PID namespace runs. Contains its PID there.
     OutOfSight(u32),
     /// Made before the last boot, which reset them all.
@@ -128,31 +128,35 @@ pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
             ListedJournal::Abandoned { path, history } => (path, history, false),
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
-        let out_of_sight = || match history.stay {
-            Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) if is_locked => {
+        let out_of_sight = || match history.persistence {
+            Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. })
+                if is_locked =>
+            {
                 Some(PersistState::OutOfSight(pid))
             }
             _ => None,
         };
-        let standing = standing(&history, boot_id, &proc).or_else(out_of_sight)?;
-        Some(Persistent { path, history, standing })
+        let state = persist_state(&history, boot_id, &proc).or_else(out_of_sight)?;
+        Some(Persistent { path, history, state })
     };
     Ok(journal.list()?.into_iter().filter_map(kept).collect())
 }
 
-fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<PersistState> {
+fn persist_state(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<PersistState> {
     let this_boot = history.begin.boot_id == boot_id.to_string();
-    match history.stay {
-        Stay::WithOwner => None,
-        Stay::Kept | Stay::UntilConfirmed(_) | Stay::KeptBy(_) if !this_boot => Some(PersistState::BeforeThisBoot),
-        Stay::Kept => Some(PersistState::Kept),
-        Stay::UntilConfirmed(watchdog) => {
+    match history.persistence {
+        Persistence::WithOwner => None,
+        Persistence::UntilReverted | Persistence::UntilConfirmed(_) | Persistence::MaintainedBy(_) if !this_boot => {
+            Some(PersistState::BeforeThisBoot)
+        }
+        Persistence::UntilReverted => Some(PersistState::UntilReverted),
+        Persistence::UntilConfirmed(watchdog) => {
             let Watchdog { pid, start_time_ticks, .. } = watchdog;
             is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::Unconfirmed(watchdog))
         }
-        Stay::KeptBy(keeper) => {
+        Persistence::MaintainedBy(keeper) => {
             let Keeper { pid, start_time_ticks } = keeper;
-            is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::KeptBy(keeper))
+            is_running(pid, start_time_ticks, boot_id, proc).then_some(PersistState::MaintainedBy(keeper))
         }
     }
 }
@@ -167,7 +171,7 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, Persi
     let boot_id = proc.boot_id()?;
     match journal.take_from_strangers(path)? {
         Some(JournalFile::Abandoned(mut owned)) => {
-            if owned.history().stay != Stay::WithOwner {
+            if owned.history().persistence != Persistence::WithOwner {
                 // Ignore the error, because a full disk must not prevent the undo. If this process is killed during the
                 // undo, the remaining changes persist and can be released again.
                 let _ = owned.write(Record::Release);
@@ -224,7 +228,7 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
 /// # Errors
 /// When they cannot be listed or removed, or the boot ID cannot be read.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
-    let earlier = list(journal)?.into_iter().filter(|kept| kept.standing == PersistState::BeforeThisBoot);
+    let earlier = list(journal)?.into_iter().filter(|kept| kept.state == PersistState::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
 }
 
@@ -234,7 +238,7 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 /// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
     tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
-    let confirmed = |kept: &Persistent| kept.path == path && kept.standing == PersistState::Kept;
+    let confirmed = |kept: &Persistent| kept.path == path && kept.state == PersistState::UntilReverted;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
 }
 
@@ -348,10 +352,10 @@ pub fn watch(
     let boot_id = proc.boot_id()?;
     let _span = error_span!("watch").entered();
     let Some(mut owned) = take_over(journal, path, &asked)? else { return Ok(WatchEnded::AlreadyReverted) };
-    info!(stay = ?owned.history().stay, ?patience, "took over the journal");
-    if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
+    info!(persistence = ?owned.history().persistence, ?patience, "took over the journal");
+    if matches!(owned.history().persistence, Persistence::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
         info!("confirmed: the changes persist");
-        owned.write(Record::Keep)?;
+        owned.write(Record::Persist)?;
         return Ok(WatchEnded::Confirmed);
     }
     info!("not confirmed: reverting");

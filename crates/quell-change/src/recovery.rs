@@ -14,7 +14,7 @@ use crate::change::{Change, EpollParameters, Undo, UndoOutcome};
 use crate::journal::claims::{Others, name_of_owner};
 use crate::journal::record::Record;
 use crate::journal::{
-    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay,
+    Attempt, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Persistence,
     UnusableJournal, Watchdog, Witness,
 };
 use crate::settings::epoll::undo_epolls;
@@ -30,11 +30,11 @@ pub struct Reverted {
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
     /// Changes whose values a newer owner has set since, with its name. They stay for that owner.
-    pub kept: Vec<(Change, String)>,
+    pub superseded: Vec<(Change, String)>,
     /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
     /// queue is in use.
     pub waiting: Vec<(Change, String)>,
@@ -73,9 +73,9 @@ impl Reverted {
         Self {
             undone: joined(before.undone, self.undone),
             already_gone: joined(before.already_gone, self.already_gone),
-            in_part: joined(before.in_part, self.in_part),
+            partial: joined(before.partial, self.partial),
             left_alone: joined(before.left_alone, self.left_alone),
-            kept: joined(before.kept, self.kept),
+            superseded: joined(before.superseded, self.superseded),
             waiting: joined(before.waiting, self.waiting),
             unrecorded: joined(before.unrecorded, self.unrecorded),
             failed: self.failed,
@@ -86,23 +86,23 @@ impl Reverted {
     #[must_use]
     pub fn settles(&self, change: &Change) -> bool {
         let with_reasons =
-            [&self.in_part, &self.left_alone, &self.kept].into_iter().flatten().map(|(change, _)| change);
+            [&self.partial, &self.left_alone, &self.superseded].into_iter().flatten().map(|(change, _)| change);
         self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
     }
 
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
-        self.undone.len() + self.in_part.len()
+        self.undone.len() + self.partial.len()
     }
 
     fn add(&mut self, change: Change, undoing: UndoOutcome) {
         match undoing {
             UndoOutcome::Undone => self.undone.push(change),
             UndoOutcome::AlreadyGone => self.already_gone.push(change),
-            UndoOutcome::InPart(why) => self.in_part.push((change, why)),
+            UndoOutcome::Partial(why) => self.partial.push((change, why)),
             UndoOutcome::LeftAlone(why) => self.left_alone.push((change, why)),
-            UndoOutcome::Kept(owner) => self.kept.push((change, owner)),
+            UndoOutcome::Superseded(owner) => self.superseded.push((change, owner)),
             UndoOutcome::Waits(why) => self.waiting.push((change, why)),
         }
     }
@@ -182,17 +182,17 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
             warn!(%error, "skipped an unreadable journal");
             Found::Failed(error)
         }
-        JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, proc) => {
+        JournalFile::Abandoned(owned) if persists(owned.history(), boot_id, proc) => {
             debug!(
                 journal = visible::path(owned.path()),
-                stay = ?owned.history().stay,
+                persistence = ?owned.history().persistence,
                 "skipped a journal: its changes are persistent or its guardian is running"
             );
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
             let (path, owner) = (owned.path().to_owned(), name_of_owner(owned.history()));
-            info!(journal = visible::path(&path), stay = ?owned.history().stay, "reverting a journal: its owner is dead");
+            info!(journal = visible::path(&path), persistence = ?owned.history().persistence, "reverting a journal: its owner is dead");
             let reverted = revert(owned, boot_id, proc);
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, owner, reverted })
         }
@@ -219,9 +219,9 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
 /// Whether the holder of the lock is the owner named in the journal.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
-    let keeper = match history.stay {
-        Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
-        Stay::WithOwner | Stay::Kept => None,
+    let keeper = match history.persistence {
+        Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. }) => Some(pid),
+        Persistence::WithOwner | Persistence::UntilReverted => None,
     };
     let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
@@ -235,7 +235,7 @@ pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let history = |listed| match listed {
-        ListedJournal::Abandoned { history, .. } if !stays(&history, boot_id, &proc) => Some(history),
+        ListedJournal::Abandoned { history, .. } if !persists(&history, boot_id, &proc) => Some(history),
         _ => None,
     };
     Ok(journal.list()?.into_iter().filter_map(history).collect())
@@ -255,13 +255,13 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
 }
 
 /// Whether a journal without a running owner must be left alone.
-fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
+fn persists(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
-    match history.stay {
-        Stay::WithOwner => false,
-        Stay::Kept => true,
-        Stay::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
-        | Stay::KeptBy(Keeper { pid, start_time_ticks }) => {
+    match history.persistence {
+        Persistence::WithOwner => false,
+        Persistence::UntilReverted => true,
+        Persistence::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
+        | Persistence::MaintainedBy(Keeper { pid, start_time_ticks }) => {
             this_boot && is_running(pid, start_time_ticks, boot_id, proc)
         }
     }
@@ -293,9 +293,9 @@ pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Re
     info!(
         undone = reverted.undone.len(),
         already_gone = reverted.already_gone.len(),
-        in_part = reverted.in_part.len(),
+        partial = reverted.partial.len(),
         left_alone = reverted.left_alone.len(),
-        kept = reverted.kept.len(),
+        superseded = reverted.superseded.len(),
         waiting = reverted.waiting.len(),
         failed = reverted.failed.len(),
         "{}",
@@ -349,9 +349,9 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                         UndoOutcome::Undone | UndoOutcome::AlreadyGone => {
                             debug!(seq, change = %entry.change, outcome = ?undoing, "undone");
                         }
-                        UndoOutcome::InPart(why)
+                        UndoOutcome::Partial(why)
                         | UndoOutcome::LeftAlone(why)
-                        | UndoOutcome::Kept(why)
+                        | UndoOutcome::Superseded(why)
                         | UndoOutcome::Waits(why) => {
                             info!(seq, change = %entry.change, why, "not undone, or undone in part");
                         }

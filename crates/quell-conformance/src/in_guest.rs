@@ -47,7 +47,7 @@ pub fn play(
     let arguments: Vec<String> = std::iter::once(GUEST_COMMAND.to_owned()).chain(names).collect();
     let mut results = Vec::new();
     let mut unreadable = None;
-    let mut hear = |line: &str, _| match serde_json::from_str::<ScenarioResult>(line) {
+    let mut on_line = |line: &str, _| match serde_json::from_str::<ScenarioResult>(line) {
         Ok(result) => {
             watch(&result);
             results.push(result);
@@ -58,7 +58,7 @@ pub fn play(
             ControlFlow::Break(())
         }
     };
-    let ended = machine.run(&arguments, &mut hear, stopped)?;
+    let ended = machine.run(&arguments, &mut on_line, stopped)?;
     if let Some(error) = unreadable {
         return Err(InGuestError::Unreadable(error));
     }

@@ -266,11 +266,6 @@ impl Looks {
         &self.looks[look as usize]
     }
 
-    /// The last look, if there was one.
-    pub(crate) fn last(&self) -> Option<Look> {
-        self.looks.last().copied()
-    }
-
     /// Whether every contrast that can still get a verdict has one.
     pub(crate) fn all_decided<S>(&self, record: &ExperimentRecord<S>) -> bool {
         let open = |(decided, (pair, _)): (&Option<_>, (Pair, usize))| decided.is_none() && !record.has_dropped(pair);

@@ -1,28 +1,69 @@
-//! Runs an experiment on a subject. For each slice it sets the treatment, waits for it to settle, and observes the
-//! subject. It restores the subject on every path.
+//! Runs a designer on a subject. For each slice it offers the load, sets the setting, waits for it to settle, and observes
+//! the subject. It restores the subject on every path.
 
+use std::fmt::Display;
 use std::ops::ControlFlow;
 
-use crate::analysis::{Look, SwitchbackAnalysis};
-use crate::design::{DesignError, ExperimentDesign};
 use crate::observation::{InvalidObservation, SliceObservation};
-use crate::switchback::{Decision, ExperimentRecord, NextSlice, StopReason, Switchback};
 
-/// A system that is switched between treatments: a lab, a guest, a model, a program on this host, or a started command.
+/// Selects the slices of an experiment, one after another, and derives an answer from them: a switchback, or a search. It
+/// has no access to the subject and to clocks.
+pub trait Designer {
+    /// Type of the settings that it selects.
+    type Setting: Clone;
+
+    /// The next slice. `None` if the experiment has ended.
+    fn next(&self) -> Option<SliceOrder<Self::Setting>>;
+
+    /// Records the observation of the next slice.
+    ///
+    /// # Errors
+    /// When a value is below 0, infinite or not a number.
+    fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation>;
+
+    /// Leaves out the setting of the next slice, because it could not be set. Returns false if nothing can be compared
+    /// without it.
+    fn not_settable(&mut self, reason: String) -> bool;
+}
+
+/// The slice that must be observed next.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SliceOrder<S> {
+    /// What must be set.
+    pub setting: S,
+    /// Index of the load that must be offered.
+    pub load: usize,
+    /// What is set while another load is offered: the setting with which others are compared.
+    pub reference: S,
+    /// Time between setting and observing, in milliseconds.
+    pub settle_ms: u32,
+    /// Observed time, in milliseconds.
+    pub slice_ms: u32,
+}
+
+/// A system that is switched between settings: a lab, a guest, a model, a program on this host, or a started command.
 pub trait ExperimentSubject {
-    /// Type of a treatment's setting.
+    /// Type of what is set.
     type Setting;
     /// Error type of the subject.
     type Error;
 
-    /// Sets and verifies a treatment while the load continues. Every slice begins with this call, even if the treatment
+    /// Offers the load with this index from now on. Called before the first slice, and whenever the load changes.
+    ///
+    /// # Errors
+    /// When the subject failed. The experiment then ends.
+    fn offer(&mut self, _load: usize) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Sets and verifies a setting while the load continues. Every slice begins with this call, even if the setting
     /// stays the same, so that all slices have the same history.
     ///
     /// # Errors
-    /// See [`SetFailure`]. After [`SetFailure::NotSettable`], the next treatment is set.
+    /// See [`SetFailure`]. After [`SetFailure::NotSettable`], the next setting is set.
     fn set(&mut self, setting: &Self::Setting) -> Result<(), SetFailure<Self::Error>>;
 
-    /// Lets the subject run until the effects of the last treatment are over.
+    /// Lets the subject run until the effects of the last setting are over.
     ///
     /// # Errors
     /// When the subject failed. The experiment then ends.
@@ -35,13 +76,13 @@ pub trait ExperimentSubject {
     /// When the subject failed. The experiment then ends.
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, Self::Error>;
 
-    /// Whether an error of [`Self::observe`] concerns only the present treatment. It is dropped then, and the experiment
+    /// Whether an error of [`Self::observe`] concerns only the present setting. It is left out then, and the experiment
     /// continues.
-    fn drops_treatment(&self, _: &Self::Error) -> bool {
+    fn leaves_out_setting(&self, _: &Self::Error) -> bool {
         false
     }
 
-    /// Restores the state that the subject had before the first treatment. It is called once on every path, even after
+    /// Restores the state that the subject had before the first slice. It is called once on every path, even after
     /// a failure and during a panic.
     ///
     /// # Errors
@@ -49,142 +90,121 @@ pub trait ExperimentSubject {
     fn restore(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Why a treatment was not set.
+/// Why a setting was not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetFailure<E> {
-    /// This treatment cannot be set. It is dropped, and the experiment continues.
+    /// It cannot be set. It is left out, and the experiment continues.
     NotSettable(E),
     /// The subject failed, so the experiment ends.
     SubjectFailed(E),
 }
 
-/// Events of a running experiment.
-#[derive(Debug)]
-pub enum ExperimentEvent<'a, S> {
-    /// A slice begins.
-    SliceBegins {
-        /// The slice that begins.
-        slice: NextSlice<'a, S>,
-        /// Share of the budget that is spent, from 0 to 1.
-        spent: f64,
-    },
-    /// A treatment could not be set and was dropped.
-    TreatmentDropped {
-        /// Name of the treatment.
-        name: &'a str,
-        /// Why the treatment could not be set.
-        reason: &'a str,
-    },
-    /// An analysis was made.
-    Looked(Look),
+/// What happens to the next slice of a designer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SliceStage<'a> {
+    /// It begins.
+    Begins,
+    /// It was recorded, so that the designer knows the slice after it.
+    Recorded,
+    /// Its setting will be left out, for this reason.
+    NotSettable(&'a str),
 }
 
 /// How an experiment ended.
 #[derive(Debug, PartialEq)]
 pub enum ExperimentEnd<E> {
-    /// The experiment's own stopping rule ended it.
-    Stopped(StopReason),
+    /// The designer ended it.
+    Ended,
     /// The caller or the subject was asked to stop.
     Interrupted,
     /// The reference cannot be set, so no comparison is possible.
     ReferenceNotSettable(E),
-    /// The subject failed under a treatment.
-    SubjectFailed {
-        /// Name of the treatment.
-        treatment: String,
-        /// Error of the subject.
-        error: E,
-    },
+    /// The subject failed during the designer's next slice.
+    SubjectFailed(E),
     /// The subject reported a negative or infinite value.
     InvalidObservation(InvalidObservation),
 }
 
-/// Result of an experiment, for every way in which it can end. Earlier observations are valid even after a failure.
+/// Outcome of an experiment. What the designer has recorded is valid in any case.
 #[derive(Debug)]
 #[must_use = "it tells whether the subject was restored"]
-pub struct FinishedExperiment<S, E> {
-    /// Design of the experiment and its slices.
-    pub record: ExperimentRecord<S>,
-    /// Results of the analysis.
-    pub analysis: SwitchbackAnalysis,
+pub struct Driven<E> {
     /// How the experiment ended.
     pub end: ExperimentEnd<E>,
     /// Whether the subject was restored.
     pub restored: Result<(), E>,
 }
 
-/// Runs an experiment on a subject. It reports events to `watch`, which can end the experiment by returning `Break`.
-///
-/// # Errors
-/// When the design is invalid. The subject was not changed.
-pub fn run<T: ExperimentSubject>(
+/// Runs a designer on a subject until one of them ends. It reports to `watch`, which can end the experiment by returning
+/// `Break`.
+pub fn drive<D: Designer, T: ExperimentSubject<Setting = D::Setting>>(
     subject: &mut T,
-    design: ExperimentDesign<T::Setting>,
-    watch: &mut dyn FnMut(ExperimentEvent<'_, T::Setting>) -> ControlFlow<()>,
-) -> Result<FinishedExperiment<T::Setting, T::Error>, DesignError>
+    designer: &mut D,
+    watch: &mut dyn FnMut(&D, SliceStage<'_>) -> ControlFlow<()>,
+) -> Driven<T::Error>
 where
-    T::Error: std::fmt::Display,
+    T::Error: Display,
 {
-    let mut experiment = Switchback::new(design)?;
     let mut guard = RestoreGuard { subject, is_restored: false };
-    let end = slice_by_slice(guard.subject, &mut experiment, watch);
-    let restored = guard.restore();
-    let (record, analysis) = experiment.finish();
-    Ok(FinishedExperiment { record, analysis, end, restored })
+    let end = slice_by_slice(guard.subject, designer, watch).unwrap_or_else(|end| end);
+    Driven { end, restored: guard.restore() }
 }
 
-fn slice_by_slice<T: ExperimentSubject>(
+fn slice_by_slice<D: Designer, T: ExperimentSubject<Setting = D::Setting>>(
     subject: &mut T,
-    experiment: &mut Switchback<T::Setting>,
-    watch: &mut dyn FnMut(ExperimentEvent<'_, T::Setting>) -> ControlFlow<()>,
-) -> ExperimentEnd<T::Error>
+    designer: &mut D,
+    watch: &mut dyn FnMut(&D, SliceStage<'_>) -> ControlFlow<()>,
+) -> Result<ExperimentEnd<T::Error>, ExperimentEnd<T::Error>>
 where
-    T::Error: std::fmt::Display,
+    T::Error: Display,
 {
-    let (slice_ms, settle_ms) = (experiment.so_far().design.slice_ms, experiment.so_far().design.settle_ms);
-    let mut looks = 0;
-    loop {
-        if let Some(look) = experiment.last_look().filter(|look| look.blocks > looks) {
-            looks = look.blocks;
-            if watch(ExperimentEvent::Looked(look)).is_break() {
-                return ExperimentEnd::Interrupted;
+    let mut offered = None;
+    let mut report = |designer: &D, stage: SliceStage<'_>| match watch(designer, stage) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ExperimentEnd::Interrupted),
+    };
+    while let Some(slice) = designer.next() {
+        report(designer, SliceStage::Begins)?;
+        if offered != Some(slice.load) {
+            // The setting of the last slice may have violated a guard. It must not stay until the load is offered.
+            if offered.is_some() {
+                subject.set(&slice.reference).map_err(|failure| match failure {
+                    SetFailure::NotSettable(error) => ExperimentEnd::ReferenceNotSettable(error),
+                    SetFailure::SubjectFailed(error) => ExperimentEnd::SubjectFailed(error),
+                })?;
             }
+            subject.offer(slice.load).map_err(ExperimentEnd::SubjectFailed)?;
+            offered = Some(slice.load);
         }
-        if let Decision::Stop(reason) = experiment.decide() {
-            return ExperimentEnd::Stopped(reason);
-        }
-        let Some(slice) = experiment.next_slice() else { return ExperimentEnd::Interrupted };
-        let treatment = slice.treatment;
-        if watch(ExperimentEvent::SliceBegins { slice, spent: experiment.spent() }).is_break() {
-            return ExperimentEnd::Interrupted;
-        }
-        let failed = |error| ExperimentEnd::SubjectFailed { treatment: treatment.name.clone(), error };
-        let observed = subject.set(&treatment.setting).and_then(|()| {
-            let observed = subject.settle(settle_ms).and_then(|()| subject.observe(slice_ms));
-            observed.map_err(|error| match subject.drops_treatment(&error) {
-                true => SetFailure::NotSettable(error),
-                false => SetFailure::SubjectFailed(error),
-            })
-        });
-        match observed {
+        match observe(subject, &slice) {
             Ok(Some(observation)) => {
-                if let Err(invalid) = experiment.record(observation) {
-                    return ExperimentEnd::InvalidObservation(invalid);
-                }
+                designer.record(observation).map_err(ExperimentEnd::InvalidObservation)?;
+                report(designer, SliceStage::Recorded)?;
             }
-            Ok(None) => return ExperimentEnd::Interrupted,
-            Err(SetFailure::SubjectFailed(error)) => return failed(error),
+            Ok(None) => return Ok(ExperimentEnd::Interrupted),
+            Err(SetFailure::SubjectFailed(error)) => return Ok(ExperimentEnd::SubjectFailed(error)),
             Err(SetFailure::NotSettable(error)) => {
-                let (name, reason) = (treatment.name.clone(), error.to_string());
-                if !experiment.drop_treatment(reason.clone()) {
-                    return ExperimentEnd::ReferenceNotSettable(error);
-                }
-                if watch(ExperimentEvent::TreatmentDropped { name: &name, reason: &reason }).is_break() {
-                    return ExperimentEnd::Interrupted;
+                let reason = error.to_string();
+                report(designer, SliceStage::NotSettable(&reason))?;
+                if !designer.not_settable(reason) {
+                    return Ok(ExperimentEnd::ReferenceNotSettable(error));
                 }
             }
         }
     }
+    Ok(ExperimentEnd::Ended)
+}
+
+fn observe<T: ExperimentSubject>(
+    subject: &mut T,
+    slice: &SliceOrder<T::Setting>,
+) -> Result<Option<SliceObservation>, SetFailure<T::Error>> {
+    subject.set(&slice.setting)?;
+    let observed = subject.settle(slice.settle_ms).and_then(|()| subject.observe(slice.slice_ms));
+    observed.map_err(|error| match subject.leaves_out_setting(&error) {
+        true => SetFailure::NotSettable(error),
+        false => SetFailure::SubjectFailed(error),
+    })
 }
 
 /// Restores the subject exactly once. If a panic drops this value, it restores the subject then.

@@ -5,7 +5,7 @@
 //!
 //! - [`ExperimentDesign`]: treatments, criteria, slices, budget, error rate. [`Switchback::new`] checks it.
 //! - [`Switchback`]: the state machine. It selects the next slice, records its observation and decides when to stop.
-//! - [`run`]: runs a [`Switchback`] on a subject, and restores the subject on every path.
+//! - [`drive`]: runs a [`Designer`], such as a [`Switchback`], on a subject, and restores the subject on every path.
 //! - [`analyse`]: computes the results of an [`ExperimentRecord`], which are the same at any later time.
 
 #![forbid(unsafe_code)]
@@ -25,8 +25,8 @@ pub use analysis::{
     SwitchbackAnalysis, WhyUndecided, analyse,
 };
 pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Goal, Treatment};
-pub use driver::{ExperimentEnd, ExperimentEvent, ExperimentSubject, FinishedExperiment, SetFailure, run};
+pub use driver::{Designer, Driven, ExperimentEnd, ExperimentSubject, SetFailure, SliceOrder, SliceStage, drive};
 pub use latency_counts::LatencyCounts;
 pub use observation::{InvalidObservation, SliceFlag, SliceObservation, SliceRecord};
 pub use permutation::{blocked_z, upper_quantile};
-pub use switchback::{Decision, ExperimentRecord, NextSlice, StopReason, Switchback};
+pub use switchback::{ExperimentRecord, NextSlice, StopReason, Switchback};

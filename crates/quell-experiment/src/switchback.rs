@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::{Look, Looks, SwitchbackAnalysis};
+use crate::analysis::{Looks, SwitchbackAnalysis};
 use crate::design::{CONTROL, DesignError, ExperimentDesign, REFERENCE, Treatment};
+use crate::driver::{Designer, SliceOrder};
 use crate::observation::{InvalidObservation, SliceObservation, SliceRecord};
 
 /// The data that determine all results of an experiment.
@@ -80,15 +81,6 @@ pub struct NextSlice<'a, S> {
     pub treatment: &'a Treatment<S>,
 }
 
-/// Whether the experiment continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// Another slice follows.
-    Continue,
-    /// The experiment has ended.
-    Stop(StopReason),
-}
-
 /// Why an experiment has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -156,22 +148,16 @@ impl<S> Switchback<S> {
         true
     }
 
-    /// Whether the experiment continues.
+    /// Why the experiment has ended. `None` while it continues.
     #[must_use]
-    pub fn decide(&self) -> Decision {
-        self.stopped.map_or(Decision::Continue, Decision::Stop)
+    pub fn stopped(&self) -> Option<StopReason> {
+        self.stopped
     }
 
     /// Share of the budget that is spent, from 0 to 1.
     #[must_use]
     pub fn spent(&self) -> f64 {
         (self.spent_ms / self.record.design.budget_ms as f64).min(1.0)
-    }
-
-    /// The last look. `None` before the first look.
-    #[must_use]
-    pub fn last_look(&self) -> Option<Look> {
-        self.looks.last()
     }
 
     /// The design and all slices so far.
@@ -204,5 +190,24 @@ impl<S> Switchback<S> {
         }
         let order = self.record.design.order(self.block);
         self.queue = order.into_iter().filter(|arm| !self.record.dropped.contains_key(arm)).collect();
+    }
+}
+
+impl<S: Clone> Designer for Switchback<S> {
+    type Setting = S;
+
+    fn next(&self) -> Option<SliceOrder<S>> {
+        let ExperimentDesign { reference, settle_ms, slice_ms, .. } = &self.record.design;
+        let setting = self.next_slice()?.treatment.setting.clone();
+        let reference = reference.setting.clone();
+        Some(SliceOrder { setting, load: 0, reference, settle_ms: *settle_ms, slice_ms: *slice_ms })
+    }
+
+    fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
+        self.record(observation)
+    }
+
+    fn not_settable(&mut self, reason: String) -> bool {
+        self.drop_treatment(reason)
     }
 }

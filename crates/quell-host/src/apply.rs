@@ -39,7 +39,7 @@ pub struct ApplyRequest<'a> {
     /// Identifies the texts of its files ([`content`]).
     pub content: u32,
     /// Whether to apply the possible changes if other changes are not possible.
-    pub partly: bool,
+    pub skip_impossible: bool,
 }
 
 /// Identifies the texts of a profile's files: their CRC-32. It is the same in all versions of Quell.
@@ -189,7 +189,7 @@ fn sysctl(name: &str) -> Reading<String> {
 /// # Errors
 /// [`ApplyError`].
 pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) -> Result<(), ApplyError> {
-    if !plan.impossible.is_empty() && !request.partly {
+    if !plan.impossible.is_empty() && !request.skip_impossible {
         return Err(ApplyError::Impossible(plan.clone()));
     }
     if plan.steps.is_empty() {
@@ -203,7 +203,7 @@ pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) 
 }
 
 /// Applies a profile, which persists until it is released ([`quell_change::persistent`]). `watchdog` starts the process that
-/// undoes everything if nobody confirms in time; it receives the path of the journal. `looks_on` is called with the
+/// undoes everything if nobody confirms in time; it receives the path of the journal. `observer` is called with the
 /// index of every change in the plan and may stop.
 ///
 /// # Errors
@@ -212,7 +212,7 @@ pub fn apply(
     journal: &Journal,
     request: &ApplyRequest<'_>,
     watchdog: Option<&mut StartWatchdog<'_>>,
-    looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
+    observer: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
 ) -> Result<Applied, ApplyError> {
     let plan = ProfilePlan::of(&observe(request.netns, request.profile)?, request.profile);
     plan.log();
@@ -235,7 +235,7 @@ pub fn apply(
         info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
     }
     for (number, step) in plan.steps.iter().enumerate() {
-        if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
+        if let Err(source) = transaction.set(&namespace, &step.change, &mut |stage| observer(number, stage)) {
             let (change, source) = (Box::new(step.change.text()), Box::new(source));
             return Err(ApplyError::Change { change, source, reverted: transaction.revert() });
         }
@@ -291,7 +291,7 @@ fn id(namespace_cookie: u64) -> String {
 fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
     let is_here = |entry: &Entry| entry.change.namespace_cookie() == Some(namespace_cookie);
     let is_applied_here = |kept: &Persistent| {
-        kept.standing != PersistState::BeforeThisBoot
+        kept.state != PersistState::BeforeThisBoot
             && kept.history.begin.purpose.profile().is_some()
             && kept.history.pending().any(|(_, entry)| is_here(entry))
     };

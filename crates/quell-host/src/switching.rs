@@ -22,7 +22,7 @@ use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, EpollParams, PartialNapiSettings};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings};
 use quell_sampler::SamplerError;
 
 use crate::attach::attachment::{StartKeeper, refuse_what_is_attached};
@@ -42,7 +42,7 @@ pub struct SwitchPlan {
     /// Obstacles by mode; empty for a mode that can be set.
     pub impossible: Vec<Vec<AttachObstacle>>,
     /// Parts of each mode that cannot be provided from outside the programs.
-    pub partly: Vec<Vec<Limitation>>,
+    pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
     /// Whether a mode stays although its queues stall.
@@ -158,7 +158,7 @@ impl SwitchPlan {
             queues: queues(&plans),
             epolls: epolls(&plans),
             impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
-            partly: plans.iter().map(|plan| plan.partly.clone()).collect(),
+            limitations: plans.iter().map(|plan| plan.limitations.clone()).collect(),
             plans,
             accepts_stalls: false,
         };
@@ -177,6 +177,18 @@ impl SwitchPlan {
                 && self.epolls.iter().all(|epoll| epoll.params[*mode] == epoll.old)
         };
         (0..self.plans.len()).find(is_present)
+    }
+
+    /// Current settings of all queues and all epolls as a mode: `base` with overrides. `None` if they differ, or if no
+    /// mode has them.
+    #[must_use]
+    pub fn present_setting(&self) -> Option<DeliveryMode> {
+        let queue = self.queues.first()?.old;
+        let epoll = self.epolls.first().map(|epoll| epoll.old).unwrap_or_default();
+        let is_equal =
+            self.queues.iter().all(|other| other.old == queue) && self.epolls.iter().all(|other| other.old == epoll);
+        let napi = PartialNapiSettings::from(NapiSettings::default()).changed_by(&queue).complete()?;
+        is_equal.then(|| DeliveryMode::with_settings(napi, epoll))?
     }
 
     /// Checks whether there is a queue to switch.

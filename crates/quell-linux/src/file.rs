@@ -116,7 +116,7 @@ pub struct LockHolder {
     /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
     /// Whether the process runs in a child PID namespace.
-    pub is_elsewhere: bool,
+    pub is_in_other_namespace: bool,
 }
 
 impl fmt::Display for LockHolder {
@@ -132,7 +132,11 @@ pub fn lock_holder(proc: &ProcRoot, path: &Path) -> Option<LockHolder> {
     let file = file_id(path)?;
     proc.pids().ok()?.into_iter().find(|&pid| has_locked(proc, pid, file)).map(|pid| {
         let comm = proc.process(pid).stat().map(|stat| stat.comm).unwrap_or_default();
-        LockHolder { pid, comm, is_elsewhere: pid_namespace(proc, pid) != pid_namespace(proc, Pid::of_this_process()) }
+        LockHolder {
+            pid,
+            comm,
+            is_in_other_namespace: pid_namespace(proc, pid) != pid_namespace(proc, Pid::of_this_process()),
+        }
     })
 }
 
@@ -187,7 +191,8 @@ mod tests {
 
     #[test]
     fn escape_sequences_in_a_name_are_not_printed() {
-        let holder = LockHolder { pid: Pid::new(7).unwrap(), comm: b"a\x1b[2J\nb".to_vec(), is_elsewhere: false };
+        let holder =
+            LockHolder { pid: Pid::new(7).unwrap(), comm: b"a\x1b[2J\nb".to_vec(), is_in_other_namespace: false };
         assert_eq!(holder.to_string(), r"process 7 (a\x1b[2J\nb)");
     }
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use crate::check;
 use crate::key::{SettingKey, Settings};
 use crate::kind::{ModeKind, PollUsecs};
-use crate::napi::NapiSettings;
+use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings};
 use crate::parse;
 use crate::refusal::ParseModeError;
 use crate::requirement::Requirement;
-use crate::settings::{EpollParams, ProgramWait};
+use crate::settings::{EpollParams, ProgramWait, USECS_MAX};
 
 /// How packets are delivered: the settings of NAPI instances, epolls and sockets, and changes to the program's waits.
 ///
@@ -31,6 +31,14 @@ pub struct DeliveryMode {
 impl DeliveryMode {
     pub(crate) fn checked(kind: ModeKind, settings: Settings) -> Self {
         Self { kind, settings }
+    }
+
+    /// `base` with these settings. `None` if no mode has them, because they contradict each other or are out of range.
+    #[must_use]
+    pub fn with_settings(napi: NapiSettings, epoll: EpollParams) -> Option<Self> {
+        let (kind, settings) = (ModeKind::Base, Settings { napi, epoll: Some(epoll) });
+        let is_in_range = napi.defer_hard_irqs <= DEFER_HARD_IRQS_MAX && epoll.busy_poll_usecs <= USECS_MAX;
+        (is_in_range && check::contradiction(kind, &settings).is_none()).then_some(Self { kind, settings })
     }
 
     /// Parses modes that are separated by commas, each with its overrides. `base,suspend20,defer-hard-irqs=10,fullbusy`

@@ -62,7 +62,7 @@ enum Place {
 
 impl Place {
     fn of(namespace: &NetworkNamespace, snapshot: &Snapshot) -> Option<Self> {
-        if namespace.is_readers {
+        if namespace.is_current {
             return Some(Self::Here);
         }
         let proc = ProcRoot::default();

@@ -152,15 +152,15 @@ pub enum SkipReason {
     /// A socket receives from a NAPI instance of no visible device.
     UnknownQueue,
     /// The queue keeps its NAPI thread, which the mode does not use.
-    ThreadStays,
+    NapiThreadRemains,
     /// The program has no epoll with network sockets.
     NoEpoll,
     /// An epoll watches the sockets that should busy poll, and `epoll_wait` ignores `SO_BUSY_POLL`.
     WatchedByEpoll,
     /// The program receives through AF_XDP or io_uring, which do not suspend interrupts.
-    OtherWays,
+    NotSuspended,
     /// The mode limits the sleep in `epoll_wait`, which only the preload library of `quell run` can do.
-    WaitsAsWritten,
+    EpollWaitUnlimited,
     /// Another part, which `quell attach --dry-run` describes.
     Other,
 }
@@ -174,11 +174,11 @@ impl SkipReason {
             Self::EpollNotSet => "epoll-not-set",
             Self::PollingNotSet => "polling-not-set",
             Self::UnknownQueue => "unknown-queue",
-            Self::ThreadStays => "thread-stays",
+            Self::NapiThreadRemains => "napi-thread-remains",
             Self::NoEpoll => "no-epoll",
             Self::WatchedByEpoll => "watched-by-epoll",
-            Self::OtherWays => "other-ways",
-            Self::WaitsAsWritten => "waits-as-written",
+            Self::NotSuspended => "not-suspended",
+            Self::EpollWaitUnlimited => "epoll-wait-unlimited",
             Self::Other => "other",
         }
     }

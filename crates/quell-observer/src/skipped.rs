@@ -35,17 +35,17 @@ pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMo
         // The kernel does not report the setting of a ring.
         AttachStep::Ring(_) => None,
     });
-    let limited = plan.partly.iter().filter_map(|limitation| match limitation {
+    let limited = plan.limitations.iter().filter_map(|limitation| match limitation {
         Limitation::UnknownQueue { napi } => Some(of_queue(*napi, SkipReason::UnknownQueue)),
-        Limitation::ThreadStays { napi } => Some(of_queue(*napi, SkipReason::ThreadStays)),
+        Limitation::NapiThreadRemains { napi } => Some(of_queue(*napi, SkipReason::NapiThreadRemains)),
         Limitation::NoEpoll { .. } => part(limitation.pid(), SkipReason::NoEpoll),
         Limitation::WatchedByEpoll { .. } => part(limitation.pid(), SkipReason::WatchedByEpoll),
-        Limitation::OtherWays { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
-            part(limitation.pid(), SkipReason::OtherWays)
+        Limitation::NotSuspended { .. } | Limitation::UnknownRings { .. } | Limitation::UnknownXdpQueues { .. } => {
+            part(limitation.pid(), SkipReason::NotSuspended)
         }
         // The preload library limits the waits of launched programs.
-        Limitation::WaitsAsWritten { .. } if attached.is_launched() => None,
-        Limitation::WaitsAsWritten { .. } => part(None, SkipReason::WaitsAsWritten),
+        Limitation::EpollWaitUnlimited { .. } if attached.is_launched() => None,
+        Limitation::EpollWaitUnlimited { .. } => part(None, SkipReason::EpollWaitUnlimited),
         _ => part(limitation.pid(), SkipReason::Other),
     });
     to_set.chain(limited).collect()

@@ -158,7 +158,7 @@ impl Trace {
 
     /// Entries that start in `from_ns..to_ns`, in the order in which they start.
     #[must_use]
-    pub fn moments(&self, from_ns: Ns, to_ns: Ns) -> Vec<TimelineEntry> {
+    pub fn timeline(&self, from_ns: Ns, to_ns: Ns) -> Vec<TimelineEntry> {
         let of_cpus = self.segments.iter().map(|segment| TimelineEntry {
             at_ns: segment.from_ns,
             place: TimelineSource::Cpu(segment.cpu),
@@ -171,10 +171,10 @@ impl Trace {
             what: mark.what,
             lasts_ns: None,
         });
-        let within = |moment: &TimelineEntry| (from_ns..to_ns).contains(&moment.at_ns);
-        let mut moments: Vec<_> = of_queues.chain(of_cpus).filter(within).collect();
-        moments.sort_by_key(|moment| moment.at_ns);
-        moments
+        let within = |entry: &TimelineEntry| (from_ns..to_ns).contains(&entry.at_ns);
+        let mut entries: Vec<_> = of_queues.chain(of_cpus).filter(within).collect();
+        entries.sort_by_key(|entry| entry.at_ns);
+        entries
     }
 }
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn timeline_entries_are_ordered_by_their_start() {
-        let whats: Vec<_> = recording().moments(1_000, 3_001).iter().map(|moment| moment.what).collect();
+        let whats: Vec<_> = recording().timeline(1_000, 3_001).iter().map(|entry| entry.what).collect();
         assert_eq!(whats, ["application", "suspended", "suspended", "idle"]);
         assert_eq!(recording().span_ns(), Some((1_000, 9_000)));
     }

@@ -6,6 +6,7 @@
     reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
+mod entry;
 pub mod kernel_values;
 #[cfg(feature = "lab")]
 pub mod lab;
@@ -17,6 +18,7 @@ pub mod small_disk;
 mod turn;
 mod wait;
 
+pub use entry::entry;
 pub use numbers::{Numbers, number_of_variable};
 pub use skip::{Lacks, kernel_threads_are_out_of_sight, skip, skip_missing, skip_part};
 pub use turn::LabTurn;

@@ -1,23 +1,17 @@
-//! Runs a search on a subject. It restores the subject on every path.
+//! The search as a designer, and its run on a subject.
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
 
-use quell_experiment::{ExperimentSubject, SetFailure};
+use quell_experiment::{
+    Designer, Driven, ExperimentEnd, ExperimentSubject, InvalidObservation, SliceObservation, SliceOrder, SliceStage,
+    drive,
+};
 use quell_mode::DeliveryMode;
 
 use crate::plan::{TunePlan, TunePlanError};
 use crate::result::{TuneEnd, TuneResult};
-use crate::tuner::{NextTuneSlice, Tuner};
-
-/// Events of a running search.
-#[derive(Debug)]
-pub enum TuneEvent<'a> {
-    /// A slice begins.
-    SliceBegins(NextTuneSlice),
-    /// A slice was recorded. The arms' states may have changed.
-    SliceRecorded(&'a Tuner),
-}
+use crate::tuner::Tuner;
 
 /// Result of a search, for every way in which it can end.
 #[derive(Debug)]
@@ -29,111 +23,49 @@ pub struct FinishedTune<E> {
     pub restored: Result<(), E>,
 }
 
-/// Makes the load with an index of the plan the current one.
-pub type OfferLoad<'a, T> = dyn FnMut(&mut T, usize) -> Result<(), <T as ExperimentSubject>::Error> + 'a;
-
-/// Runs a search on a subject. `offer` makes the load with the given index the current one; it is called before the
-/// first slice and whenever the load changes. Events are reported to `watch`, which can end the search by returning
-/// `Break`.
+/// Runs a search on a subject. It reports to `watch`, which can end the search by returning `Break`.
 ///
 /// # Errors
 /// When the plan is invalid. The subject was not changed.
 pub fn tune<T: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut T,
     plan: TunePlan,
-    offer: &mut OfferLoad<'_, T>,
-    watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
+    watch: &mut dyn FnMut(&Tuner, SliceStage<'_>) -> ControlFlow<()>,
 ) -> Result<FinishedTune<T::Error>, TunePlanError>
 where
     T::Error: Display,
 {
     let mut tuner = Tuner::new(plan)?;
-    let mut guard = RestoreOnce { subject, is_restored: false };
-    let end = slice_by_slice(guard.subject, &mut tuner, offer, watch);
-    let restored = guard.restore();
-    if let Err(end) = end {
-        tuner.stop(end);
+    let Driven { end, restored } = drive(subject, &mut tuner, watch);
+    match end {
+        ExperimentEnd::Ended => {}
+        ExperimentEnd::Interrupted => tuner.stop(TuneEnd::Interrupted),
+        ExperimentEnd::ReferenceNotSettable(error) => {
+            tuner.stop(TuneEnd::PresentNotSettable { reason: error.to_string() });
+        }
+        ExperimentEnd::SubjectFailed(error) => tuner.stop(TuneEnd::SubjectFailed { reason: error.to_string() }),
+        ExperimentEnd::InvalidObservation(invalid) => {
+            tuner.stop(TuneEnd::SubjectFailed { reason: invalid.to_string() });
+        }
     }
     Ok(FinishedTune { result: tuner.finish(), restored })
 }
 
-fn slice_by_slice<T: ExperimentSubject<Setting = DeliveryMode>>(
-    subject: &mut T,
-    tuner: &mut Tuner,
-    offer: &mut OfferLoad<'_, T>,
-    watch: &mut dyn FnMut(TuneEvent<'_>) -> ControlFlow<()>,
-) -> Result<(), TuneEnd>
-where
-    T::Error: Display,
-{
-    let failed = |error: T::Error| TuneEnd::SubjectFailed { reason: error.to_string() };
-    let (slice_ms, settle_ms) = (tuner.plan().slice_ms, tuner.plan().settle_ms);
-    let (mut offered, present) = (None, tuner.plan().present);
-    while let Some(next) = tuner.next_slice() {
-        if watch(TuneEvent::SliceBegins(next)).is_break() {
-            return Err(TuneEnd::Interrupted);
-        }
-        if offered != Some(next.load) {
-            // The mode of the last slice may have violated a guard. It must not stay until the load is offered.
-            if offered.is_some() {
-                set(subject, &present)?.map_err(|error| TuneEnd::PresentNotSettable { reason: error.to_string() })?;
-            }
-            offer(subject, next.load).map_err(failed)?;
-            offered = Some(next.load);
-        }
-        if let Err(error) = set(subject, &next.mode)? {
-            tuner.not_settable(error.to_string());
-            continue;
-        }
-        subject.settle(settle_ms).map_err(failed)?;
-        let observation = match subject.observe(slice_ms) {
-            Err(error) if subject.drops_treatment(&error) => {
-                tuner.not_settable(error.to_string());
-                continue;
-            }
-            observed => observed.map_err(failed)?.ok_or(TuneEnd::Interrupted)?,
-        };
-        tuner.record(observation).map_err(|invalid| TuneEnd::SubjectFailed { reason: invalid.to_string() })?;
-        if watch(TuneEvent::SliceRecorded(tuner)).is_break() {
-            return Err(TuneEnd::Interrupted);
-        }
+impl Designer for Tuner {
+    type Setting = DeliveryMode;
+
+    fn next(&self) -> Option<SliceOrder<DeliveryMode>> {
+        let next = self.next_slice()?;
+        let TunePlan { present, settle_ms, slice_ms, .. } = *self.plan();
+        Some(SliceOrder { setting: next.mode, load: next.load, reference: present, settle_ms, slice_ms })
     }
-    Ok(())
-}
 
-/// Sets a mode. The inner error is that of a mode that cannot be set.
-fn set<T: ExperimentSubject<Setting = DeliveryMode>>(
-    subject: &mut T,
-    mode: &DeliveryMode,
-) -> Result<Result<(), T::Error>, TuneEnd>
-where
-    T::Error: Display,
-{
-    match subject.set(mode) {
-        Ok(()) => Ok(Ok(())),
-        Err(SetFailure::NotSettable(error)) => Ok(Err(error)),
-        Err(SetFailure::SubjectFailed(error)) => Err(TuneEnd::SubjectFailed { reason: error.to_string() }),
+    fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
+        self.record(observation)
     }
-}
 
-/// Restores the subject once, also during a panic.
-struct RestoreOnce<'a, T: ExperimentSubject> {
-    subject: &'a mut T,
-    is_restored: bool,
-}
-
-impl<T: ExperimentSubject> RestoreOnce<'_, T> {
-    fn restore(&mut self) -> Result<(), T::Error> {
-        self.is_restored = true;
-        self.subject.restore()
-    }
-}
-
-impl<T: ExperimentSubject> Drop for RestoreOnce<'_, T> {
-    fn drop(&mut self) {
-        if !self.is_restored {
-            // A panic is already under way, so the error has no receiver.
-            let _ = self.restore();
-        }
+    fn not_settable(&mut self, reason: String) -> bool {
+        self.not_settable(reason);
+        true
     }
 }

@@ -24,7 +24,7 @@ mod result;
 mod space;
 mod tuner;
 
-pub use driver::{FinishedTune, OfferLoad, TuneEvent, tune};
+pub use driver::{FinishedTune, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
 pub use plan::{TunePlan, TunePlanError};
 pub use prior::{ModelPrior, RankedMode, observe_model};

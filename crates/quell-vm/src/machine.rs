@@ -109,8 +109,8 @@ pub struct Ended {
 }
 
 impl Machine {
-    /// Runs this program in the guest with these arguments. Passes each line of the command's stdout to `hear`, with
-    /// the host's `schedstat` of QEMU's threads if available. If `hear` returns `Break`, the guest is killed and the
+    /// Runs this program in the guest with these arguments. Passes each line of the command's stdout to `on_line`, with
+    /// the host's `schedstat` of QEMU's threads if available. If `on_line` returns `Break`, the guest is killed and the
     /// result is `None`. `stopped` is called often, and the run ends early when it returns true.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Machine {
     pub fn run(
         &self,
         arguments: &[String],
-        hear: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
+        on_line: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Option<Ended>, MachineError> {
         let mut initramfs = Initramfs::new();
@@ -126,7 +126,7 @@ impl Machine {
         let files = files.write(initramfs)?;
         let mut attempts = 1;
         loop {
-            match self.start(&files, hear, stopped) {
+            match self.start(&files, on_line, stopped) {
                 Err(MachineError::Boot { .. }) if attempts < BOOT_ATTEMPTS => attempts += 1,
                 Err(MachineError::Boot { qemu, console, .. }) => {
                     return Err(MachineError::Boot { attempts, qemu, console });
@@ -139,7 +139,7 @@ impl Machine {
     fn start(
         &self,
         files: &Files,
-        hear: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
+        on_line: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Option<Ended>, MachineError> {
         let listener = files.listener()?;
@@ -154,10 +154,10 @@ impl Machine {
             .dies_with_this_thread()
             .start()
             .map_err(MachineError::Qemu)?;
-        let heard = Heard::default();
-        let mut listening = Listening { machine: self, files, qemu, started, hear, stopped, heard };
-        let port = listening.accept(&listener)?;
-        listening.listen(port)
+        let received = Received::default();
+        let mut run = GuestRun { machine: self, files, qemu, started, on_line, stopped, received };
+        let port = run.accept(&listener)?;
+        run.listen(port)
     }
 
     /// Runs an interactive shell in the guest on this terminal.
@@ -277,17 +277,17 @@ impl Files {
 }
 
 /// A running guest. Dropping the value kills it.
-struct Listening<'a> {
+struct GuestRun<'a> {
     machine: &'a Machine,
     files: &'a Files,
     qemu: Child,
     started: Instant,
-    hear: &'a mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
+    on_line: &'a mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
     stopped: &'a dyn Fn() -> bool,
-    heard: Heard,
+    received: Received,
 }
 
-impl Listening<'_> {
+impl GuestRun<'_> {
     /// Waits until QEMU opens the port.
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, MachineError> {
         loop {
@@ -329,23 +329,23 @@ impl Listening<'_> {
 
     fn take(&mut self, line: &[u8]) -> Result<ControlFlow<Option<Ended>>, MachineError> {
         match Message::parse(line).map_err(|error| MachineError::Listen(error.into()))? {
-            Message::Started { kernel } => self.heard.started = Some((kernel, self.started.elapsed())),
+            Message::Started { kernel } => self.received.started = Some((kernel, self.started.elapsed())),
             Message::Output(text) => {
-                if (self.hear)(&text, host_time(&self.qemu)).is_break() {
+                if (self.on_line)(&text, host_time(&self.qemu)).is_break() {
                     return Ok(ControlFlow::Break(None));
                 }
             }
-            Message::Diagnostic(text) => self.heard.diagnostics.push_str(&(text + "\n")),
+            Message::Diagnostic(text) => self.received.diagnostics.push_str(&(text + "\n")),
             Message::Failed(failure) => {
                 return Err(MachineError::Guest { failure, console: self.last_words() });
             }
             Message::Ended { code } => {
-                let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
+                let Some((release, boot)) = self.received.started.take() else { return Err(self.lost()) };
                 // The guest restarts, and QEMU then exits. Otherwise dropping this value kills QEMU.
                 let _ = self.qemu.wait(LEAVING);
                 // The console explains why a signal ended the command, for example an out-of-memory kill.
                 let console = if code.is_none() { self.last_words() } else { String::new() };
-                let diagnostics = std::mem::take(&mut self.heard.diagnostics) + &console;
+                let diagnostics = std::mem::take(&mut self.received.diagnostics) + &console;
                 return Ok(ControlFlow::Break(Some(Ended { release, boot, code, diagnostics })));
             }
         }
@@ -360,7 +360,7 @@ impl Listening<'_> {
         if self.started.elapsed() <= limit {
             return Ok(());
         }
-        let boot = self.heard.started.as_ref().map(|(_, boot)| *boot);
+        let boot = self.received.started.as_ref().map(|(_, boot)| *boot);
         Err(MachineError::TimeLimit { limit, boot, host: host_time(&self.qemu), console: self.last_words() })
     }
 
@@ -368,7 +368,7 @@ impl Listening<'_> {
     /// the first error.
     fn last_words(&self) -> String {
         let console = fs::read(self.files.console()).unwrap_or_default();
-        let words = [console.as_slice(), self.heard.diagnostics.as_bytes()].map(shortened);
+        let words = [console.as_slice(), self.received.diagnostics.as_bytes()].map(shortened);
         words.join("\n").trim().to_owned()
     }
 
@@ -377,7 +377,7 @@ impl Listening<'_> {
         let guest_ended = self.qemu.wait(LEAVING).is_ok_and(|ended| ended.is_some_and(|status| status.success()));
         let qemu = String::from_utf8_lossy(&self.qemu.stderr_tail().unwrap_or_default()).trim().to_owned();
         let console = self.last_words();
-        match self.heard.started {
+        match self.received.started {
             None if guest_ended => MachineError::Boot { attempts: 1, qemu, console },
             _ => MachineError::Lost { qemu, console },
         }
@@ -396,7 +396,7 @@ fn shortened(text: &[u8]) -> String {
 
 /// Messages that were received so far.
 #[derive(Default)]
-struct Heard {
+struct Received {
     started: Option<(String, Duration)>,
     diagnostics: String,
 }

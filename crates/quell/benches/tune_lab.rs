@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Parser;
-use quell_bench::experiment::ExperimentResult;
 use quell_experiment::{ExperimentRecord, SliceObservation};
 use quell_mode::DeliveryMode;
+use quell_result::experiment::ExperimentResult;
 use quell_tune::TuneSpace;
 
 /// Least CPU time per request among the modes whose p99 is not above that of `base`.

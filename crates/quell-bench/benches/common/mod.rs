@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quell_bench::bench_load;
 use quell_bench::counters::{CounterReading, Instruments, TrialCounters, Watched};
-use quell_bench::cpus::CpuLayout;
+use quell_bench::cpus;
 use quell_bench::experiment::Preview;
 use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use quell_bench::server::{PORT, Server, ServerCommand};
@@ -91,7 +91,7 @@ fn plan() -> VethPlan {
         gro_flush_timeout_ns: 1_000_000,
         ..NapiSettings::default()
     };
-    let cpus = CpuLayout::plan(&CPUS, 1, 1, false).unwrap();
+    let cpus = cpus::assign(&CPUS, 1, 1, false).unwrap();
     VethPlan { queues: 1, cpus, interrupt_stand_in: true, client_napi }
 }
 

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use quell_linux::clock::monotonic_ns;
 use quell_linux::visible;
-use quell_load::clients::{ClientFacts, ClientsNotice, ClientsOrder, ClockOffset, combined};
-use quell_load::{LoadReport, LoadSpec, OfferedLoad, RunObserver, Schedule};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use quell_load::clients::{ClientsNotice, ClientsOrder, ClockOffset, combined};
+use quell_load::{LoadReport, OfferedLoad, RunObserver, Schedule};
+use quell_result::facts::RemoteClientsFacts;
 
 /// Time limit for all clients to connect and to store the keys.
 const READY_WITHIN: Duration = Duration::from_secs(300);
@@ -31,29 +30,6 @@ const LEAD_MAX: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(20);
 /// Maximum length of a line of the clients, bytes: reports of 1,000 clients.
 const LINE_MAX: u64 = 64 << 20;
-
-/// Clients on other machines that generated the load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct RemoteClientsFacts {
-    /// Command that started the clients.
-    pub command: Vec<String>,
-    /// All clients, by rank, with the offsets of their clocks to that of rank 0.
-    pub clients: Vec<ClientFacts>,
-    /// Clock of rank 0 relative to that of the server's machine, at the start.
-    pub clock: ClockOffset,
-    /// Configuration of the whole load, except for the rate.
-    pub load: Box<LoadSpec>,
-}
-
-impl RemoteClientsFacts {
-    /// Maximum error with which a request is attributed to a slice, ns: the errors of both comparisons of clocks.
-    #[must_use]
-    pub fn attribution_error_ns(&self) -> u64 {
-        let of_client = self.clients.iter().map(|client| client.clock.error_ns).max();
-        self.clock.error_ns.saturating_add(of_client.unwrap_or(0))
-    }
-}
 
 /// Why the clients cannot measure.
 #[derive(Debug, thiserror::Error)]

@@ -1,98 +1,18 @@
-//! Names and units of the metrics of a slice. Costs are divided by the number of answered requests. If that number is
+//! Computes the metrics of a slice. Costs are divided by the number of answered requests. If that number is
 //! unknown, they are divided by the number of polled packets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_experiment::{Criterion, Goal};
+use quell_result::figures::{
+    BESIDE_P50, BESIDE_P99, BUSY, CPU, CYCLES, DROPS, EMPTY_POLLS, INSTRUCTIONS, IRQS, NET_RX, PACKETS, POLLS,
+    PRINTED_ERRORS, PRINTED_REQUESTS, PROCESS_CPU, REQUESTS, SLEEPS, STALLS, TIMER_IRQS, WAIT_MEAN, WAIT_P99, Work,
+};
 use quell_stats::LatencyHistogram;
 
 use super::judge::{BESIDE, PrintedFigures};
 use crate::counters::{CpuUse, TrialCounters};
-
-/// Unit of work by which costs are divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
-    /// Requests that the server answered.
-    Request,
-    /// Packets that the queues delivered.
-    Packet,
-}
-
-/// CPU time per request or packet, in µs, of the server's threads and of the NAPI threads of its queues. If softirqs
-/// poll the queues, it is the time in which the server's CPUs were not idle, because the kernel charges softirq time to
-/// no thread.
-pub const CPU: &str = "cpu-us-per";
-/// Run time of the server's threads per request or packet, in µs.
-pub const PROCESS_CPU: &str = "process-us-per";
-/// Number of polls of the queues per request or packet.
-pub const POLLS: &str = "polls-per";
-/// Number of interrupts of the queues per request or packet.
-pub const IRQS: &str = "irqs-per";
-/// Number of NET_RX softirqs on the server's CPUs per request or packet.
-pub const NET_RX: &str = "net-rx-softirqs-per";
-/// Number of timer interrupts on the server's CPUs per request or packet.
-pub const TIMER_IRQS: &str = "timer-irqs-per";
-/// Number of times that a thread of the server went to sleep, per request or packet.
-pub const SLEEPS: &str = "sleeps-per";
-/// Number of cycles of the server's CPUs per request or packet.
-pub const CYCLES: &str = "cycles-per";
-/// Number of instructions of the server's CPUs per request or packet.
-pub const INSTRUCTIONS: &str = "instructions-per";
-/// Share of the polls that found no packet, 0 to 1.
-pub const EMPTY_POLLS: &str = "empty-poll-share";
-/// Share of time in which the server's CPUs were not idle, 0 to 1.
-pub const BUSY: &str = "busy-share";
-/// Answered requests per second.
-pub const REQUESTS: &str = "requests-per-s";
-/// Number of packets that the devices of the queues dropped in the slice.
-pub const DROPS: &str = "drops";
-/// Mean upper bound of the time that a packet waited in a ring, in µs. Packets that came while the interrupt was enabled
-/// have no bound.
-pub const WAIT_MEAN: &str = "wait-mean-us";
-/// 99th percentile of that bound in the queue where it is largest, in µs.
-pub const WAIT_P99: &str = "wait-p99-us";
-/// Number of queues in which a packet can have waited for 50 ms.
-pub const STALLS: &str = "stalls";
-/// Name under which a judge prints the number of requests that it sent. Costs are then divided by this number.
-pub const PRINTED_REQUESTS: &str = "requests";
-/// Name under which a judge prints the number of requests that failed. A mode under which more requests fail is not better.
-pub const PRINTED_ERRORS: &str = "errors";
-/// Polled packets per second.
-pub const PACKETS: &str = "packets-per-s";
-
-impl Work {
-    /// Returns the full name of a cost, for example `polls-per-request`.
-    #[must_use]
-    pub fn name(self, cost: &str) -> String {
-        let work = match self {
-            Self::Request => "request",
-            Self::Packet => "packet",
-        };
-        format!("{cost}-{work}")
-    }
-
-    /// Returns the criterion that compares CPU time.
-    #[must_use]
-    pub fn cpu(self) -> Criterion {
-        self.criterion(CPU)
-    }
-
-    /// Returns the criterion that compares a cost.
-    pub(crate) fn criterion(self, cost: &str) -> Criterion {
-        Criterion::Metric { name: self.name(cost), goal: Goal::Lowest }
-    }
-}
-
-/// Names of the metrics that [`of_counters`] can compute. A metric whose counter cannot be read is absent from a slice.
-#[must_use]
-pub fn names(work: Work) -> Vec<String> {
-    let costs = [CPU, PROCESS_CPU, POLLS, IRQS, NET_RX, TIMER_IRQS, SLEEPS, CYCLES, INSTRUCTIONS];
-    let requests = if work == Work::Request { &[REQUESTS][..] } else { &[] };
-    let others = [EMPTY_POLLS, BUSY, PACKETS, DROPS, WAIT_MEAN, WAIT_P99, STALLS];
-    let others = requests.iter().chain(&others).map(|name| (*name).to_owned());
-    costs.into_iter().map(|cost| work.name(cost)).chain(others).collect()
-}
 
 /// Computes the metrics of a slice from its counters. `requests` is the number of answered requests, if it is known.
 #[must_use]
@@ -135,11 +55,6 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
     figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Median latency of a second server on the same queues, in µs.
-pub const BESIDE_P50: &str = "beside p50-us";
-/// 99th percentile of the latency of a second server on the same queues, in µs.
-pub const BESIDE_P99: &str = "beside p99-us";
-
 /// Returns the criteria that compare the latency of the second server.
 pub(crate) fn criteria_of_beside() -> impl Iterator<Item = Criterion> {
     let criterion = |name: &str| Criterion::Metric { name: name.to_owned(), goal: Goal::Lowest };
@@ -167,7 +82,7 @@ pub fn goal_of(name: &str) -> Goal {
 
 /// Returns the criteria of an experiment with a judge: CPU time, and each figure that the judge printed, except for
 /// counts of its requests.
-pub(super) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
+pub(crate) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
     let work = if figures.contains_key(PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
     let counts = [PRINTED_REQUESTS, PRINTED_ERRORS];
     let is_count = |name: &str| counts.contains(&name.strip_prefix(BESIDE).unwrap_or(name));
@@ -179,6 +94,7 @@ pub(super) fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_result::figures::names;
 
     #[test]
     fn costs_are_divided_by_requests_or_else_by_packets() {

@@ -35,7 +35,7 @@ pub struct Judges {
     pub latency: Option<Judge>,
     /// Judge that measures another program on the same queues. The names of its figures are prefixed with [`BESIDE`].
     pub beside: Option<Judge>,
-    /// Whether the figure [`requests`](super::figures::PRINTED_REQUESTS) counts all requests that the server answers, so that
+    /// Whether the figure [`requests`](quell_result::figures::PRINTED_REQUESTS) counts all requests that the server answers, so that
     /// costs are divided by it. Otherwise they are divided by the number of packets.
     pub counts_all_requests: bool,
     /// Time limit of one run.

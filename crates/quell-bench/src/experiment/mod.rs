@@ -1,6 +1,5 @@
 //! Switchback experiments on a server under load. [`program`] switches the modes of running programs, [`command`]
-//! starts a command for each slice, and [`model`] simulates a server. [`ExperimentResult`] is the result file.
-//! [`quell_experiment::analyse`] derives the verdicts from it.
+//! starts a command for each slice, and [`model`] simulates a server. The result is an [`ExperimentResult`].
 
 pub mod clients;
 pub mod command;
@@ -11,238 +10,28 @@ pub mod program;
 pub mod server_side;
 
 use std::ops::ControlFlow;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use clients::{ClientsError, RemoteClients, RemoteClientsFacts};
+use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
-use figures::Work;
 use judge::{Judge, JudgeError, Judges, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
-    ContrastSet, Criterion, DesignError, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
-    ExperimentSubject, FinishedExperiment, Goal, StopReason, SwitchbackAnalysis, Treatment,
+    ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentSubject, Goal, SliceStage,
+    StopReason, Switchback, Treatment, drive,
 };
 use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::AttachPlan;
 use quell_host::attach::{Targets, observe};
 use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
-use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
-use schemars::JsonSchema;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::{CommandFacts, ProcessFacts, ProgramsFacts, QueueFacts};
+use quell_result::figures::{REQUESTS, Work};
 use serde::{Deserialize, Serialize};
-
-use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
-use crate::vm::GuestFacts;
-
-/// Value of the `schema` field in files of this version.
-pub const SCHEMA: &str = "quell-experiment/1";
-
-/// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ExperimentResult {
-    /// Format of the file: [`SCHEMA`].
-    pub schema: String,
-    /// Version of Quell that made the measurement.
-    pub quell_version: String,
-    /// Start of the measurement, in seconds since 1970-01-01 UTC.
-    pub began_unix_s: u64,
-    /// Machine on which the measurement was made.
-    pub host: HostFacts,
-    /// Subject whose mode was switched.
-    pub subject: SubjectFacts,
-    /// Experiments, one for each load.
-    pub experiments: Vec<LoadExperiment>,
-    /// Reason why the result is not a measurement. Absent if it is a measurement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_a_measurement: Option<String>,
-}
-
-/// Subject whose mode was switched.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum SubjectFacts {
-    /// Programs of this host.
-    Programs(ProgramsFacts),
-    /// A command that was started for each slice.
-    Command(CommandFacts),
-    /// A server in a private lab.
-    Veth {
-        /// Description of the lab.
-        lab: Box<LabFacts>,
-        /// Server under test.
-        server: ServerFacts,
-        /// Configuration of the load generator, except for the rate.
-        load: Box<quell_load::LoadSpec>,
-        /// Command line of the second server on the same queues. Absent without `--beside`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        beside: Option<Vec<String>>,
-    },
-    /// A simulated server on the model of a host.
-    Model(ModelFacts),
-    /// A server in a guest of the vm lab.
-    Guest(GuestFacts),
-}
-
-/// Programs of this host, and the commands that generated the load and measured them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ProgramsFacts {
-    /// Processes that were measured.
-    pub processes: Vec<ProcessFacts>,
-    /// Queues whose settings were switched.
-    pub queues: Vec<QueueFacts>,
-    /// Number of epolls whose parameters were switched.
-    pub epolls: usize,
-    /// CPUs whose time was counted.
-    pub cpus: Vec<u32>,
-    /// Command that generated the load. Absent if the programs had only their live traffic.
-    pub load: Option<Vec<String>>,
-    /// Judge that printed figures of each slice. Absent if only the server was measured.
-    pub latency: Option<Vec<String>>,
-    /// Judge that printed figures of another program on the same queues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<Vec<String>>,
-    /// Clients on other machines that generated and measured the load. Absent without `--clients`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clients: Option<RemoteClientsFacts>,
-}
-
-/// A command that was started for each slice, and what generated the load and measured it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct CommandFacts {
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Command that generated the load. Absent if the judge or live traffic was the load.
-    pub load: Option<Vec<String>>,
-    /// Judge that printed figures of each slice. Absent if only the server was measured.
-    pub latency: Option<Vec<String>>,
-    /// Judge that printed figures of another program on the same queues.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<Vec<String>>,
-    /// Configuration of Quell's generator, which sent in a closed loop in a private lab. Absent outside of a lab.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<Box<quell_load::LoadSpec>>,
-}
-
-/// A measured process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct ProcessFacts {
-    /// Process ID.
-    pub pid: u32,
-    /// Name of the main thread (`/proc/PID/comm`).
-    pub name: String,
-}
-
-/// A queue whose settings were switched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct QueueFacts {
-    /// Name of the network device.
-    pub device: String,
-    /// RX queue numbers of the NAPI instance. Empty if they are unknown.
-    pub queues: Vec<u32>,
-    /// NAPI ID of the queue.
-    pub napi: u32,
-    /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
-    pub irq: Option<u32>,
-}
-
-/// Result of the experiment under one load.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct LoadExperiment {
-    /// Offered load. Absent if Quell's generator did not generate the load.
-    pub load: Option<OfferedLoad>,
-    /// Offered rate of an open loop, in requests per second.
-    pub offered_per_s: Option<f64>,
-    /// Design of the experiment and all measured slices.
-    pub record: ExperimentRecord<DeliveryMode>,
-    /// Reason why the experiment ended.
-    pub end: EndOfExperiment,
-}
-
-/// Reason why an experiment ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", content = "why", rename_all = "kebab-case")]
-pub enum EndOfExperiment {
-    /// The stopping rule of the experiment ended it.
-    Stopped(StopReason),
-    /// The user or a signal interrupted the experiment.
-    Interrupted,
-    /// The experiment failed; the text contains the reason. The slices before the failure are valid.
-    Failed(String),
-}
-
-impl LoadExperiment {
-    /// Analyses the slices and decides the verdicts.
-    #[must_use]
-    pub fn analyse(&self) -> SwitchbackAnalysis {
-        quell_experiment::analyse(&self.record)
-    }
-
-    /// Returns the arms of a treatment. The reference has two arms, all others have one.
-    #[must_use]
-    pub fn arms_of(&self, treatment: &str) -> Vec<usize> {
-        let design = &self.record.design;
-        (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
-    }
-
-    /// Returns the median of a metric over the slices of a treatment. `None` if no slice has the metric.
-    #[must_use]
-    pub fn median(&self, treatment: &str, metric: &str) -> Option<f64> {
-        let arms = self.arms_of(treatment);
-        let mut values: Vec<f64> = arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        match values.len() {
-            0 => None,
-            count if count % 2 == 1 => Some(values[middle]),
-            _ => Some((values[middle - 1] + values[middle]) / 2.0),
-        }
-    }
-}
-
-impl ExperimentResult {
-    /// Returns the JSON Schema of result files.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
-
-    pub(crate) fn begin(subject: SubjectFacts) -> Result<Self, SchedError> {
-        Ok(Self {
-            schema: SCHEMA.to_owned(),
-            quell_version: env!("CARGO_PKG_VERSION").to_owned(),
-            began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            host: HostFacts::read(&ProcRoot::default())?,
-            subject,
-            experiments: Vec::new(),
-            not_a_measurement: None,
-        })
-    }
-
-    /// Returns whether an experiment was interrupted.
-    #[must_use]
-    pub fn was_interrupted(&self) -> bool {
-        self.experiments.iter().any(|experiment| experiment.end == EndOfExperiment::Interrupted)
-    }
-
-    /// Returns the reason why an experiment failed. Returns `None` if no experiment failed.
-    #[must_use]
-    pub fn failure(&self) -> Option<&str> {
-        self.experiments.iter().find_map(|experiment| match &experiment.end {
-            EndOfExperiment::Failed(why) => Some(why.as_str()),
-            _ => None,
-        })
-    }
-}
 
 /// Durations and limits of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -366,8 +155,8 @@ pub enum ComparisonError {
     Interrupted,
 }
 
-/// Callback that receives the events of an experiment.
-pub type Watch<'a> = dyn FnMut(ExperimentEvent<'_, DeliveryMode>) + 'a;
+/// Callback that receives the state of an experiment before and after each slice.
+pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
 
 /// Compares modes on running programs of this host. The caller has already started the load, if there is one.
 ///
@@ -393,7 +182,7 @@ pub fn run_programs(
     let design = design(&request.modes, criteria, request.timing, 1);
     design.check()?;
     let (load, clients) = (request.load.as_deref(), request.clients.as_ref());
-    let facts = ProgramsFacts::of(preview, &targets, load, &request.judges, clients);
+    let facts = programs_facts(preview, &targets, load, &request.judges, clients);
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
     let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let watched = server_side::with_cpus_of(&request.modes, watched);
@@ -406,9 +195,8 @@ pub fn run_programs(
         }
     };
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
-    let finished = drive(&mut subject, design, watch, stopped)?;
     let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(finished_experiment(finished, offered, rate_per_s)?);
+    result.experiments.push(compare(&mut subject, design, (offered, rate_per_s), watch, stopped)?);
     Ok(result)
 }
 
@@ -445,9 +233,8 @@ pub fn run_command(
         client: generator,
     };
     let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
-    let finished = drive(&mut subject, design, watch, stopped)?;
     let rate_per_s = load.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(finished_experiment(finished, load, rate_per_s)?);
+    result.experiments.push(compare(&mut subject, design, (load, rate_per_s), watch, stopped)?);
     Ok(result)
 }
 
@@ -473,7 +260,7 @@ pub(crate) fn design(
 pub(crate) fn criteria(load: OfferedLoad) -> Vec<Criterion> {
     let cpu = Work::Request.cpu();
     match load {
-        OfferedLoad::Max => vec![Criterion::Metric { name: figures::REQUESTS.to_owned(), goal: Goal::Highest }, cpu],
+        OfferedLoad::Max => vec![Criterion::Metric { name: REQUESTS.to_owned(), goal: Goal::Highest }, cpu],
         _ => vec![Criterion::Latency { quantile: 0.5 }, Criterion::Latency { quantile: 0.99 }, cpu],
     }
 }
@@ -512,44 +299,40 @@ pub(crate) fn one_per_load<E>(
     Ok(experiments)
 }
 
-pub(crate) fn drive<S: ExperimentSubject<Setting = DeliveryMode>>(
+/// Runs an experiment under one load. `load` and `offered_per_s` describe it.
+pub(crate) fn compare<S: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut S,
     design: ExperimentDesign<DeliveryMode>,
+    (load, offered_per_s): (Option<OfferedLoad>, Option<f64>),
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<FinishedExperiment<DeliveryMode, S::Error>, DesignError>
+) -> Result<LoadExperiment, ComparisonError>
 where
-    S::Error: std::fmt::Display,
+    S::Error: std::fmt::Display + Into<ComparisonError>,
 {
-    quell_experiment::run(subject, design, &mut |event| {
-        watch(event);
+    let mut experiment = Switchback::new(design)?;
+    let Driven { end, restored } = drive(subject, &mut experiment, &mut |experiment, stage| {
+        watch(experiment, stage);
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })
-}
-
-pub(crate) fn finished_experiment<E: std::fmt::Display + Into<ComparisonError>>(
-    finished: FinishedExperiment<DeliveryMode, E>,
-    load: Option<OfferedLoad>,
-    offered_per_s: Option<f64>,
-) -> Result<LoadExperiment, ComparisonError> {
-    let FinishedExperiment { record, end, restored, .. } = finished;
+    });
     restored.map_err(Into::into)?;
+    let failed_under = experiment.next_slice().map(|slice| slice.treatment.name.clone()).unwrap_or_default();
+    let stopped_because = experiment.stopped();
+    let (record, _) = experiment.finish();
     let end = match end {
-        ExperimentEnd::Stopped(StopReason::NoTreatmentLeft) => {
+        ExperimentEnd::Ended if stopped_because == Some(StopReason::NoTreatmentLeft) => {
             let reasons: Vec<&str> = record.dropped.values().map(String::as_str).collect();
             return Err(ComparisonError::NoModeLeft(reasons.join("; ")));
         }
-        ExperimentEnd::Stopped(reason) => EndOfExperiment::Stopped(reason),
+        ExperimentEnd::Ended => stopped_because.map_or(EndOfExperiment::Interrupted, EndOfExperiment::Stopped),
         ExperimentEnd::Interrupted => EndOfExperiment::Interrupted,
         ExperimentEnd::ReferenceNotSettable(error) => {
             return Err(ComparisonError::Reference { mode: record.design.reference.name, why: error.to_string() });
         }
-        ExperimentEnd::SubjectFailed { treatment, error } if record.slices.is_empty() => {
-            return Err(ComparisonError::FirstSlice { mode: treatment, why: error.to_string() });
+        ExperimentEnd::SubjectFailed(error) if record.slices.is_empty() => {
+            return Err(ComparisonError::FirstSlice { mode: failed_under, why: error.to_string() });
         }
-        ExperimentEnd::SubjectFailed { treatment, error } => {
-            EndOfExperiment::Failed(format!("under {treatment}: {error}"))
-        }
+        ExperimentEnd::SubjectFailed(error) => EndOfExperiment::Failed(format!("under {failed_under}: {error}")),
         ExperimentEnd::InvalidObservation(invalid) => EndOfExperiment::Failed(invalid.to_string()),
     };
     Ok(LoadExperiment { load, offered_per_s, record, end })
@@ -559,33 +342,31 @@ fn words_of(judge: Option<&Judge>) -> Option<Vec<String>> {
     judge.map(|judge| judge.words().to_vec())
 }
 
-impl ProgramsFacts {
-    /// Describes the programs, and the commands that generate load and measure.
-    #[must_use]
-    pub fn of(
-        preview: &Preview,
-        targets: &Targets,
-        load: Option<&[String]>,
-        judges: &Judges,
-        clients: Option<&RemoteClients>,
-    ) -> Self {
-        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-        let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
-            device: queue.device.clone(),
-            queues: queue.queues.clone(),
-            napi: queue.napi.get(),
-            irq: queue.irq,
-        });
-        let processes = targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() });
-        Self {
-            processes: processes.collect(),
-            queues: queues.collect(),
-            epolls: preview.plan.epolls.len(),
-            cpus: watched.server_cpus.iter().collect(),
-            load: load.map(<[String]>::to_vec),
-            latency: words_of(judges.latency.as_ref()),
-            beside: words_of(judges.beside.as_ref()),
-            clients: clients.map(|clients| clients.facts().clone()),
-        }
+/// Describes the programs, and the commands that generate load and measure.
+#[must_use]
+pub fn programs_facts(
+    preview: &Preview,
+    targets: &Targets,
+    load: Option<&[String]>,
+    judges: &Judges,
+    clients: Option<&RemoteClients>,
+) -> ProgramsFacts {
+    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+    let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
+        device: queue.device.clone(),
+        queues: queue.queues.clone(),
+        napi: queue.napi.get(),
+        irq: queue.irq,
+    });
+    let processes = targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() });
+    ProgramsFacts {
+        processes: processes.collect(),
+        queues: queues.collect(),
+        epolls: preview.plan.epolls.len(),
+        cpus: watched.server_cpus.iter().collect(),
+        load: load.map(<[String]>::to_vec),
+        latency: words_of(judges.latency.as_ref()),
+        beside: words_of(judges.beside.as_ref()),
+        clients: clients.map(|clients| clients.facts().clone()),
     }
 }

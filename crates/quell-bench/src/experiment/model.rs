@@ -3,20 +3,19 @@
 
 use std::collections::VecDeque;
 
-use quell_experiment::{ExperimentEvent, ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
+use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation, SliceStage, Switchback};
 use quell_linux::sched::SchedError;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::ModelFacts;
 use quell_sim::sweep::{Point, Setup, in_parallel};
 use quell_sim::{Load, RunError, RunResult};
 use rand::Rng as _;
 use rand_pcg::Pcg64;
 
 use super::program::SubjectError;
-use super::{
-    ComparisonError, ExperimentResult, SubjectFacts, Timing, drive, figures, finished_experiment, one_per_load,
-};
+use super::{ComparisonError, Timing, compare, figures, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
-use crate::facts::ModelFacts;
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.
@@ -44,7 +43,7 @@ pub struct ModelRequest {
 /// See [`ComparisonError`].
 pub fn run_model(
     request: &ModelRequest,
-    watch: &mut dyn FnMut(OfferedLoad, ExperimentEvent<'_, DeliveryMode>),
+    watch: &mut dyn FnMut(OfferedLoad, &Switchback<DeliveryMode>, SliceStage<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
     let ModelRequest { modes, loads, timing, threads, .. } = request;
@@ -59,16 +58,13 @@ pub fn run_model(
     let reaches_per_s = if needs_reach { base_reaches(&setup, next_stream().next_u64())? } else { 0.0 };
     result.experiments = one_per_load(loads, modes, *timing, reaches_per_s, &mut |load, offered_per_s, design| {
         let mut subject = Model {
-            setup: &setup,
-            load: offered_per_s.map_or(Load::Max, Load::Qps),
-            modes,
-            seeds: next_stream(),
+            modes: modes.clone(),
             threads: *threads,
             ready: vec![VecDeque::new(); modes.len()],
-            current: None,
+            ..Model::with_seeds(setup.clone(), vec![offered_per_s.map_or(Load::Max, Load::Qps)], next_stream())
         };
-        let finished = drive(&mut subject, design, &mut |event| watch(load, event), stopped)?;
-        finished_experiment(finished, Some(load), offered_per_s)
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(load, experiment, stage);
+        compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, stopped)
     })?;
     Ok(result)
 }
@@ -88,14 +84,16 @@ pub fn base_reaches(setup: &Setup, seed: u64) -> Result<f64, ComparisonError> {
     Ok(setup.run(&base).simulate().map_err(failed)?.qps)
 }
 
-/// The model under one load, as the subject of an experiment.
-struct Model<'a> {
+/// The model as the subject of an experiment.
+pub struct Model {
     /// Its warm-up and measured time are those of a slice.
-    setup: &'a Setup,
-    load: Load,
-    /// Delivery modes. The first one is the reference.
-    modes: &'a [DeliveryMode],
+    setup: Setup,
+    loads: Vec<Load>,
+    load: usize,
     seeds: Pcg64,
+    /// Modes of a block, the reference first, if slices can be simulated in advance. Empty if the mode of the next slice
+    /// depends on the last one.
+    modes: Vec<DeliveryMode>,
     threads: usize,
     /// Slices of each mode that were simulated in advance and not observed yet.
     ready: Vec<VecDeque<Result<SliceObservation, RunError>>>,
@@ -103,18 +101,42 @@ struct Model<'a> {
     current: Option<SliceObservation>,
 }
 
-impl Model<'_> {
+impl Model {
+    /// Creates a subject whose slices are simulated one after another. `setup` has the warm-up and the measured time of a
+    /// slice. Equal seeds and equal modes give equal results.
+    #[must_use]
+    pub fn new(setup: Setup, loads: Vec<Load>, seed: u64) -> Self {
+        Self::with_seeds(setup, loads, Pcg64::new(seed.into(), 0))
+    }
+
+    fn with_seeds(setup: Setup, loads: Vec<Load>, seeds: Pcg64) -> Self {
+        Self { setup, loads, load: 0, seeds, modes: Vec::new(), threads: 1, ready: Vec::new(), current: None }
+    }
+
+    /// Simulates a slice, or takes one that was simulated in advance.
+    fn slice(&mut self, mode: &DeliveryMode) -> Result<SliceObservation, RunError> {
+        let Some(index) = self.modes.iter().position(|other| other == mode) else {
+            let point = Point { mode: *mode, load: self.loads[self.load], seed: self.seeds.next_u64() };
+            return observe(&self.setup, &point);
+        };
+        if self.ready[index].is_empty() {
+            self.simulate_blocks();
+        }
+        self.ready[index].pop_front().unwrap_or_else(|| unreachable!("each block has a slice of every mode"))
+    }
+
     /// Simulates as many blocks at once as there are threads to keep busy. Each seed belongs to one block and arm, so
     /// the results do not depend on the number of threads.
     fn simulate_blocks(&mut self) {
         let arms = self.modes.len() + 1;
         let blocks = self.threads.div_ceil(arms);
         let arms = std::iter::once(0).chain(0..self.modes.len());
+        let load = self.loads[self.load];
         let points: Vec<(usize, Point)> = std::iter::repeat_n(arms, blocks)
             .flatten()
-            .map(|mode| (mode, Point { mode: self.modes[mode], load: self.load, seed: self.seeds.next_u64() }))
+            .map(|mode| (mode, Point { mode: self.modes[mode], load, seed: self.seeds.next_u64() }))
             .collect();
-        let simulate = |index: usize| observe(self.setup, &points[index].1);
+        let simulate = |index: usize| observe(&self.setup, &points[index].1);
         let slices = in_parallel(points.len(), self.threads, simulate, |_| ());
         for ((mode, _), slice) in points.iter().zip(slices) {
             self.ready[*mode].push_back(slice);
@@ -122,17 +144,17 @@ impl Model<'_> {
     }
 }
 
-impl ExperimentSubject for Model<'_> {
+impl ExperimentSubject for Model {
     type Setting = DeliveryMode;
     type Error = SubjectError;
 
+    fn offer(&mut self, load: usize) -> Result<(), SubjectError> {
+        self.load = load;
+        Ok(())
+    }
+
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
-        let unplanned = || SetFailure::NotSettable(SubjectError::Impossible("the mode was not planned".to_owned()));
-        let index = self.modes.iter().position(|other| other == mode).ok_or_else(unplanned)?;
-        if self.ready[index].is_empty() {
-            self.simulate_blocks();
-        }
-        match self.ready[index].pop_front().ok_or_else(unplanned)? {
+        match self.slice(mode) {
             Ok(slice) => self.current = Some(slice),
             Err(RunError::Setting(why)) => {
                 return Err(SetFailure::NotSettable(SubjectError::Impossible(why.to_owned())));
@@ -193,62 +215,5 @@ fn counters(result: &RunResult) -> TrialCounters {
         polled_packets: Some(counted.polled_packets),
         drops: Some(counted.drops),
         ..TrialCounters::default()
-    }
-}
-
-/// The model as the subject of a search. Each slice is a run with the next seed, so equal seeds and equal modes give
-/// equal results.
-pub struct SearchedModel {
-    /// Its warm-up and measured time are those of a slice.
-    setup: Setup,
-    loads: Vec<Load>,
-    load: usize,
-    seeds: Pcg64,
-    current: Option<SliceObservation>,
-}
-
-impl SearchedModel {
-    /// Creates the subject. `setup` has the warm-up and the measured time of a slice. The first of `loads` is offered.
-    #[must_use]
-    pub fn new(setup: Setup, loads: Vec<Load>, seed: u64) -> Self {
-        Self { setup, loads, load: 0, seeds: Pcg64::new(seed.into(), 0), current: None }
-    }
-
-    /// Offers the load with this index from the next slice on.
-    pub fn offer(&mut self, load: usize) {
-        self.load = load;
-    }
-}
-
-impl ExperimentSubject for SearchedModel {
-    type Setting = DeliveryMode;
-    type Error = SubjectError;
-
-    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
-        let unplanned = || SetFailure::SubjectFailed(SubjectError::Impossible("the load was not planned".to_owned()));
-        let load = *self.loads.get(self.load).ok_or_else(unplanned)?;
-        let point = Point { mode: *mode, load, seed: self.seeds.next_u64() };
-        match self.setup.run(&point).simulate() {
-            Ok(result) => {
-                self.current = Some(observation(&self.setup, &point, &result));
-                Ok(())
-            }
-            Err(RunError::Setting(why)) => Err(SetFailure::NotSettable(SubjectError::Impossible(why.to_owned()))),
-            Err(error) => Err(SetFailure::SubjectFailed(error.into())),
-        }
-    }
-
-    /// Does nothing, because each simulated run has its own warm-up.
-    fn settle(&mut self, _: u32) -> Result<(), SubjectError> {
-        Ok(())
-    }
-
-    fn observe(&mut self, _: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        Ok(self.current.take())
-    }
-
-    /// Does nothing, because simulated runs share no state.
-    fn restore(&mut self) -> Result<(), SubjectError> {
-        Ok(())
     }
 }

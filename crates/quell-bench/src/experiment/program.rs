@@ -13,7 +13,7 @@ use quell_host::attach::stall_guard::StallGuard;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_load::{LoadError, LoadReport, RunObserver, RunProgress, RunningLoad, Schedule};
+use quell_load::{LoadError, LoadReport, RunObserver, RunProgress, RunningLoad};
 use quell_mode::DeliveryMode;
 use quell_stats::LatencyHistogram;
 
@@ -22,6 +22,7 @@ use super::judge::{JudgeError, Judges};
 use super::{figures, server_side};
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::{CounterReading, Instruments, TrialCounters, Watched};
+use crate::run::schedule;
 
 /// Maximum number of windows in which the counters of a slice are read, if they are read too late. After that their metrics
 /// are absent.
@@ -31,12 +32,22 @@ const REPEATED_MAX_MS: u32 = 800;
 
 /// Source of the requests, and the judges that measure latency.
 pub enum Traffic {
-    /// Quell's generator, which measures latency, and the client of the second server, if there is one.
-    Generator(RunningLoad, Option<Arc<BesideClient>>),
+    /// Quell's generator, which measures latency.
+    Generator(GeneratorTraffic),
     /// Clients on other machines, which run Quell's generator.
     Clients(Box<RemoteClients>),
     /// Clients that Quell does not control. Quell measures only the server; judges may measure more.
     Live(Judges),
+}
+
+/// Quell's generator on this machine.
+pub struct GeneratorTraffic {
+    /// The generator under the first load.
+    pub running: RunningLoad,
+    /// Client of a second server on the same queues.
+    pub beside: Option<Arc<BesideClient>>,
+    /// Rate of each load, in requests per second. `None` for a closed loop.
+    pub rates_per_s: Vec<Option<f64>>,
 }
 
 /// Programs whose mode is switched, as the subject of an experiment.
@@ -70,8 +81,8 @@ pub enum SubjectError {
     /// A mode cannot be set.
     #[error("{0}")]
     Impossible(String),
-    /// A mode was taken back.
-    #[error("taken back: {0}")]
+    /// A mode was reverted.
+    #[error("reverted: {0}")]
     Stalls(String),
     /// The judge failed or printed no figures.
     #[error(transparent)]
@@ -146,20 +157,6 @@ impl<'a> Programs<'a> {
         }
     }
 
-    /// Changes the schedule of Quell's generator, which reconnects nothing.
-    ///
-    /// # Errors
-    /// Fails if the generator fails.
-    pub fn offer(&mut self, schedule: Schedule) -> Result<(), SubjectError> {
-        match std::mem::replace(&mut self.traffic, Traffic::Live(Judges::default())) {
-            Traffic::Generator(running, beside) => {
-                self.traffic = Traffic::Generator(running.stop()?.keep_running(schedule)?, beside);
-            }
-            other => self.traffic = other,
-        }
-        Ok(())
-    }
-
     /// Restores all settings. Does nothing if they are already restored.
     ///
     /// # Errors
@@ -167,8 +164,8 @@ impl<'a> Programs<'a> {
     fn end(&mut self) -> Result<(), SubjectError> {
         self.stalls = None;
         let Some(switching) = self.switching.take() else { return Ok(()) };
-        let Reverted { failed, waiting, left_alone, in_part, .. } = switching.end()?;
-        self.left_alone = left_alone.into_iter().chain(in_part).map(|(_, why)| why).collect();
+        let Reverted { failed, waiting, left_alone, partial, .. } = switching.end()?;
+        self.left_alone = left_alone.into_iter().chain(partial).map(|(_, why)| why).collect();
         let failed = failed.iter().map(|(_, error)| error.to_string());
         let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();
         if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }
@@ -193,13 +190,13 @@ impl<'a> Programs<'a> {
     }
 
     fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
-        let Traffic::Generator(load, beside) = &mut self.traffic else { return Ok(None) };
+        let Traffic::Generator(GeneratorTraffic { running, beside, .. }) = &mut self.traffic else { return Ok(None) };
         let stopped = is_over(self.stopped, self.stalls.as_ref());
         let mut observer = Observer {
             beside: beside.as_deref(),
             ..Observer::new(&self.watched, &self.proc, &mut self.instruments, &stopped)
         };
-        let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
+        let report = match running.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
             Ok(report) => report,
             Err(LoadError::Cancelled) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -238,7 +235,7 @@ impl<'a> Programs<'a> {
         let none = Judges::default();
         let judges = match &self.traffic {
             Traffic::Live(judges) => judges,
-            Traffic::Generator(..) | Traffic::Clients(_) => &none,
+            Traffic::Generator(_) | Traffic::Clients(_) => &none,
         };
         let stopped = is_over(self.stopped, self.stalls.as_ref());
         let observed = server_side::observe(&self.watched, &mut self.instruments, judges, slice_ms, &stopped)?;
@@ -247,7 +244,7 @@ impl<'a> Programs<'a> {
 
     fn observe_once(&mut self, slice_ms: u32) -> Result<Option<ObservedSlice>, SubjectError> {
         let observed = match &self.traffic {
-            Traffic::Generator(..) => self.observe_generator(slice_ms),
+            Traffic::Generator(_) => self.observe_generator(slice_ms),
             Traffic::Clients(_) => self.observe_clients(slice_ms),
             Traffic::Live(_) => self.observe_live(slice_ms),
         };
@@ -272,6 +269,19 @@ struct ObservedSlice {
 impl ExperimentSubject for Programs<'_> {
     type Setting = DeliveryMode;
     type Error = SubjectError;
+
+    fn offer(&mut self, load: usize) -> Result<(), SubjectError> {
+        self.traffic = match std::mem::replace(&mut self.traffic, Traffic::Live(Judges::default())) {
+            // The first load is offered from the beginning.
+            Traffic::Generator(generator) if generator.rates_per_s.len() > 1 => {
+                let schedule = schedule(generator.rates_per_s.get(load).copied().flatten());
+                let running = generator.running.stop()?.keep_running(schedule)?;
+                Traffic::Generator(GeneratorTraffic { running, ..generator })
+            }
+            other => other,
+        };
+        Ok(())
+    }
 
     fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
         if let Some(reason) = self.why_impossible(mode) {
@@ -312,7 +322,7 @@ impl ExperimentSubject for Programs<'_> {
         Ok(Some(SliceObservation { spent_ms, ..slice }))
     }
 
-    fn drops_treatment(&self, error: &SubjectError) -> bool {
+    fn leaves_out_setting(&self, error: &SubjectError) -> bool {
         matches!(error, SubjectError::Stalls(_))
     }
 

@@ -44,14 +44,14 @@ pub fn observe(
         return Ok(None);
     }
     let counters = watched.between(&first, &watched.snapshot(&proc, instruments));
-    let requests = printed.get(figures::PRINTED_REQUESTS).filter(|_| judges.counts_all_requests);
+    let requests = printed.get(quell_result::figures::PRINTED_REQUESTS).filter(|_| judges.counts_all_requests);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "judges print no negative figures")]
     let requests = requests.map(|requests| *requests as u64);
     let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
     metrics.extend(printed.clone());
     let foreign_cpu = foreign_cpu(watched, &counters);
     let has_failed = |(name, count): (&String, &f64)| {
-        name.strip_prefix(BESIDE).unwrap_or(name) == figures::PRINTED_ERRORS && *count > 0.0
+        name.strip_prefix(BESIDE).unwrap_or(name) == quell_result::figures::PRINTED_ERRORS && *count > 0.0
     };
     let has_failed = printed.iter().any(has_failed);
     let flags = has_failed.then_some(SliceFlag::RequestsFailed).into_iter().collect();

@@ -20,9 +20,9 @@ use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcWriteError, SysctlName};
 use quell_linux::{Ifindex, InterfaceName, Pid, clock};
 use quell_mode::NapiSettings;
+use quell_result::facts::CpuLayout;
 
 use super::napi::{QueueError, Queues};
-use crate::cpus::CpuLayout;
 
 /// TEST-NET-1 addresses, which RFC 5737 reserves for documentation. They do not conflict with real networks.
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));

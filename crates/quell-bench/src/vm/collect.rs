@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 
 use quell_experiment::{SliceObservation, SliceRecord};
 use quell_linux::proc::Schedstat;
+use quell_result::experiment::{ExperimentResult, LoadExperiment};
 
 use super::GuestEvent;
-use crate::experiment::{ExperimentResult, LoadExperiment};
 
 /// Parses a line of the guest's output and passes the event to `take`. Breaks if the line cannot be parsed.
-pub(super) fn hear(
+pub(super) fn take_line(
     line: &str,
     host: Option<Schedstat>,
     unreadable: &mut Option<serde_json::Error>,
@@ -78,9 +78,9 @@ fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::EndOfExperiment;
     use crate::vm::tests::recorded;
     use quell_experiment::StopReason;
+    use quell_result::experiment::EndOfExperiment;
 
     fn host(run_ns: u64, wait_ns: u64) -> Option<Schedstat> {
         Some(Schedstat { run_ns, wait_ns, timeslices: 0 })
@@ -89,8 +89,8 @@ mod tests {
     /// Passes an event to the receiver as the guest does, as a line.
     fn send(collected: &mut Collected, event: &GuestEvent, host: Option<Schedstat>) {
         let line = serde_json::to_string(event).unwrap();
-        let heard = hear(&line, host, &mut None, &mut |event, host| collected.take(event, host));
-        assert!(heard.is_continue());
+        let taken = take_line(&line, host, &mut None, &mut |event, host| collected.take(event, host));
+        assert!(taken.is_continue());
     }
 
     fn up() -> Collected {
@@ -149,7 +149,7 @@ mod tests {
     fn unparsable_guest_output_is_an_error_and_ends_the_guest() {
         let mut unreadable = None;
         let mut take = |event, _| panic!("{event:?}");
-        assert!(hear("Killed", None, &mut unreadable, &mut take).is_break());
+        assert!(take_line("Killed", None, &mut unreadable, &mut take).is_break());
         assert!(unreadable.is_some() && Collected::default().into_result().is_none());
     }
 }

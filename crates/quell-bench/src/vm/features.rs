@@ -3,41 +3,28 @@
 
 use quell_host::snapshot::{Device, Linked, Provenance, Reading, UnknownReason};
 use quell_mode::EpollParams;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// Availability of one feature.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Feature {
-    /// Name of the feature in kernel terminology.
-    pub name: String,
-    /// `yes`, or the reason why the feature is unavailable.
-    pub state: String,
-}
-
-impl Feature {
-    fn new(name: &str, state: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), state: state.into() }
-    }
-}
+use quell_result::facts::Feature;
 
 /// Lists the features of a device's queues and of the server's epolls.
 #[must_use]
 pub fn of(device: &Device, epoll: Option<&Reading<EpollParams>>) -> Vec<Feature> {
     let napi = device.napis.known_elements().next();
-    let of_napi = |name: &str, state: Option<String>| Feature::new(name, state.unwrap_or_else(|| "no".to_owned()));
+    let of_napi = |name: &str, state: Option<String>| feature(name, state.unwrap_or_else(|| "no".to_owned()));
     let queue = device.rx_queues.known_elements().next();
     vec![
-        Feature::new("netlink `napi-get`: NAPI instances", state(&device.napis)),
-        Feature::new("netlink `queue-get`: a queue's NAPI", queue.map_or("no".to_owned(), |queue| link(&queue.napi))),
+        feature("netlink `napi-get`: NAPI instances", state(&device.napis)),
+        feature("netlink `queue-get`: a queue's NAPI", queue.map_or("no".to_owned(), |queue| link(&queue.napi))),
         of_napi("`irq` of a NAPI", napi.map(|napi| link(&napi.irq))),
         of_napi("`defer-hard-irqs` per NAPI", napi.map(|napi| state(&napi.defer_hard_irqs).to_owned())),
         of_napi("`irq-suspend-timeout` per NAPI", napi.map(|napi| state(&napi.irq_suspend_timeout_ns).to_owned())),
         of_napi("`threaded` per NAPI", napi.map(|napi| state(&napi.threading).to_owned())),
-        Feature::new("sysfs `napi_defer_hard_irqs` of a device", state(&device.defaults.defer_hard_irqs)),
-        Feature::new("`EPIOCSPARAMS`: busy-poll parameters of an epoll", epoll.map_or("no", state)),
+        feature("sysfs `napi_defer_hard_irqs` of a device", state(&device.defaults.defer_hard_irqs)),
+        feature("`EPIOCSPARAMS`: busy-poll parameters of an epoll", epoll.map_or("no", state)),
     ]
+}
+
+fn feature(name: &str, state: impl Into<String>) -> Feature {
+    Feature { name: name.to_owned(), state: state.into() }
 }
 
 fn state<T>(reading: &Reading<T>) -> &'static str {
@@ -46,8 +33,8 @@ fn state<T>(reading: &Reading<T>) -> &'static str {
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
     match reading.known() {
-        Some(Some(Linked { provenance: Provenance::Kernel, .. })) => "yes".to_owned(),
-        Some(Some(Linked { provenance: Provenance::Name, .. })) => "by its name".to_owned(),
+        Some(Some(Linked { source: Provenance::Kernel, .. })) => "yes".to_owned(),
+        Some(Some(Linked { source: Provenance::Name, .. })) => "by its name".to_owned(),
         Some(Some(_)) => "by its place".to_owned(),
         Some(None) => "none".to_owned(),
         None => state(reading).to_owned(),
@@ -78,7 +65,7 @@ mod tests {
 
     #[test]
     fn an_interrupt_found_by_name_is_not_shown_as_reported_by_the_kernel() {
-        let linked = |provenance| Reading::Known(Some(Linked { to: 25_u32, provenance }));
+        let linked = |source| Reading::Known(Some(Linked { to: 25_u32, source }));
         assert_eq!(link(&linked(Provenance::Kernel)), "yes");
         assert_eq!(link(&linked(Provenance::Name)), "by its name");
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use quell_change::journal::{Journal, Purpose};
 use quell_experiment::{
-    Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord, ExperimentSubject, SetFailure,
-    SliceFlag, SliceObservation, StopReason,
+    Criterion, ExperimentDesign, ExperimentRecord, ExperimentSubject, SetFailure, SliceFlag, SliceObservation,
+    SliceStage, StopReason, Switchback,
 };
 use quell_host::attach::plan::AttachObstacle;
 use quell_host::attach::{Selection, TargetError, Targets};
@@ -28,18 +28,17 @@ use quell_load::{
     Generator, LoadError, LoadSpec, OfferedLoad, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload,
 };
 use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Threaded};
-use quell_tune::{TuneEvent, TunePlan, TunePlanError, TuneResult, tune};
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::GuestFacts;
+use quell_result::figures::{IRQS, TIMER_IRQS, Work};
+use quell_tune::{TunePlan, TunePlanError, TuneResult, Tuner, tune};
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::nearest::NearestFinder;
-use super::{EMULATED, GuestEvent, GuestFacts, GuestTask, SEARCH_EMULATED, features};
+use super::{EMULATED, GuestEvent, GuestTask, SEARCH_EMULATED, features};
 use crate::counters::Watched;
-use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
-use crate::experiment::program::{Programs, SubjectError, Traffic};
-use crate::experiment::{
-    ComparisonError, EndOfExperiment, ExperimentResult, LoadExperiment, Preview, SubjectFacts, drive,
-    finished_experiment, needs_launch,
-};
+use crate::experiment::program::{GeneratorTraffic, Programs, SubjectError, Traffic};
+use crate::experiment::{ComparisonError, Preview, compare as compare_modes, needs_launch};
 use crate::lab::napi::Queues;
 
 const SERVER_CPU: u32 = 0;
@@ -194,7 +193,7 @@ impl GuestLab {
         let facts = GuestFacts {
             driver: device.driver.known().and_then(|driver| driver.driver.clone()),
             rx_irq: rx.to,
-            rx_irq_provenance: rx.provenance,
+            rx_irq_source: rx.source,
             features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
             load,
             nearest,
@@ -229,7 +228,7 @@ impl GuestLab {
             true => None,
             false => Some(Switching::begin(journal, Purpose::Lab, targets, &plan, None)?),
         };
-        let traffic = Traffic::Generator(running, None);
+        let traffic = Traffic::Generator(GeneratorTraffic { running, beside: None, rates_per_s: vec![None] });
         let tell = RefCell::new(tell);
         let mut subject = GuestServer {
             programs: Programs::new(switching, &plan, modes, &launch, watched, traffic, &|| false),
@@ -256,25 +255,24 @@ fn compare<S: Switched>(
     design: ExperimentDesign<DeliveryMode>,
     tell: &Tell<'_>,
 ) -> Result<EndOfExperiment, GuestLabError> {
-    let mut watch = |event: ExperimentEvent<'_, DeliveryMode>| {
-        let event = match event {
-            ExperimentEvent::SliceBegins { slice, spent } => {
-                let mode = slice.treatment.name.clone();
-                GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent }
+    let mut watch = |experiment: &Switchback<DeliveryMode>, stage: SliceStage<'_>| {
+        let Some(slice) = experiment.next_slice() else { return };
+        let mode = slice.treatment.name.clone();
+        let event = match stage {
+            SliceStage::Begins => {
+                GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent: experiment.spent() }
             }
-            ExperimentEvent::TreatmentDropped { name, reason } => {
-                GuestEvent::Dropped { mode: name.to_owned(), reason: reason.to_owned() }
-            }
-            _ => return,
+            SliceStage::NotSettable(reason) => GuestEvent::Dropped { mode, reason: reason.to_owned() },
+            SliceStage::Recorded => return,
         };
         (tell.borrow_mut())(&event);
     };
-    let finished = drive(subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
-    // It is a valid result that an old kernel supports none of the modes.
-    if matches!(finished.end, ExperimentEnd::Stopped(StopReason::NoTreatmentLeft)) {
-        return Ok(EndOfExperiment::Stopped(StopReason::NoTreatmentLeft));
+    match compare_modes(subject, design, (Some(OfferedLoad::Max), None), &mut watch, &|| false) {
+        Ok(experiment) => Ok(experiment.end),
+        // It is a valid result that an old kernel supports none of the modes.
+        Err(ComparisonError::NoModeLeft(_)) => Ok(EndOfExperiment::Stopped(StopReason::NoTreatmentLeft)),
+        Err(error) => Err(error.into()),
     }
-    Ok(finished_experiment(finished, Some(OfferedLoad::Max), None)?.end)
 }
 
 fn search<S: Switched>(
@@ -282,14 +280,14 @@ fn search<S: Switched>(
     plan: &TunePlan,
     tell: &Tell<'_>,
 ) -> Result<TuneResult, GuestLabError> {
-    let mut watch = |event: TuneEvent<'_>| {
-        if let TuneEvent::SliceBegins(next) = event {
+    let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
+        if let (SliceStage::Begins, Some(next)) = (stage, tuner.next_slice()) {
             (tell.borrow_mut())(&GuestEvent::SearchSliceBegins(next.mode));
         }
         ControlFlow::Continue(())
     };
     // The only load is the closed loop that is running.
-    let finished = tune(subject, plan.clone(), &mut |_, _| Ok(()), &mut watch)?;
+    let finished = tune(subject, plan.clone(), &mut watch)?;
     finished.restored?;
     Ok(finished.result)
 }
@@ -368,8 +366,8 @@ impl<S: Switched> ExperimentSubject for GuestServer<'_, '_, S> {
         Ok(Some(observation))
     }
 
-    fn drops_treatment(&self, error: &SubjectError) -> bool {
-        self.programs.drops_treatment(error)
+    fn leaves_out_setting(&self, error: &SubjectError) -> bool {
+        self.programs.leaves_out_setting(error)
     }
 
     fn restore(&mut self) -> Result<(), SubjectError> {
@@ -383,7 +381,7 @@ fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, 
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
     match said {
         Some(said) => Ok(Some(said)),
-        None => Ok(nic.rx_irq()?.map(|to| Linked { to, provenance: Provenance::Name })),
+        None => Ok(nic.rx_irq()?.map(|to| Linked { to, source: Provenance::Name })),
     }
 }
 
@@ -461,7 +459,7 @@ mod tests {
             }
         }
 
-        fn drops_treatment(&self, error: &SubjectError) -> bool {
+        fn leaves_out_setting(&self, error: &SubjectError) -> bool {
             matches!(error, SubjectError::Stalls(_))
         }
 

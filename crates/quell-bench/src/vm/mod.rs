@@ -1,31 +1,27 @@
 //! The vm lab: a server and a client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
 //! Emulation distorts times, so the lab only counts interrupts. The experiment or the search runs inside the guest
-//! ([`guest`]). This module starts the guest, and [`checks`] verifies the counts.
+//! ([`guest`]). This module starts the guest; [`quell_result::guest_checks`] verifies the counts.
 
-pub mod checks;
 mod collect;
 pub mod features;
 pub mod guest;
 mod nearest;
 mod search;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quell_experiment::{DesignError, ExperimentDesign, SliceObservation};
-use quell_host::snapshot::Provenance;
 use quell_linux::proc::Schedstat;
-use quell_mode::{DeliveryMode, Nearest, Threaded};
+use quell_mode::{DeliveryMode, Threaded};
+use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_tune::{TunePlan, TuneResult, Tuner};
 use quell_vm::machine::{Machine, MachineError};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::collect::{Collected, hear};
-use self::features::Feature;
+use self::collect::{Collected, take_line};
 use self::search::FollowedSearch;
 pub use self::search::GuestSearch;
-use crate::experiment::{self, EndOfExperiment, ExperimentResult, Timing};
+use crate::experiment::{self, Timing};
 
 /// Subcommand of quell that runs in the guest. Its argument is a [`GuestTask`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
@@ -34,26 +30,6 @@ pub const GUEST_COMMAND: &str = "vm-lab";
 const EMULATED: &str = "the machine was emulated: interrupt counts are valid, times are not";
 /// Reason why a search in a guest is not a measurement.
 const SEARCH_EMULATED: &str = "times in an emulated guest mean nothing, and the answer holds for no real machine";
-
-/// A server in a guest, on an emulated NIC.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub struct GuestFacts {
-    /// Driver of the guest's NICs. Absent if the kernel does not report it.
-    pub driver: Option<String>,
-    /// IRQ number of the server's receive queue.
-    pub rx_irq: u32,
-    /// Source of the IRQ number.
-    #[serde(rename = "rx-irq-said-by")]
-    pub rx_irq_provenance: Provenance,
-    /// Availability of features in this kernel and driver.
-    pub features: Vec<Feature>,
-    /// Description of the generated load.
-    pub load: String,
-    /// Nearest alternative that this kernel accepts, for each mode that cannot be set. Each alternative was set,
-    /// verified and undone.
-    pub nearest: BTreeMap<String, Nearest>,
-}
 
 /// An experiment in a guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -229,7 +205,7 @@ fn run_task(
 ) -> Result<(), VmLabError> {
     let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(task)?];
     let mut unreadable = None;
-    let mut line = |line: &str, host| hear(line, host, &mut unreadable, take);
+    let mut line = |line: &str, host| take_line(line, host, &mut unreadable, take);
     let ended = machine.run(&arguments, &mut line, stopped)?;
     match (unreadable, ended) {
         (Some(error), _) => Err(error.into()),
@@ -254,7 +230,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Result of a guest.
-    pub(crate) fn recorded() -> crate::experiment::ExperimentResult {
+    pub(crate) fn recorded() -> ExperimentResult {
         serde_json::from_str(include_str!("../../../quell/tests/fixtures/interrupts.json")).unwrap()
     }
 

@@ -2,11 +2,11 @@
 //! host derives it from the guest's events. It shows progress, and it is the result if the user interrupts the search.
 
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::HostFacts;
 use quell_tune::{TuneEnd, TunePlan, TuneResult, Tuner};
 
 use super::GuestEvent;
-use crate::experiment::{ExperimentResult, SubjectFacts};
-use crate::facts::HostFacts;
 
 /// A search in a guest.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 /// Outcome of undoing a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "undoing", content = "why", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "undoing", content = "reason", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum UndoOutcome {
     /// The change was in place and was undone.
     Undone,
     /// Nothing was left to undo.
     AlreadyGone,
     /// A part was undone; the text gives the reason for the rest.
-    InPart(String),
+    Partial(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
     /// Nothing was undone, because a newer owner has set the value; the text names it.
-    Kept(String),
+    Superseded(String),
     /// The queue has no NAPI instance at present and may return with the new value. The change remains to be undone.
     Waits(String),
 }

@@ -96,7 +96,7 @@ pub struct PlannedQueue {
     /// All settings that the kernel supports.
     pub values: Diff<PartialNapiSettings>,
     /// What earlier changes do to the queue.
-    pub fate: QueueInPlan,
+    pub in_plan: QueueInPlan,
 }
 
 /// Rank of the settings of queues, see [`PlannedChange::rank`].

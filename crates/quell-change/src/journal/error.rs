@@ -112,7 +112,7 @@ impl JournalError {
     /// Whether the holder of the lock is in another PID namespace.
     pub(crate) fn is_locked_out_of_sight(&self) -> bool {
         let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
-        locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_elsewhere))
+        locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_in_other_namespace))
     }
 
     /// Whether another process holds the lock.

@@ -11,7 +11,7 @@ use quell_linux::file::{lock_unless_interrupted, lock_within, try_lock};
 use quell_linux::signal::Interruption;
 
 use super::error::{Attempt, JournalError, UnusableJournal};
-use super::history::{History, HistoryError, Stay};
+use super::history::{History, HistoryError, Persistence};
 use super::store::{EXTENSION, Journal, OwnedJournal, TEMPORARY_EXTENSION};
 use super::trust;
 
@@ -73,7 +73,8 @@ impl Witness {
     /// Whether its changes are still maintained by a keeper, and none was undone.
     pub fn is_kept(&mut self) -> bool {
         let is_kept = |history: History| {
-            matches!(history.stay, Stay::KeptBy(_)) && history.entries.iter().all(|entry| entry.undone.is_none())
+            matches!(history.persistence, Persistence::MaintainedBy(_))
+                && history.entries.iter().all(|entry| entry.undone.is_none())
         };
         self.is_removed().is_ok_and(|removed| !removed) && self.history().is_ok_and(is_kept)
     }

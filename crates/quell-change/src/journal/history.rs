@@ -14,7 +14,7 @@ pub struct History {
     /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
     /// How long the changes persist.
-    pub stay: Stay,
+    pub persistence: Persistence,
     /// Whether the changes stay although their queues stall.
     pub accepts_stalls: bool,
     /// Whether the last line is incomplete, as after a crash. Such a line has no effect.
@@ -23,15 +23,15 @@ pub struct History {
 
 /// How long the changes of a journal persist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stay {
+pub enum Persistence {
     /// As long as the owner of the journal runs.
     WithOwner,
     /// Until the watchdog's deadline, unless confirmed.
     UntilConfirmed(Watchdog),
     /// As long as this process runs.
-    KeptBy(Keeper),
+    MaintainedBy(Keeper),
     /// Until reverted on request, or the next boot.
-    Kept,
+    UntilReverted,
 }
 
 /// One change and its progress.
@@ -123,7 +123,7 @@ impl History {
             begin,
             targets: Vec::new(),
             entries: Vec::new(),
-            stay: Stay::WithOwner,
+            persistence: Persistence::WithOwner,
             accepts_stalls: false,
             cut_off: false,
         }
@@ -178,11 +178,11 @@ impl History {
                 self.accepts_stalls = true;
                 Ok(())
             }
-            Record::KeptBy(keeper) => self.stay(Stay::KeptBy(keeper)),
-            Record::Keep => self.stay(Stay::Kept),
-            Record::KeepIfConfirmed(watchdog) => self.stay(Stay::UntilConfirmed(watchdog)),
+            Record::MaintainedBy(keeper) => self.set_persistence(Persistence::MaintainedBy(keeper)),
+            Record::Persist => self.set_persistence(Persistence::UntilReverted),
+            Record::PersistIfConfirmed(watchdog) => self.set_persistence(Persistence::UntilConfirmed(watchdog)),
             Record::Release => {
-                self.stay = Stay::WithOwner;
+                self.persistence = Persistence::WithOwner;
                 Ok(())
             }
         }
@@ -206,11 +206,11 @@ impl History {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
     }
 
-    fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
-        if self.stay == Stay::Kept {
+    fn set_persistence(&mut self, persistence: Persistence) -> Result<(), &'static str> {
+        if self.persistence == Persistence::UntilReverted {
             return Err("the changes are already marked as persistent");
         }
-        self.stay = stay;
+        self.persistence = persistence;
         Ok(())
     }
 
@@ -250,7 +250,7 @@ mod tests {
             version: "0.1.0".into(),
             boot_id: "b".into(),
             owner: Keeper { pid: 1, start_time_ticks: 5 },
-            began_unix_s: 0,
+            started_unix_s: 0,
             purpose: Purpose::Lab,
         }
     }
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_readable_lines_of_a_damaged_journal_are_read() {
-        let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Keep];
+        let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Persist];
         let seqs = |history: &History| history.pending().map(|(seq, _)| seq).collect::<Vec<u32>>();
         let without = |line: usize| {
             let mut lines: Vec<String> = text(&records).lines().map(ToOwned::to_owned).collect();
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!((seqs(&history), unreadable.len()), (vec![1, 0], 1), "an outcome record is lost");
         let (history, _) = without(8).unwrap();
         assert_eq!(seqs(&history), [2, 1, 0], "an undo record is lost");
-        assert_eq!(without(9).unwrap().0.stay, Stay::WithOwner);
+        assert_eq!(without(9).unwrap().0.persistence, Persistence::WithOwner);
         assert!(matches!(without(1), Err(HistoryError::Damaged { line: 1, .. })));
     }
 
@@ -344,15 +344,24 @@ mod tests {
 
     #[test]
     fn persistent_changes_stay_until_they_are_released() {
-        let stay = |records: &[Record]| History::parse(&text(records)).map(|history| history.stay);
+        let persistence = |records: &[Record]| History::parse(&text(records)).map(|history| history.persistence);
         let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
-        assert_eq!(stay(&[intend(0), made(0)]), Ok(Stay::WithOwner));
-        assert_eq!(stay(&[intend(0), made(0), Record::KeepIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
-        assert_eq!(stay(&[Record::KeepIfConfirmed(watchdog), Record::Keep]), Ok(Stay::Kept));
-        assert_eq!(stay(&[Record::Keep, Record::Release]), Ok(Stay::WithOwner));
+        assert_eq!(persistence(&[intend(0), made(0)]), Ok(Persistence::WithOwner));
+        assert_eq!(
+            persistence(&[intend(0), made(0), Record::PersistIfConfirmed(watchdog)]),
+            Ok(Persistence::UntilConfirmed(watchdog))
+        );
+        assert_eq!(
+            persistence(&[Record::PersistIfConfirmed(watchdog), Record::Persist]),
+            Ok(Persistence::UntilReverted)
+        );
+        assert_eq!(persistence(&[Record::Persist, Record::Release]), Ok(Persistence::WithOwner));
         let keeper = Keeper { pid: 7, start_time_ticks: 1 };
-        assert_eq!(stay(&[Record::KeptBy(keeper), intend(0)]), Ok(Stay::KeptBy(keeper)));
-        assert!(matches!(stay(&[Record::Keep, Record::Keep]), Err(HistoryError::OutOfOrder { line: 3, .. })));
+        assert_eq!(persistence(&[Record::MaintainedBy(keeper), intend(0)]), Ok(Persistence::MaintainedBy(keeper)));
+        assert!(matches!(
+            persistence(&[Record::Persist, Record::Persist]),
+            Err(HistoryError::OutOfOrder { line: 3, .. })
+        ));
     }
 
     proptest! {

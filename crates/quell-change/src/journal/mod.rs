@@ -21,7 +21,7 @@ mod trust;
 
 pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
-pub use history::{Entry, History, HistoryError, Stay};
+pub use history::{Entry, History, HistoryError, Persistence};
 pub use purpose::Purpose;
 pub use record::{Keeper, TargetProgram, Watchdog};
 pub use stalls::StallRecord;

@@ -45,11 +45,11 @@ pub enum Record {
     /// Stalls of the queues do not end the changes.
     AcceptStalls,
     /// The changes persist as long as this process runs; it undoes them on SIGTERM.
-    KeptBy(Keeper),
+    MaintainedBy(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.
-    Keep,
-    /// All changes are made, but persist only if the user confirms them. A [`Record::Keep`] follows the confirmation.
-    KeepIfConfirmed(Watchdog),
+    Persist,
+    /// All changes are made, but persist only if the user confirms them. A [`Record::Persist`] follows the confirmation.
+    PersistIfConfirmed(Watchdog),
     /// Persistent changes are to be undone. From now on, any process that finds the journal undoes it.
     Release,
 }
@@ -118,7 +118,7 @@ pub struct Begin {
     /// Process that began the journal. It undoes its changes on SIGTERM, and when it is done.
     pub owner: Keeper,
     /// Wall-clock seconds since 1970, for display.
-    pub began_unix_s: u64,
+    pub started_unix_s: u64,
     /// What the changes are for.
     pub purpose: Purpose,
 }
@@ -181,7 +181,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             boot_id: "b".to_owned(),
             owner: Keeper { pid: 7, start_time_ticks: 8 },
-            began_unix_s: 9,
+            started_unix_s: 9,
             purpose,
         }
     }
@@ -206,9 +206,9 @@ mod tests {
                 seq: 1,
                 change: Change::Process(StartedProcess { command: vec!["a b".into(), "\n\"".into()] }),
             },
-            Record::Undone { seq: 9, undoing: UndoOutcome::InPart("somebody's".into()) },
+            Record::Undone { seq: 9, undoing: UndoOutcome::Partial("somebody's".into()) },
             Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
-            Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
+            Record::MaintainedBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [

@@ -1,5 +1,5 @@
 //! Records of stalled queues. The owner of a mode writes one beside its journal, as `<id>.journal-stalls`. If the mode was
-//! taken back, the record outlives the journal, so that `quell status` can report it.
+//! reverted, the record outlives the journal, so that `quell status` can report it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -38,8 +38,8 @@ pub struct StallRecord {
     /// Cause that the rules of `quell doctor` found; absent if they found none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Whether the mode was taken back.
-    pub taken_back: bool,
+    /// Whether the mode was reverted.
+    pub reverted: bool,
 }
 
 impl StallRecord {
@@ -98,10 +98,10 @@ impl Journal {
     }
 }
 
-/// Removes the record of the journal at `journal`, unless the mode was taken back.
+/// Removes the record of the journal at `journal`, unless the mode was reverted.
 pub(super) fn forget_live(journal: &Path) {
     let path = journal.with_extension(EXTENSION);
-    if read(&path).is_some_and(|record| !record.taken_back) {
+    if read(&path).is_some_and(|record| !record.reverted) {
         let _ = fs::remove_file(path);
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         Purpose::Attachment { mode: "suspend20".parse().unwrap() }
     }
 
-    fn record(pid: u32, taken_back: bool) -> StallRecord {
+    fn record(pid: u32, reverted: bool) -> StallRecord {
         StallRecord {
             boot_id: "b".to_owned(),
             purpose: attach_suspend20(),
@@ -132,7 +132,7 @@ mod tests {
             stalls: 3,
             last_boot_ns: boottime_ns(),
             cause: None,
-            taken_back,
+            reverted,
         }
     }
 
@@ -140,9 +140,9 @@ mod tests {
     fn only_the_record_of_a_mode_that_was_taken_back_outlives_its_journal() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("journal"));
-        for (pid, taken_back) in [(1, true), (2, false)] {
+        for (pid, reverted) in [(1, true), (2, false)] {
             let owned = journal.begin(&format!("attach-{pid}"), attach_suspend20(), "b").unwrap();
-            let record = record(pid, taken_back);
+            let record = record(pid, reverted);
             record.write(owned.path()).unwrap();
             assert!(journal.stall_records("b").unwrap().contains(&record));
             owned.remove().unwrap();

@@ -13,7 +13,7 @@ use quell_linux::own_file::check_creatable;
 use quell_linux::proc::ProcRoot;
 
 use super::error::{Attempt, JournalError};
-use super::history::{History, Stay};
+use super::history::{History, Persistence};
 use super::purpose::Purpose;
 use super::record::{Begin, FORMAT, Keeper, Record};
 use super::{stalls, trust};
@@ -71,7 +71,7 @@ impl Journal {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             boot_id: boot_id.to_owned(),
             owner: Keeper::this_process(&ProcRoot::default()).map_err(|error| failed(io::Error::other(error)))?,
-            began_unix_s: began,
+            started_unix_s: began,
             purpose,
         };
         let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.owner.pid));
@@ -154,7 +154,7 @@ impl OwnedJournal {
             Some(Record::Done { .. }) => Attempt::WriteOutcome,
             Some(Record::Undone { .. }) => Attempt::WriteUndone,
             Some(Record::Target(_)) => Attempt::WriteTarget,
-            Some(Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_) | Record::AcceptStalls) => {
+            Some(Record::Persist | Record::PersistIfConfirmed(_) | Record::MaintainedBy(_) | Record::AcceptStalls) => {
                 Attempt::WriteKeep
             }
             Some(Record::Release) => Attempt::WriteRelease,
@@ -184,7 +184,7 @@ impl OwnedJournal {
     /// # Errors
     /// When it cannot be renamed.
     pub(crate) fn set_aside(mut self) -> Result<(), JournalError> {
-        if self.history.stay != Stay::WithOwner {
+        if self.history.persistence != Persistence::WithOwner {
             self.write(Record::Release)?;
         }
         if file_name(&self.path).starts_with(WAITING) {

@@ -144,7 +144,7 @@ pub(crate) fn restore(
     }
     match set_what_is_allowed(tid, &change.old) {
         Ok(now) if now == change.old => Ok(UndoOutcome::Undone),
-        Ok(now) => Ok(UndoOutcome::InPart(format!(
+        Ok(now) => Ok(UndoOutcome::Partial(format!(
             "thread {tid} of process {pid} is bound to CPUs {now}; its CPUs before Quell were {}, of which some are \
              offline or outside its cpuset now",
             change.old
@@ -205,14 +205,14 @@ mod tests {
     #[test]
     fn cpus_that_went_offline_are_left_out_of_the_restored_affinity() {
         let (outcome, all, after) = restored(with_absent, None);
-        assert!(matches!(&outcome, UndoOutcome::InPart(why) if why.contains("offline")), "{outcome:?}");
+        assert!(matches!(&outcome, UndoOutcome::Partial(why) if why.contains("offline")), "{outcome:?}");
         assert_eq!(after, all);
     }
 
     #[test]
     fn without_any_of_its_cpus_a_thread_gets_all_that_are_allowed() {
         let (outcome, all, after) = restored(|_| [ABSENT].into_iter().collect(), None);
-        assert!(matches!(&outcome, UndoOutcome::InPart(_)), "{outcome:?}");
+        assert!(matches!(&outcome, UndoOutcome::Partial(_)), "{outcome:?}");
         assert_eq!(after, all);
     }
 

@@ -411,7 +411,7 @@ fn end_one(
     let EpollParameters { fd, new, old, .. } = **change;
     let ended = program.get(fd, &[]).and_then(|now| match claims.end(&change.claim(*made), &now) {
         End::Nothing => Ok(UndoOutcome::AlreadyGone),
-        End::Covered => Ok(UndoOutcome::Kept(newest_owner.clone().unwrap_or_default())),
+        End::Covered => Ok(UndoOutcome::Superseded(newest_owner.clone().unwrap_or_default())),
         End::Set(to) => match program.change(fd, now, to)? {
             current if current == now => Ok(UndoOutcome::Undone),
             current => Ok(left_alone(program, fd, current, new, old)),

@@ -256,9 +256,9 @@ impl From<PartialNapiSettings> for WantedQueue {
 
 impl From<&PlannedQueue> for WantedQueue {
     fn from(planned: &PlannedQueue) -> Self {
-        let PlannedQueue { values: Diff { old, new }, fate, .. } = planned;
+        let PlannedQueue { values: Diff { old, new }, in_plan, .. } = planned;
         let values = new.unwrap_or_default();
-        Self { values, alternatives: Vec::new(), in_plan: Some((*fate, old.unwrap_or_default())) }
+        Self { values, alternatives: Vec::new(), in_plan: Some((*in_plan, old.unwrap_or_default())) }
     }
 }
 
@@ -270,8 +270,8 @@ pub(crate) fn look_at_planned(
     kernel: &HostAccess<'_>,
     planned: &PlannedQueue,
 ) -> Result<NapiSettingsChange, SettingsError> {
-    let PlannedQueue { device, queue, napi, values, fate } = planned;
-    if *fate != QueueInPlan::IsRemoved {
+    let PlannedQueue { device, queue, napi, values, in_plan } = planned;
+    if *in_plan != QueueInPlan::IsRemoved {
         let found = look(kernel.namespace, kernel.napi(device, *queue)?.id)?;
         return Ok(NapiSettingsChange { rx_queue: Some(*queue), ..found });
     }
@@ -296,11 +296,11 @@ pub(crate) fn plan(
         Some((QueueInPlan::IsRecreated | QueueInPlan::IsRemoved, old)) => old,
         Some((QueueInPlan::Stays, _)) | None => found.old,
     };
-    let is_reset = wanted.in_plan.is_some_and(|(fate, _)| fate != QueueInPlan::Stays);
+    let is_reset = wanted.in_plan.is_some_and(|(in_plan, _)| in_plan != QueueInPlan::Stays);
     let mut change = NapiSettingsChange {
         old: PartialNapiSettings::NONE,
         set_at_boot_ns: at,
-        in_plan: wanted.in_plan.map(|(fate, _)| fate),
+        in_plan: wanted.in_plan.map(|(in_plan, _)| in_plan),
         ..found
     };
     for attribute in NapiAttribute::ALL {
@@ -439,7 +439,7 @@ pub(crate) fn restore(
     }
     Ok(match (foreign.is_empty(), set.is_empty()) {
         (true, true) => match owners.newest().filter(|_| is_covered) {
-            Some(owner) => UndoOutcome::Kept(owner.to_owned()),
+            Some(owner) => UndoOutcome::Superseded(owner.to_owned()),
             None => UndoOutcome::AlreadyGone,
         },
         (true, false) => UndoOutcome::Undone,
@@ -449,7 +449,7 @@ pub(crate) fn restore(
                  Quell was {before})",
                 napi.id, device.link.name
             );
-            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::InPart(why) }
+            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::Partial(why) }
         }
     })
 }

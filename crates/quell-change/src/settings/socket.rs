@@ -250,7 +250,7 @@ impl<'a> PutBack<'a> {
                     self.change.pid,
                     self.change.new.values
                 );
-                if undone > 0 { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }
+                if undone > 0 { UndoOutcome::Partial(why) } else { UndoOutcome::LeftAlone(why) }
             }
         }
     }

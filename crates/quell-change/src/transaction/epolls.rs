@@ -8,7 +8,7 @@ use quell_linux::proc::ProcessIdentity;
 use quell_mode::EpollParams;
 use tracing::{debug, error_span};
 
-use super::{ChangeError, ChangeStage, Transaction, hears};
+use super::{ChangeError, ChangeStage, Transaction, notify};
 use crate::change::{Change, ChangeOutcome, EpollParameters};
 use crate::journal::claims::{Owned, next_boot_ns};
 use crate::journal::record::Record;
@@ -37,18 +37,18 @@ impl Transaction {
     }
 
     /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
-    /// freeing of queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
+    /// freeing of queues. Calls `observer` with the index of each epoll. Returns the outcomes in the same order.
     ///
     /// # Errors
     /// When they could not be recorded, or the observer stops.
     pub fn set_epolls(
         &mut self,
         epolls: &[EpollToSet],
-        looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
+        observer: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
     ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
         let _span = error_span!("set_epolls").entered();
-        let _turn = self.turn(&mut |stage| looks_on(0, stage))?;
-        let mut hears = |place, moment| hears(&mut |moment| looks_on(place, moment), moment);
+        let _turn = self.turn(&mut |stage| observer(0, stage))?;
+        let mut notify = |place, stage| notify(&mut |stage| observer(place, stage), stage);
         let owned = self.others().of_epolls(self.history())?;
         let mut at = next_boot_ns(&owned, boottime_ns());
         let mut outcomes = Vec::with_capacity(epolls.len());
@@ -58,7 +58,7 @@ impl Transaction {
             let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
             for wanted in of_process {
                 let place = outcomes.len();
-                hears(place, ChangeStage::Before)?;
+                notify(place, ChangeStage::Before)?;
                 let now = match &program {
                     Ok(program) => program.get(wanted.fd, &wanted.watched),
                     Err(error) => Err(SettingsError::OfAll(Arc::clone(error))),
@@ -90,7 +90,7 @@ impl Transaction {
             for together in of_process.chunks(epoll::AT_ONCE) {
                 let mut set_all = |program: &epoll::Program| {
                     for Planned { place, now, change, .. } in together {
-                        hears(*place, ChangeStage::Journalled)?;
+                        notify(*place, ChangeStage::Journalled)?;
                         outcomes[*place] = match program.change(change.fd, *now, change.new) {
                             Ok(current) if current == *now => Ok(*now != change.new),
                             Ok(_) => {
@@ -98,7 +98,7 @@ impl Transaction {
                             }
                             Err(error) => Err(error),
                         };
-                        hears(*place, ChangeStage::Made)?;
+                        notify(*place, ChangeStage::Made)?;
                     }
                     Ok::<(), ChangeError>(())
                 };

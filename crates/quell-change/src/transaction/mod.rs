@@ -349,7 +349,7 @@ impl Transaction {
         Ok(None)
     }
 
-    /// Makes one change of a plan in `namespace`. `looks_on` observes its progress. If it stops, the rest is skipped,
+    /// Makes one change of a plan in `namespace`. `observer` observes its progress. If it stops, the rest is skipped,
     /// and the completed part is undone with the transaction.
     ///
     /// # Errors
@@ -358,16 +358,16 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         setting: &PlannedChange,
-        looks_on: &mut ChangeObserver<'_>,
+        observer: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
         if let PlannedChange::Napi(queue) = setting {
-            return self.set_planned_queue(namespace, queue, looks_on).map(drop);
+            return self.set_planned_queue(namespace, queue, observer).map(drop);
         }
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
         let ChangeText { what, old, new } = setting.text();
         debug!(setting = what, from = old, to = new, "requested change");
-        hears(looks_on, ChangeStage::Before)?;
+        notify(observer, ChangeStage::Before)?;
         let proc = self.proc.clone();
         let kernel = HostAccess::new(namespace, &proc);
         let link = setting.device().map(|device| kernel.link(device)).transpose()?;
@@ -377,10 +377,10 @@ impl Transaction {
             setting: setting.clone(),
         };
         let seq = self.intend(Change::HostSetting(change))?;
-        hears(looks_on, ChangeStage::Journalled)?;
+        notify(observer, ChangeStage::Journalled)?;
         let contexts = self.contexts_made();
         let outcome = answered(make(&kernel, &contexts, setting))?;
-        hears(looks_on, ChangeStage::Made)?;
+        notify(observer, ChangeStage::Made)?;
         Ok(self.done(seq, outcome)?)
     }
 
@@ -415,7 +415,7 @@ impl Transaction {
     /// # Errors
     /// When this could not be recorded; everything was undone then.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::Keep)
+        self.end_with(Record::Persist)
     }
 
     /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
@@ -424,7 +424,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::keep`].
     pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::KeepIfConfirmed(watchdog))
+        self.end_with(Record::PersistIfConfirmed(watchdog))
     }
 
     /// Records a process for which the following changes are made.
@@ -439,8 +439,8 @@ impl Transaction {
     ///
     /// # Errors
     /// When it could not be recorded.
-    pub fn kept_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
-        self.journal_mut().write(Record::KeptBy(keeper))
+    pub fn maintained_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
     /// Records that stalls of the queues do not end the changes.
@@ -451,12 +451,12 @@ impl Transaction {
         self.journal_mut().write(Record::AcceptStalls)
     }
 
-    /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the path of the journal.
+    /// Like [`Self::maintained_by`], and hands the journal over to the keeper. Returns the path of the journal.
     ///
     /// # Errors
     /// When it could not be recorded; everything was undone then.
     pub fn leave_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
-        self.end_with(Record::KeptBy(keeper))
+        self.end_with(Record::MaintainedBy(keeper))
     }
 
     /// Current contents of the journal.
@@ -505,8 +505,8 @@ impl Transaction {
     }
 }
 
-fn hears(looks_on: &mut ChangeObserver<'_>, moment: ChangeStage) -> Result<(), ChangeError> {
-    match looks_on(moment) {
+fn notify(observer: &mut ChangeObserver<'_>, stage: ChangeStage) -> Result<(), ChangeError> {
+    match observer(stage) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(ChangeError::Stopped),
     }

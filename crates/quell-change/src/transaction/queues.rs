@@ -8,7 +8,7 @@ use quell_linux::netns::Namespace;
 use quell_mode::PartialNapiSettings;
 use tracing::{debug, error_span};
 
-use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, hears};
+use super::{ChangeError, ChangeObserver, ChangeStage, Transaction, notify};
 use crate::change::{Change, ChangeOutcome, NapiSettingsChange, PlannedQueue, QueueInPlan};
 use crate::journal::claims::Turn;
 use crate::settings::host::HostAccess;
@@ -28,22 +28,22 @@ impl Transaction {
         id: NapiId,
         wanted: &PartialNapiSettings,
     ) -> Result<bool, ChangeError> {
-        self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
+        self.set_napi_observed(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Like [`Self::set_napi`], with an observer.
     ///
     /// # Errors
     /// As there, and when the observer stops.
-    pub fn set_napi_watched(
+    pub fn set_napi_observed(
         &mut self,
         namespace: &Namespace,
         id: NapiId,
         wanted: &PartialNapiSettings,
-        looks_on: &mut ChangeObserver<'_>,
+        observer: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         let _span = error_span!("set_napi", napi = id.get()).entered();
-        self.own_queue(namespace, || napi::look(namespace, id), &WantedQueue::from(*wanted), looks_on)
+        self.own_queue(namespace, || napi::look(namespace, id), &WantedQueue::from(*wanted), observer)
     }
 
     /// Sets the queue of a plan. See [`Self::set_napi`].
@@ -54,13 +54,13 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         planned: &PlannedQueue,
-        looks_on: &mut ChangeObserver<'_>,
+        observer: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         let _span = error_span!("set_queue", device = planned.device.name, queue = planned.queue).entered();
         let proc = self.proc.clone();
         let kernel = HostAccess::new(namespace, &proc);
         let find = || napi::look_at_planned(&kernel, planned);
-        self.own_queue(namespace, find, &WantedQueue::from(planned), looks_on)
+        self.own_queue(namespace, find, &WantedQueue::from(planned), observer)
     }
 
     fn own_queue(
@@ -68,12 +68,12 @@ impl Transaction {
         namespace: &Namespace,
         find: impl FnOnce() -> Result<NapiSettingsChange, SettingsError>,
         wanted: &WantedQueue,
-        looks_on: &mut ChangeObserver<'_>,
+        observer: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
-        hears(looks_on, ChangeStage::Before)?;
+        notify(observer, ChangeStage::Before)?;
         // Hold the lock until the queue is set: another process may set or undo the same queue before or after, but not
         // in between.
-        let _turn = self.turn(looks_on)?;
+        let _turn = self.turn(observer)?;
         let found = find().inspect_err(not_possible)?;
         debug!(device = ?found.device, rx_queue = found.rx_queue, from = %found.old, to = %wanted.values, "requested change");
         let owners = self.others().of_queue(&found, self.history())?;
@@ -90,22 +90,22 @@ impl Transaction {
         })?;
         let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
         let seq = self.intend(Change::NapiSettings(change))?;
-        hears(looks_on, ChangeStage::Journalled)?;
+        notify(observer, ChangeStage::Journalled)?;
         if let Some(id) = id.filter(|_| !new.is_empty()) {
             napi::set(namespace, &self.proc, id, &new)?;
         }
-        hears(looks_on, ChangeStage::Made)?;
+        notify(observer, ChangeStage::Made)?;
         self.done(seq, ChangeOutcome::Made)?;
         Ok(!new.unlike(&now).is_empty())
     }
 
     /// Waits for the lock under which owners are read, recorded, and their values set.
-    pub(super) fn turn(&self, looks_on: &mut ChangeObserver<'_>) -> Result<Turn, ChangeError> {
-        match self.others().turn(&mut || looks_on(ChangeStage::Before).is_break()) {
+    pub(super) fn turn(&self, observer: &mut ChangeObserver<'_>) -> Result<Turn, ChangeError> {
+        match self.others().turn(&mut || observer(ChangeStage::Before).is_break()) {
             Ok(turn) => Ok(turn),
             // The observer may have stopped the wait.
             Err(error) => {
-                hears(looks_on, ChangeStage::Before)?;
+                notify(observer, ChangeStage::Before)?;
                 Err(error.into())
             }
         }

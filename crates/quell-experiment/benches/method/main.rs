@@ -11,7 +11,7 @@
 mod files;
 mod paired_rule;
 // Shared with the tests: Cargo has no place for code that only tests and benches of one crate use.
-#[path = "../../tests/replay/mod.rs"]
+#[path = "../../tests/all/replay/mod.rs"]
 mod replay;
 
 use quell_experiment::{ContrastVerdict, Criterion, SwitchbackAnalysis};

@@ -40,9 +40,9 @@ pub struct LongestWait {
 #[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Until {
     /// The queue's timer (`gro-flush-timeout`) fires.
-    Timer,
+    GroFlushTimeout,
     /// The program has handled every event that one `epoll_wait` can return.
-    BatchIsDone {
+    BatchEnd {
         /// Largest number of events that one `epoll_wait` returns.
         max_events: u32,
         /// Time the program takes for one event, nanoseconds; measured between two snapshots.
@@ -50,7 +50,7 @@ pub enum Until {
     },
     /// The suspension times out (`irq-suspend-timeout`). Applies if the program's time per batch is unknown or exceeds
     /// this timeout.
-    SuspensionIsOver,
+    IrqSuspendTimeout,
 }
 
 /// Returns the other processes on the queues of `plan`, ordered by process ID.
@@ -80,7 +80,7 @@ pub(super) fn affected_processes(
 /// the timer polls it.
 fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &QueueStep) -> Option<LongestWait> {
     let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
-    let timer = LongestWait { ns: timer_ns, until: Until::Timer };
+    let timer = LongestWait { ns: timer_ns, until: Until::GroFlushTimeout };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
     let its = query.epolls_by_descriptor.iter().filter(|epoll| targets.contains(&epoll.process.pid));
     let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(|epoll| batch(query, epoll));
@@ -88,7 +88,7 @@ fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &Queue
     let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
     let suspension = match longest {
         Some(batch) if batch.ns < suspend_ns => batch,
-        _ => LongestWait { ns: suspend_ns, until: Until::SuspensionIsOver },
+        _ => LongestWait { ns: suspend_ns, until: Until::IrqSuspendTimeout },
     };
     Some(timer.max(suspension))
 }
@@ -98,5 +98,5 @@ fn batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<LongestW
     let max_events = u32::try_from(wait.max_events).ok()?;
     let each_ns = query.work_per_packet_ns(epoll)? as u64;
     let ns = each_ns.saturating_mul(max_events.into());
-    Some(LongestWait { ns, until: Until::BatchIsDone { max_events, each_ns } })
+    Some(LongestWait { ns, until: Until::BatchEnd { max_events, each_ns } })
 }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use quell_change::journal::{
-    History, Journal, JournalError, Keeper, ListedJournal, Purpose, StallRecord, Stay, TargetProgram,
+    History, Journal, JournalError, Keeper, ListedJournal, Persistence, Purpose, StallRecord, TargetProgram,
 };
 use quell_change::namespaces;
 use quell_change::persistent::{PersistError, forget_earlier_boots};
@@ -99,7 +99,7 @@ impl Attached {
     /// Whether the command that began the journal still makes or switches the changes.
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
-        self.is_locked && self.history.stay == Stay::WithOwner
+        self.is_locked && self.history.persistence == Persistence::WithOwner
     }
 
     /// Whether the owner runs, and is visible here.
@@ -153,8 +153,8 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
             ListedJournal::Abandoned { path, history } => (path, history, false),
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
-        let keeper = match history.stay {
-            Stay::KeptBy(keeper) => Some(keeper),
+        let keeper = match history.persistence {
+            Persistence::MaintainedBy(keeper) => Some(keeper),
             _ => None,
         };
         Some(Attached { path, history, keeper, is_locked })
@@ -233,10 +233,10 @@ impl Attachment {
     ///
     /// # Errors
     /// On the first change that fails; [`Self::end`] undoes the earlier ones.
-    pub fn make(&mut self, plan: &AttachPlan, looks_on: &mut AttachObserver<'_>) -> Result<(), AttachError> {
+    pub fn make(&mut self, plan: &AttachPlan, observer: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         let _span = error_span!("make", mode = %self.request.mode).entered();
         for steps in plan.steps.chunk_by(are_made_together) {
-            for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
+            for (step, made) in steps.iter().zip(self.set_together(steps, observer)) {
                 made.map_err(|source| AttachError::Change { step: Box::new(step.clone()), source: Box::new(source) })?;
             }
         }
@@ -247,9 +247,9 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, a change fails, or an earlier change did not persist.
-    pub fn settle(&mut self, looks_on: &mut AttachObserver<'_>) -> Result<(), AttachError> {
+    pub fn settle(&mut self, observer: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
-            let mut pass = self.keep_up(looks_on)?;
+            let mut pass = self.keep_up(observer)?;
             if let Some((step, source)) = pass.failed.pop() {
                 return Err(AttachError::Change { step: Box::new(step), source: Box::new(source) });
             }
@@ -267,7 +267,7 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
-    pub fn keep_up(&mut self, looks_on: &mut AttachObserver<'_>) -> Result<Pass, AttachError> {
+    pub fn keep_up(&mut self, observer: &mut AttachObserver<'_>) -> Result<Pass, AttachError> {
         let _span = error_span!("keep_up").entered();
         let mut pass = Pass::default();
         let Some(snapshot) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
@@ -294,7 +294,7 @@ impl Attachment {
             }
         }
         for steps in due.chunk_by(are_made_together) {
-            for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
+            for (step, made) in steps.iter().zip(self.set_together(steps, observer)) {
                 match made {
                     Ok(true) => {
                         info!(step = place(step), "set");
@@ -346,7 +346,7 @@ impl Attachment {
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
-        Ok(self.transaction.kept_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
+        Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
     /// Records in the journal that stalls do not end the attachment.
@@ -443,8 +443,8 @@ impl Attachment {
     }
 
     /// Attaches the filter of a reuseport group.
-    pub(super) fn steer(&mut self, steering: &Steering, looks_on: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
-        self.heard(looks_on, |transaction| transaction.steer(steering))?;
+    pub(super) fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
+        self.observed(observer, |transaction| transaction.steer(steering))?;
         self.steered.extend(steering.queues_of_sockets());
         Ok(())
     }
@@ -460,14 +460,14 @@ impl Attachment {
     }
 
     /// Runs `act`, which makes a change, and calls the observer before and after it.
-    pub(super) fn heard<T>(
+    pub(super) fn observed<T>(
         &mut self,
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
         act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let number = self.changes;
         self.changes += 1;
-        if looks_on(number, ChangeStage::Before).is_break() {
+        if observer(number, ChangeStage::Before).is_break() {
             return Err(ChangeError::Stopped);
         }
         act(&mut self.transaction)
@@ -478,15 +478,15 @@ impl Attachment {
     fn set_together(
         &mut self,
         steps: &[AttachStep],
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
     ) -> Vec<Result<bool, ChangeError>> {
         let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
         if epolls.is_empty() {
-            return steps.iter().map(|step| self.set(step, looks_on)).collect();
+            return steps.iter().map(|step| self.set(step, observer)).collect();
         }
         let first = self.changes;
         self.changes += epolls.len();
-        let made = self.transaction.set_epolls(&epolls, &mut |place, moment| looks_on(first + place, moment));
+        let made = self.transaction.set_epolls(&epolls, &mut |place, stage| observer(first + place, stage));
         match made {
             Ok(made) => {
                 steps.iter().zip(made).map(|(step, made)| self.came_of(step, made.map_err(Into::into))).collect()
@@ -502,10 +502,10 @@ impl Attachment {
     }
 
     /// Carries out one step. Returns whether it changed anything.
-    fn set(&mut self, step: &AttachStep, looks_on: &mut AttachObserver<'_>) -> Result<bool, ChangeError> {
+    fn set(&mut self, step: &AttachStep, observer: &mut AttachObserver<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
         self.changes += 1;
-        let mut hears = |moment| looks_on(number, moment);
+        let mut notify = |stage| observer(number, stage);
         let made = match step {
             AttachStep::Queue(queue) => {
                 let namespace =
@@ -514,7 +514,7 @@ impl Attachment {
                     info!(step = place(step), "skipped: the network namespace no longer exists");
                     return Ok(false);
                 };
-                self.set_queue(&namespace, queue, &mut hears)
+                self.set_queue(&namespace, queue, &mut notify)
             }
             AttachStep::Epoll(_) => unreachable!("epolls are made together"),
             AttachStep::Sockets(step) => {
@@ -549,9 +549,9 @@ impl Attachment {
         &mut self,
         namespace: &Namespace,
         step: &QueueStep,
-        hears: &mut quell_change::transaction::ChangeObserver<'_>,
+        notify: &mut quell_change::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
-        self.transaction.set_napi_watched(namespace, step.napi, &step.new, hears)
+        self.transaction.set_napi_observed(namespace, step.napi, &step.new, notify)
     }
 }
 

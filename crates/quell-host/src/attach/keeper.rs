@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use quell_change::change::Change;
-use quell_change::journal::{Journal, Keeper, OwnedJournal, Stay};
+use quell_change::journal::{Journal, Keeper, OwnedJournal, Persistence};
 use quell_change::persistent::{Guardian, PersistError, release, take_over, tell};
 use quell_change::recovery::{Reverted, revert};
 use quell_linux::file::is_locked_by;
@@ -45,10 +45,10 @@ pub struct Detached {
     pub undone: Vec<Change>,
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
-    /// See [`Reverted::kept`].
-    pub kept: Vec<(Change, String)>,
+    /// See [`Reverted::superseded`].
+    pub superseded: Vec<(Change, String)>,
     /// Changes that were partly undone, with the reason for the rest.
-    pub in_part: Vec<(Change, String)>,
+    pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, with the reasons.
     pub left_alone: Vec<(Change, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
@@ -143,7 +143,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
 }
 
 fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, PersistError> {
-    Ok(owned.history().stay == Stay::KeptBy(Keeper::this_process(proc)?))
+    Ok(owned.history().persistence == Persistence::MaintainedBy(Keeper::this_process(proc)?))
 }
 
 /// Makes the owner of a journal undo its changes, and reports the outcome. Undoes the remaining changes here if the owner
@@ -161,7 +161,7 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
     if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {
         tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
         // The command may have handed the journal over before the signal.
-        if let Stay::KeptBy(keeper) = witness.history().map_err(PersistError::Listen)?.stay
+        if let Persistence::MaintainedBy(keeper) = witness.history().map_err(PersistError::Listen)?.persistence
             && keeper != owner
         {
             owner = keeper;
@@ -179,9 +179,9 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
 
 impl From<Reverted> for Detached {
     fn from(reverted: Reverted) -> Self {
-        let Reverted { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed } = reverted;
+        let Reverted { undone, already_gone, partial, left_alone, superseded, waiting, unrecorded, failed } = reverted;
         let failed = failed.into_iter().map(|(change, _)| change).collect();
-        Self { undone, already_gone, in_part, left_alone, kept, waiting, unrecorded, failed }
+        Self { undone, already_gone, partial, left_alone, superseded, waiting, unrecorded, failed }
     }
 }
 
@@ -189,6 +189,6 @@ impl Detached {
     /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
-        self.undone.len() + self.in_part.len()
+        self.undone.len() + self.partial.len()
     }
 }

@@ -64,6 +64,6 @@ pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Resu
 }
 
 fn own_devices(snapshot: &Snapshot) -> impl Iterator<Item = &Device> {
-    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
+    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_current).map(|namespace| namespace.inode);
     snapshot.devices.iter().filter(move |device| Some(device.namespace) == own)
 }

@@ -144,11 +144,11 @@ impl Due {
 }
 
 fn unknown_queues(plan: &AttachPlan) -> BTreeSet<NapiId> {
-    let unknown = |partly: &Limitation| match partly {
+    let unknown = |limitation: &Limitation| match limitation {
         Limitation::UnknownQueue { napi } => Some(*napi),
         _ => None,
     };
-    plan.partly.iter().filter_map(unknown).collect()
+    plan.limitations.iter().filter_map(unknown).collect()
 }
 
 fn key(step: &AttachStep) -> Key {
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn an_unknown_queue_is_new_once() {
         let napi = NapiId::from_kernel(8193).unwrap();
-        let plan = AttachPlan { partly: vec![Limitation::UnknownQueue { napi }], ..AttachPlan::default() };
+        let plan = AttachPlan { limitations: vec![Limitation::UnknownQueue { napi }], ..AttachPlan::default() };
         let mut ledger = Ledger::default();
         assert_eq!(ledger.new_unknown_queues(&plan), BTreeSet::from([napi]));
         ledger.record_unknown_queues(&plan);

@@ -9,7 +9,7 @@ use serde::Serialize;
 #[non_exhaustive]
 pub enum Limitation {
     /// The mode limits the time of sleep in `epoll_wait`. Only the preload library can impose that limit.
-    WaitsAsWritten {
+    EpollWaitUnlimited {
         /// The limit in milliseconds.
         at_most_ms: u64,
     },
@@ -26,7 +26,7 @@ pub enum Limitation {
         pid: Pid,
     },
     /// The mode suspends interrupts, and the process receives through interfaces that never do.
-    OtherWays {
+    NotSuspended {
         /// Process ID.
         pid: Pid,
         /// Number of AF_XDP sockets.
@@ -58,7 +58,7 @@ pub enum Limitation {
         napi: NapiId,
     },
     /// A queue keeps its NAPI kthread, although the mode does not use it.
-    ThreadStays {
+    NapiThreadRemains {
         /// NAPI instance.
         napi: NapiId,
     },
@@ -71,10 +71,10 @@ impl Limitation {
         match self {
             Self::WatchedByEpoll { pid, .. }
             | Self::NoEpoll { pid }
-            | Self::OtherWays { pid, .. }
+            | Self::NotSuspended { pid, .. }
             | Self::UnknownRings { pid, .. }
             | Self::UnknownXdpQueues { pid, .. } => Some(*pid),
-            Self::WaitsAsWritten { .. } | Self::UnknownQueue { .. } | Self::ThreadStays { .. } => None,
+            Self::EpollWaitUnlimited { .. } | Self::UnknownQueue { .. } | Self::NapiThreadRemains { .. } => None,
         }
     }
 }

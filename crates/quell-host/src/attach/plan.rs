@@ -14,7 +14,7 @@ use super::affected_processes::{AffectedProcess, affected_processes};
 pub use super::limitation::Limitation;
 use super::pollers::{self, RingStep, SocketsStep};
 use super::receivers::without_epoll;
-use super::unassigned_epolls::{self, QuietEpoll};
+use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
@@ -45,13 +45,12 @@ pub struct AttachPlan {
     /// deferring interrupts.
     pub steps: Vec<AttachStep>,
     /// Epolls without a known queue, including those that get values.
-    pub quiet: Vec<QuietEpoll>,
+    pub unassigned_epolls: Vec<UnassignedEpoll>,
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
     /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
-    pub partly: Vec<Limitation>,
+    pub limitations: Vec<Limitation>,
     /// Other affected processes.
-    #[serde(rename = "neighbours")]
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
@@ -151,7 +150,7 @@ pub fn plan(
     for id in plan.queues_to_set(&query, targets, &request.mode) {
         match query.napi(id) {
             Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
-            None => plan.partly.push(Limitation::UnknownQueue { napi: id }),
+            None => plan.limitations.push(Limitation::UnknownQueue { napi: id }),
         }
     }
     plan.refuse_without_privilege(snapshot);
@@ -267,13 +266,13 @@ impl AttachPlan {
                 }
             }
         }
-        for epoll in &self.quiet {
+        for epoll in &self.unassigned_epolls {
             debug!(?epoll, "epoll without a known queue");
         }
         for AttachObstacle { what, why } in &self.impossible {
             info!(?what, why, "the attachment is not possible");
         }
-        for limitation in &self.partly {
+        for limitation in &self.limitations {
             info!(?limitation, "a part of the mode cannot be provided");
         }
         for affected in &self.affected_processes {
@@ -292,7 +291,7 @@ impl AttachPlan {
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-            self.partly.push(Limitation::WaitsAsWritten { at_most_ms });
+            self.limitations.push(Limitation::EpollWaitUnlimited { at_most_ms });
         }
     }
 
@@ -338,7 +337,7 @@ impl AttachPlan {
             }
             // Connections inherit the setting of their listening socket.
             if !sockets_poll {
-                self.quiet.extend(unassigned_epolls::look_at(query, epoll));
+                self.unassigned_epolls.extend(unassigned_epolls::look_at(query, epoll));
             }
             // An epoll without network sockets is left alone.
             if sockets > 0 {
@@ -348,10 +347,10 @@ impl AttachPlan {
             }
         }
         if sockets_poll && watched > 0 {
-            self.partly.push(Limitation::WatchedByEpoll { pid, sockets: watched });
+            self.limitations.push(Limitation::WatchedByEpoll { pid, sockets: watched });
         }
         if with_sockets == 0 && !files.sockets.is_empty() && polls_epolls(&request.mode) {
-            self.partly.push(Limitation::NoEpoll { pid });
+            self.limitations.push(Limitation::NoEpoll { pid });
         }
     }
 
@@ -362,10 +361,10 @@ impl AttachPlan {
         let (known, unknown): (Vec<i32>, Vec<i32>) = files.receiving_rings().partition(is_known);
         let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), known.len());
         if suspends && xdp_sockets + io_urings > 0 {
-            self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
+            self.limitations.push(Limitation::NotSuspended { pid, xdp_sockets, io_urings });
         }
         if !unknown.is_empty() && polls_epolls(mode) {
-            self.partly.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
+            self.limitations.push(Limitation::UnknownRings { pid, io_urings: unknown.len(), suspends });
         }
     }
 
@@ -408,7 +407,7 @@ impl AttachPlan {
                 Err(_) if mode.napi() == NapiSettings::default() => {}
                 Err(why) => {
                     let why = why.to_owned();
-                    self.partly.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
+                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
                 }
             }
         }
@@ -456,7 +455,7 @@ impl AttachPlan {
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
-            self.partly.push(Limitation::ThreadStays { napi: napi.id });
+            self.limitations.push(Limitation::NapiThreadRemains { napi: napi.id });
         }
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {

@@ -28,7 +28,7 @@ const UNPOLLED_MAX: Duration = Duration::from_secs(1);
 /// Maximum interval between polls of a suspect queue. The interval doubles with each poll that finds nothing, because a
 /// poll causes up to `defer-hard-irqs` timer polls.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-/// Stalls within [`STALLS_WITHIN`] after which a mode is taken back.
+/// Stalls within [`STALLS_WITHIN`] after which a mode is reverted.
 const STALLS_MAX: usize = 3;
 const STALLS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -87,7 +87,7 @@ pub struct Stalled {
 pub struct StallLook {
     /// Stalled queues that were freed.
     pub freed: Vec<Stalled>,
-    /// Whether stalls are so frequent that the mode must be taken back.
+    /// Whether stalls are so frequent that the mode must be reverted.
     pub persists: bool,
 }
 
@@ -164,7 +164,7 @@ fn is_overdue(unpolled: Duration, suspend_timeout: Duration) -> bool {
 pub struct StallTally(VecDeque<Duration>);
 
 impl StallTally {
-    /// Records a stall. Returns whether the mode must be taken back.
+    /// Records a stall. Returns whether the mode must be reverted.
     pub fn add(&mut self, now: Duration) -> bool {
         self.0.push_back(now);
         while self.0.front().is_some_and(|&oldest| now.saturating_sub(oldest) > STALLS_WITHIN) {

@@ -105,7 +105,7 @@ impl StallGuard {
         locked(&self.modes).current = mode;
     }
 
-    /// Why the mode that is set must be taken back.
+    /// Why the mode that is set must be reverted.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         let modes = locked(&self.modes);

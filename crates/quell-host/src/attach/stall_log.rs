@@ -43,7 +43,7 @@ impl StallLog {
             stalls: 0,
             last_boot_ns: 0,
             cause: None,
-            taken_back: false,
+            reverted: false,
         };
         Self { journal, record, persists: false, written: None, searched: None, search: None }
     }
@@ -82,23 +82,23 @@ impl StallLog {
         self.search.is_none().then_some(self.record.cause.as_deref())
     }
 
-    /// Whether stalls are so frequent that the mode must be taken back. Waits for the cause, which cannot be found without
+    /// Whether stalls are so frequent that the mode must be reverted. Waits for the cause, which cannot be found without
     /// the mode.
     #[must_use]
     pub fn must_end(&self) -> bool {
         self.persists && self.search.is_none()
     }
 
-    /// Records that the mode is taken back. To be called before the journal is reverted, which removes other records.
+    /// Records that the mode is reverted. To be called before the journal is reverted, which removes other records.
     pub fn take_back(mut self) -> StallRecord {
-        self.record.taken_back = true;
+        self.record.reverted = true;
         self.write();
         self.record
     }
 
     fn write(&mut self) {
         self.written = Some(Instant::now());
-        // Without the record, the mode is taken back nevertheless.
+        // Without the record, the mode is reverted nevertheless.
         if let Err(error) = self.record.write(&self.journal) {
             warn!(%error, "could not write the record of stalls");
         }

@@ -11,7 +11,7 @@ use crate::snapshot::query::{EpollContext, SnapshotQuery};
 /// An epoll without a known queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct QuietEpoll {
+pub struct UnassignedEpoll {
     /// Process that owns the epoll.
     pub pid: Pid,
     /// Process name (`comm`).
@@ -21,7 +21,7 @@ pub struct QuietEpoll {
     /// IDs of the threads that slept on it.
     pub threads: Vec<Pid>,
     /// Files that it watches.
-    pub has: QuietWith,
+    pub watches: UnassignedFiles,
     /// Epoll of the program that watches it. Threads wait on that one, so a mode that polls has no effect on this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watched_by: Option<i32>,
@@ -31,35 +31,35 @@ pub struct QuietEpoll {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum QuietWith {
+pub enum UnassignedFiles {
     /// No network sockets: a worker before its first connection, or one that never receives any. The epoll is not set.
     NoSockets,
     /// Listening sockets only.
     ListeningSockets,
     /// Connections or UDP sockets that have received no packets, or only packets over loopback.
-    SilentSockets,
+    IdleSockets,
 }
 
 /// Returns the epoll if its queue is unknown. Omits sockets that are known to receive without a queue, which a finding
 /// reports, and epolls that watch only other epolls, which never have a queue.
-pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<QuietEpoll> {
+pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<UnassignedEpoll> {
     if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;
     }
     let listens = |inode| query.socket(inode).is_some_and(|socket| !is_receiver(socket));
     let watches_epoll = epoll.others.iter().any(|(_, kind, _)| **kind == WatchedKind::Epoll);
-    let has = match epoll.sockets().next() {
+    let watches = match epoll.sockets().next() {
         None if watches_epoll => return None,
-        None => QuietWith::NoSockets,
-        Some(_) if epoll.sockets().all(listens) => QuietWith::ListeningSockets,
-        Some(_) => QuietWith::SilentSockets,
+        None => UnassignedFiles::NoSockets,
+        Some(_) if epoll.sockets().all(listens) => UnassignedFiles::ListeningSockets,
+        Some(_) => UnassignedFiles::IdleSockets,
     };
-    Some(QuietEpoll {
+    Some(UnassignedEpoll {
         pid: epoll.process.pid,
         process: epoll.process.name.clone(),
         fd: epoll.epoll.fd,
         threads: epoll.waiters.iter().map(|(thread, _)| thread.tid).collect(),
-        has,
+        watches,
         watched_by: query.outer(epoll).map(|outer| outer.epoll.fd),
     })
 }

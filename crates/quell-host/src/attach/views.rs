@@ -22,7 +22,7 @@ pub fn with_attachments(scope: SnapshotScope, journal: &Journal) -> SnapshotScop
     let viewed = viewed(&scope);
     let touched = attached.iter().map(touched).filter(|touched| !touched.is_disjoint(&viewed));
     let further: BTreeSet<u64> = touched.flatten().filter(|cookie| !viewed.contains(cookie)).collect();
-    SnapshotScope { further_namespaces: further.into_iter().collect(), ..scope }
+    SnapshotScope { other_namespaces: further.into_iter().collect(), ..scope }
 }
 
 /// Cookies of the namespaces of the scope.

@@ -406,9 +406,9 @@ fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag
             _ => None,
         })
         .collect();
-    let is_readers = |inode: u64| snapshot.namespaces.iter().any(|one| one.inode == inode && one.is_readers);
+    let is_current = |inode: u64| snapshot.namespaces.iter().any(|one| one.inode == inode && one.is_current);
     let open = |inode: u64| {
-        if is_readers(inode) {
+        if is_current(inode) {
             return SockDiag::open().ok();
         }
         let within = snapshot.processes.iter().find(|process| process.namespace.known() == Some(&inode));

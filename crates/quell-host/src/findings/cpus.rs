@@ -17,8 +17,7 @@ static DEEP_IDLE: Rule = Rule {
     id: "deep-idle-states",
     severity: Severity::Warning,
     title: "CPUs of a delivery mode may enter deep idle states",
-    why: "A CPU in an idle state needs its exit latency before it handles the interrupt or the timer of the queue. \
-          That latency is added to the first request after a pause.",
+    why: "The first request after a pause waits for the exit latency of the state.",
     source: "Documentation/admin-guide/pm/cpuidle.rst, latency; drivers/cpuidle/governors",
     explanation: "Detected if a CPU has an allowed idle state whose exit latency exceeds the gro-flush-timeout of a \
                   queue that it serves, or is at least 100 µs. A warning from 100 µs, otherwise a note. Examined are \
@@ -115,13 +114,12 @@ static GOVERNOR: Rule = Rule {
     id: "slow-cpu-frequency",
     severity: Severity::Warning,
     title: "the frequency governor slows down CPUs of a delivery mode",
-    why: "A governor that follows the load raises the frequency only after some milliseconds of work. Without \
-          hardware control, `powersave` keeps the lowest frequency.",
+    why: "A governor that follows the load raises the frequency only after some milliseconds of work.",
     source: "Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; \
              Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, powersave",
     explanation: "Detected if the governor of a CPU that serves a queue with a mode is `powersave`, `conservative`, \
                   `ondemand` or `schedutil`. A warning for `powersave` of a driver for which it means the lowest \
-                  frequency; a note otherwise: `powersave` of intel_pstate and amd-pstate-epp follows the load. Fix: \
+                  frequency, otherwise a note: `powersave` of intel_pstate and amd-pstate-epp follows the load. Fix: \
                   `performance`, which costs power.",
     needs_two: false,
     judges_settings: false,
@@ -167,14 +165,13 @@ static SIBLING: Rule = Rule {
     id: "spinning-beside-worker",
     severity: Severity::Warning,
     title: "a spinning thread shares its core with a worker",
-    why: "Two hardware threads of a core share its execution units and caches. A thread that spins takes its share \
-          even if no packet arrives.",
+    why: "Two hardware threads of a core share its execution units and caches, also with a thread that spins without \
+          packets.",
     source: "net/core/dev.c, napi_busy_loop and napi_threaded_poll_loop; \
              Documentation/ABI/stable/sysfs-devices-system-cpu, thread_siblings_list",
     explanation: "Detected if a worker with busy_poll_usecs above 0, or a busy-polling NAPI thread, is pinned to one \
-                  CPU, and another worker or NAPI thread is pinned to other hardware threads of that core. The NAPI \
-                  thread of a worker's own queue is ignored, because sharing a core can be intended. Fix: one core \
-                  for each spinning thread.",
+                  CPU, and another worker or NAPI thread, except that of the worker's own queue, is pinned to other \
+                  hardware threads of that core. Fix: one core for each spinning thread.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -20,8 +20,8 @@ static TIMER_TOO_LONG: Rule = Rule {
     title: "the timer of a queue is so long that packets stall",
     why: "While its interrupt is deferred, packets of the queue wait for this timer unless a program polls.",
     source: "net/core/dev.c, napi_complete_done and napi_watchdog; measured: 36 of 200 requests/s with defer300000",
-    explanation: "Detected if a queue defers interrupts, and its gro-flush-timeout is at least 50 ms, the time without a \
-                  poll that counts as a stall. Under suspension this timer runs after each suspension. Programs that \
+    explanation: "Detected if a queue defers interrupts, and its gro-flush-timeout is at least 50 ms, the time without \
+                  a poll that counts as a stall. Under suspension this timer runs after each suspension. Programs that \
                   never stop polling are not excepted. Fix: a shorter gro-flush-timeout.",
     needs_two: false,
     judges_settings: false,
@@ -53,8 +53,8 @@ static HALF: Rule = Rule {
     why: "defer-hard-irqs without gro-flush-timeout defers nothing; gro-flush-timeout alone only delays merged \
           packets.",
     source: "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst",
-    explanation: "Detected if exactly one of defer-hard-irqs and gro-flush-timeout is 0 on a queue without \
-                  suspension. Fix: set the other, or clear both.",
+    explanation: "Detected if exactly one of defer-hard-irqs and gro-flush-timeout is 0 on a queue without suspension. \
+                  Fix: set the other, or clear both.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -87,12 +87,12 @@ static WITHOUT_EFFECT: Rule = Rule {
     id: "deferral-without-effect",
     severity: Severity::Warning,
     title: "a queue defers interrupts, but still raises one for every few packets",
-    why: "Working deferral leads to hundreds of packets per interrupt. With only a few, something defeats it.",
+    why: "Working deferral leads to hundreds of packets per interrupt.",
     source: "published, 200,000 requests per second: 2.6 packets per interrupt in base, 2,502 with defer20",
-    explanation: "Compares two snapshots: packets per interrupt of a queue. Detected below 10, unless packets are so \
-                  rare that deferral ends between them by design (defer-hard-irqs times gro-flush-timeout); in that \
-                  case the rule gives no verdict. If an interrupt also serves transmit completions, the count \
-                  includes them. Fix: see the other findings about the queue, or increase defer-hard-irqs.",
+    explanation: "Detected below 10 packets per interrupt of a queue, unless packets are so rare that deferral ends \
+                  between them by design (defer-hard-irqs times gro-flush-timeout): then there is no verdict. If an \
+                  interrupt also serves transmit completions, the count includes them. Fix: see the other findings \
+                  about the queue, or increase defer-hard-irqs.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -141,13 +141,12 @@ static FLUSH_TOO_SHORT: Rule = Rule {
     id: "gro-flush-below-request-time",
     severity: Severity::Warning,
     title: "gro-flush-timeout is shorter than the program's work per packet",
-    why: "The timer then interrupts the program within every request. At high load, such polls cost more than the \
-          interrupts that they replace.",
+    why: "The timer then interrupts the program within every request. At high load, this costs more than interrupts.",
     source: "the published runs of defer10: at least 70,000 timer polls per second and queue, slower than base above \
              800,000 requests per second",
-    explanation: "Compares two snapshots. Detected if a single thread serves the only epoll of a queue, and its run \
-                  time per packet exceeds gro-flush-timeout. Not applied to queues that allow suspension, because \
-                  their timer is not armed with gro-flush-timeout. Fix: a longer gro-flush-timeout.",
+    explanation: "Detected if a single thread serves the only epoll of a queue, and its run time per packet exceeds \
+                  gro-flush-timeout. Not applied to queues that allow suspension, whose timer is not armed with \
+                  gro-flush-timeout. Fix: a longer gro-flush-timeout.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -184,12 +183,11 @@ static SYSFS: Rule = Rule {
     id: "sysfs-differs",
     severity: Severity::Note,
     title: "the device's sysfs settings differ from those of its queues",
-    why: "Writing napi_defer_hard_irqs or gro_flush_timeout in sysfs overwrites the settings of every queue of the \
-          device.",
+    why: "Writing these files overwrites the settings of every queue of the device.",
     source: "net/core/dev.c, netdev_set_defer_hard_irqs; measured: sysfs reads 0 while queues have their own values",
-    explanation: "Detected if defer-hard-irqs or gro-flush-timeout of a queue differs from the device's file in \
-                  sysfs. This is normal for queues that are set individually; the note is a reminder about scripts \
-                  and tuned profiles that write the files. Without such scripts no fix is needed.",
+    explanation: "Detected if defer-hard-irqs or gro-flush-timeout of a queue differs from the device's file in sysfs. \
+                  This is normal for queues that are set individually. Fix: only scripts and TuneD profiles that write \
+                  these files need one.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -220,15 +218,14 @@ static FORGETFUL: Rule = Rule {
     id: "settings-not-kept",
     severity: Severity::Note,
     title: "the driver loses queue settings when the link goes down",
-    why: "With drivers without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default \
-          values.",
+    why: "Without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default values.",
     source: "Documentation/networking/napi.rst, persistent NAPI config; users of netif_napi_add_config: bnxt, ice, \
              mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb 6.16; drivers/net/veth.c, \
              veth_napi_enable_range, does not use it; measured on veth",
-    explanation: "Detected if a queue defers or suspends. A note if the driver is known to lose settings (veth). If \
-                  the driver is not in the list, or this kernel is older than the entry, the rule gives no verdict: \
-                  distributions backport drivers. napi-replaced proves a loss that has happened. Fix: set the queues \
-                  again whenever the link comes up.",
+    explanation: "Detected if a queue defers or suspends. A note if the driver is known to lose settings (veth). If it \
+                  is not in the list, or this kernel is older than the entry, there is no verdict: distributions \
+                  backport drivers. napi-replaced proves a loss that has happened. Fix: set the queues again whenever \
+                  the link comes up.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -282,8 +279,8 @@ static MODERATION: Rule = Rule {
     id: "adaptive-moderation",
     severity: Severity::Note,
     title: "the driver adapts its interrupt delay beside deferral or busy polling",
-    why: "The driver chooses the delay from the last 64 interrupts. While interrupts are masked there are few, so \
-          after a pause the first packets wait for a delay that earlier traffic caused.",
+    why: "While interrupts are masked, the driver has too few to choose the delay, so the first packets after a pause \
+          wait.",
     source: "lib/dim/net_dim.c, net_dim, and include/linux/dim.h, DIM_NEVENTS (derived from the code); \
              Documentation/networking/net_dim.rst",
     explanation: "Detected if use-adaptive-rx of a device or queue is on, and the queue defers, suspends, or is \

@@ -12,11 +12,11 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot \
-          be polled, deferred or suspended.",
+    why: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
+          deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
-    explanation: "Detected if the feature rx-gro is off on a device that is up. A warning on a veth without XDP and \
-                  on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
+    explanation: "Detected if the feature rx-gro is off on a veth without XDP, or on a device with NAPI instances, \
+                  that is up. Fix: enable it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -43,12 +43,11 @@ static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
     title: "the peer of a veth sends packets that bypass NAPI",
-    why: "Packets that the peer has already aggregated need no GRO, so veth delivers them without NAPI. No poll finds \
-          them, and their sockets have no queue.",
+    why: "veth delivers aggregated packets without NAPI. No poll finds them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
-                  on. The rule does not examine a peer in another namespace, whose index is not unique; see \
-                  connections-without-napi. Fix: disable TSO and GSO on the peer.",
+                  on. For a peer in another namespace, see connections-without-napi. Fix: disable TSO and GSO on the \
+                  peer.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -58,7 +57,7 @@ static TSO: Rule = Rule {
 fn tso(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let is_veth = device.kind.as_deref() == Some("veth") && !device.napis.known()?.is_empty();
-        let lower = device.lower.filter(|lower| is_veth && !lower.is_elsewhere)?;
+        let lower = device.lower.filter(|lower| is_veth && !lower.is_in_other_namespace)?;
         let peer = query.device(device.namespace, lower.ifindex)?;
         peer.features.known()?.get("tx-tcp-segmentation")?.active.then(|| Observation {
             severity: Severity::Warning,
@@ -77,8 +76,8 @@ static RPS: Rule = Rule {
     why: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
           softirq there. Polling is meant to avoid both.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
-    explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll \
-                  on it busy-polls. Fix: clear rps_cpus.",
+    explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll on \
+                  it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -107,11 +106,11 @@ static SMALL_RING: Rule = Rule {
     id: "small-ring-many-connections",
     severity: Severity::Note,
     title: "a suspended veth queue has more connections than its ring can hold",
-    why: "A veth's ring holds 255 packets and silently drops further ones. While the queue is suspended, each \
-          connection may have a request and an acknowledgement in the ring.",
+    why: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
+          acknowledgement in it.",
     source: "drivers/net/veth.c, VETH_RING_SIZE; measured: 1,936 packets lost above about 128 connections",
-    explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. \
-                  Fix: more queues, fewer connections, or a shorter irq-suspend-timeout.",
+    explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. Fix: \
+                  more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -43,7 +43,7 @@ impl Fix {
     /// A command in the namespace with this inode.
     pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
         let known = query.now.namespaces.iter().find(|known| known.inode == namespace);
-        let Some(known) = known.filter(|known| !known.is_readers) else { return Self::command(words) };
+        let Some(known) = known.filter(|known| !known.is_current) else { return Self::command(words) };
         if let Some(name) = known.names.first() {
             return Self::command(&[&["ip", "netns", "exec", name], words].concat());
         }

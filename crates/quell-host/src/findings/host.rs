@@ -16,8 +16,8 @@ static SYSTEM_WIDE: Rule = Rule {
           prefer_busy_poll.",
     source: "fs/eventpoll.c, ep_busy_loop_on; include/net/busy_poll.h; Documentation/admin-guide/sysctl/net.rst",
     explanation: "Detected if one of the two sysctls is not 0. Names the programs with sockets that wait in poll or \
-                  select: only the sysctl makes these poll a queue. Fix: set it to 0, and set the parameters of the epolls \
-                  that should poll. tuned's profile network-latency sets both.",
+                  select: only the sysctl makes these poll a queue. Fix: set it to 0, and set the parameters of the \
+                  epolls that should poll. TuneD's profile network-latency sets both.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

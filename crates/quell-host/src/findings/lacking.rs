@@ -17,7 +17,7 @@ static KERNEL: Rule = Rule {
     id: "kernel-lacks",
     severity: Severity::Note,
     title: "the kernel lacks features that delivery modes use",
-    why: "Features that the kernel lacks cannot be used, whatever the driver and the privileges.",
+    why: "No driver or privilege replaces it.",
     source: "the kernel's own answers; napi-set Linux 6.13, epoll parameters 6.9, threaded per queue 6.17",
     explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
                   newer kernel.",
@@ -46,11 +46,10 @@ static DRIVER: Rule = Rule {
     id: "driver-lacks",
     severity: Severity::Note,
     title: "a driver does not report or support some properties",
-    why: "Features that the driver lacks cannot be used on its devices, on any kernel; values that it does not report \
-          are inferred or unknown.",
+    why: "Values that it does not report are inferred or unknown.",
     source: "the kernel's own answers: EOPNOTSUPP for a known operation",
     explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
-                  NAPI instances. The only fix is a driver that supports it.",
+                  NAPI instances. Fix: a driver that supports it.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -85,7 +84,7 @@ static PRIVILEGE: Rule = Rule {
     id: "privilege-lacks",
     severity: Severity::Note,
     title: "some objects cannot be inspected without more privileges",
-    why: "This report makes no statement about objects that it cannot inspect.",
+    why: "This report says nothing about them.",
     source: "the kernel's own answers: EPERM, EACCES",
     explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
                   Fix: run as root or with the named capability.",

@@ -12,14 +12,12 @@ static SESSION: Rule = Rule {
     id: "ssh-session-on-delayed-queue",
     severity: Severity::Serious,
     title: "your SSH session shares a suspended or deferred queue",
-    why: "If the program of the queue stops handling its events, each packet of your session waits too: you cannot \
-          repair the host quickly.",
+    why: "If the program of the queue stops handling its events, each packet of your session waits, too.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog; SSH_CONNECTION in ssh(1)",
-    explanation: "Detected if the session that takes the snapshot receives from a queue that allows suspension, or \
-                  defers with a gro-flush-timeout of at least 1 ms. The session is found by SSH_CONNECTION, or by the \
-                  sockets of sshd or dropbear among the ancestors. Serious if a packet can wait 1 s, otherwise a \
-                  warning. Fix: receive SSH from another queue, use the mode on other queues only, or a shorter \
-                  timeout.",
+    explanation: "Detected if the session that takes the snapshot (by SSH_CONNECTION, or by the sockets of sshd or \
+                  dropbear among the ancestors) receives from a queue that allows suspension, or defers with a \
+                  gro-flush-timeout of at least 1 ms. Serious if a packet can wait 1 s, otherwise a warning. Fix: \
+                  receive SSH from another queue, use the mode on other queues only, or a shorter timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -1,4 +1,5 @@
-//! Formats the rules as `docs/findings.md`; a test compares it with the file.
+//! Formats the rules as `docs/findings.md`; a test compares it with the file. The page has the cause and the fix of each
+//! problem; `quell doctor --explain` also prints its detection and its source.
 
 use std::fmt::Write as _;
 
@@ -11,23 +12,18 @@ pub fn markdown() -> String {
     for rule in rules() {
         let severity = rule.severity.word();
         let snapshots = if rule.needs_two { ", compares two snapshots" } else { "" };
+        let fix = rule.explanation.split_once("Fix: ").map(|(_, fix)| format!(" Fix: {fix}")).unwrap_or_default();
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\n## `{}`\n\n{} ({severity}{snapshots}).\n\n{}\n\nSource: {}.\n\n{}\n",
-            rule.id,
-            sentence(rule.title),
-            rule.why,
-            rule.source,
-            rule.explanation
-        );
+        let title = sentence(rule.title);
+        let _ = write!(text, "\n## `{}`\n\n{title} ({severity}{snapshots}). {}{fix}\n", rule.id, rule.why);
     }
     text
 }
 
-const HEAD: &str = "# What `quell doctor` detects\n\nGenerated from the rules in `crates/quell-host/src/findings`; a test \
-                    keeps it current. Unknown values never cause a finding. `cannot tell` means that the load or the \
-                    available data do not allow a verdict.\n";
+const HEAD: &str = "# What `quell doctor` detects\n\n```console\n$ quell doctor --explain nested-epoll    # how it is \
+                    detected, thresholds, limits, source in the kernel\n```\n\nGenerated from the rules in \
+                    `crates/quell-host/src/findings`. Each has its highest severity. Unknown values never cause a \
+                    finding. `cannot tell` means that the load or the available data do not allow a verdict.\n";
 
 /// Capitalises the title, except for names from the kernel.
 fn sentence(title: &str) -> String {

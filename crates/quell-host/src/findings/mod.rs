@@ -119,7 +119,6 @@ pub struct Finding {
     /// Source of the rule: a kernel file, a document or a measurement.
     pub source: &'static str,
     /// How to fix the problem.
-    #[serde(rename = "mend")]
     pub fix: Vec<Fix>,
 }
 

@@ -18,12 +18,11 @@ static SERVICES: Rule = Rule {
     why: "irqbalance moves interrupts every ten seconds; TuneD sets the values of its profile when it starts, and \
           restores earlier values when it stops. Both override manual placement.",
     source: "irqbalance(1), --banirq; tuned.conf(5); tuned-profiles(7), network-latency",
-    explanation: "Detected if a process of that name runs. irqbalance: if it does not exclude the interrupts of the \
-                  queues (--banirq, --banmod); no verdict if it runs a policy script; ignored if no device has \
-                  interrupts. TuneD: if its active profile, with the profiles that it includes, sets busy polling, \
-                  interrupts, or ethtool parameters; also if the profile cannot be read. A warning if a queue in the \
-                  snapshot defers or suspends, or an epoll polls; otherwise a note. Fix: exclude the settings, or stop \
-                  the service.",
+    explanation: "Detected if irqbalance runs and does not exclude the interrupts of the queues (--banirq, --banmod; \
+                  no verdict if it runs a policy script; ignored if no device has interrupts), or TuneD runs and its \
+                  active profile sets busy polling, interrupts, or ethtool parameters, or cannot be read. A warning if \
+                  a queue in the snapshot defers or suspends, or an epoll polls; otherwise a note. Fix: exclude the \
+                  settings, or stop the service.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -126,8 +125,8 @@ static FILES: Rule = Rule {
     id: "overwriting-configuration",
     severity: Severity::Warning,
     title: "a configuration file or hook will overwrite settings of queues",
-    why: "systemd-udevd applies a .link file when a device appears; hooks run whenever a link comes up; a cloud's guest \
-          agent runs its script when it starts. Quell's values are then lost.",
+    why: "Quell's values are lost when systemd-udevd applies a .link file, a hook runs because a link comes up, or a \
+          guest agent starts its script.",
     source: "systemd.link(5); udev(7); interfaces(5); NetworkManager-dispatcher(8); google_set_multiqueue of Google's \
              guest-configs; net/core/dev.c, netdev_set_defer_hard_irqs: sysfs overwrites every queue",
     explanation: "Detected if a queue defers or suspends, and one of these files sets channels, rings, coalescing, \
@@ -135,7 +134,8 @@ static FILES: Rule = Rule {
                   script of ifupdown, NetworkManager, networkd-dispatcher, dhclient or SUSE's network service; the \
                   script of Google's guest agent, if the agent runs. A warning if it writes napi_defer_hard_irqs or \
                   gro_flush_timeout, which replaces the values of all queues; otherwise a note. Scripts that these \
-                  files call are not examined. Fix: remove the settings, or put them into the profile of `quell apply`.",
+                  files call are not examined. Fix: remove the settings, or put them into the profile of `quell \
+                  apply`.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -144,7 +144,7 @@ static FILES: Rule = Rule {
 
 fn files(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let has_mode = |napi: &SnapshotNapi| napi.suspends() || napi.defers();
-    let here = query.now.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
+    let here = query.now.namespaces.iter().find(|namespace| namespace.is_current).map(|namespace| namespace.inode);
     let is_configured = |device: &&Device| device.napis.known_elements().any(has_mode);
     let devices: Vec<&Device> = query.now.devices.iter().filter(is_configured).collect();
     if devices.is_empty() {

@@ -21,7 +21,7 @@ static FLOATING: Rule = Rule {
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
-                  if the epoll busy-polls, otherwise a note. Fix: pin it to the CPU of its queue's interrupt.",
+                  if the epoll busy-polls, otherwise a note. Fix: pin the thread to the CPU of its queue's interrupt.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -64,12 +64,11 @@ static APART: Rule = Rule {
     id: "irq-away-from-worker",
     severity: Severity::Note,
     title: "a queue's interrupt and the worker that polls it are on different CPUs",
-    why: "If an interrupt receives packets on one CPU and a program reads them on another, the packets move between \
-          caches, and the deferral timer runs on the CPU that armed it.",
+    why: "The packets move between caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
-    explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread \
-                  that waits on the epoll do not overlap. Only a note, because separating them can be intended, for \
-                  example on two threads of a core. Fix: move the interrupt to the worker's CPU.",
+    explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread that \
+                  waits on the epoll do not overlap. Only a note, because separating them can be intended. Fix: move \
+                  the interrupt to the worker's CPU.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -123,11 +122,10 @@ static OTHER_NODE: Rule = Rule {
     id: "other-numa-node",
     severity: Severity::Warning,
     title: "a device's packets are processed in another NUMA node",
-    why: "Every packet, descriptor and cache line then crosses the interconnect at least once.",
+    why: "Every packet, descriptor and cache line then crosses the interconnect.",
     source: "Documentation/networking/scaling.rst, suggested configuration of interrupt affinity",
-    explanation: "Detected if the NUMA node of a device is known, and the CPUs of a queue's interrupt, of its kernel \
-                  thread, or of the only thread that waits for it are all in other nodes. Fix: use CPUs of the \
-                  device's node.",
+    explanation: "Detected if the CPUs of a queue's interrupt, of its kernel thread, or of the only thread that waits \
+                  for it are all in other nodes than the device. Fix: use CPUs of the device's node.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -138,7 +136,7 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut observations = Vec::new();
     for (device, napi) in query.napis() {
         let Some(&Some(node)) = device.numa_node.known() else { continue };
-        if let Some(cpus) = query.packet_cpus(napi).filter(|cpus| is_elsewhere(query, cpus, node)) {
+        if let Some(cpus) = query.packet_cpus(napi).filter(|cpus| is_in_other_namespace(query, cpus, node)) {
             let irq = napi.irq_number().map(|number| Node::Irq { number });
             let nodes = [Some(query.napi_node(napi.id)), irq].into_iter().flatten().collect();
             observations.push(of_other_node(query, device, nodes, "packet work", &cpus, node, |cpus| {
@@ -147,7 +145,9 @@ fn other_node(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         for epoll in query.epolls_on(napi.id) {
             let [(thread, _)] = epoll.waiters[..] else { continue };
-            let Some(cpus) = thread.affinity.known().filter(|cpus| is_elsewhere(query, cpus, node)) else { continue };
+            let Some(cpus) = thread.affinity.known().filter(|cpus| is_in_other_namespace(query, cpus, node)) else {
+                continue;
+            };
             let nodes = vec![query.napi_node(napi.id), epoll.node(), Node::from(thread)];
             observations.push(of_other_node(query, device, nodes, "the worker", cpus, node, |cpus| {
                 Some(Fix::pin(thread.tid, cpus))
@@ -178,7 +178,7 @@ fn of_other_node(
 }
 
 /// Whether every CPU of the list is known to be on another node.
-fn is_elsewhere(query: &SnapshotQuery<'_>, cpus: &CpuList, node: u32) -> bool {
+fn is_in_other_namespace(query: &SnapshotQuery<'_>, cpus: &CpuList, node: u32) -> bool {
     !cpus.is_empty() && cpus.iter().all(|cpu| query.node_of_cpu(cpu).is_some_and(|other| other != node))
 }
 
@@ -189,8 +189,7 @@ static BUSY_THREAD: Rule = Rule {
     why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
     explanation: "Detected if the thread of a queue with threaded busy polling may run on several CPUs, or on a CPU \
-                  that a worker or another such thread may use. Fix: pin it to an otherwise unused CPU, and isolate \
-                  that CPU.",
+                  that a worker or another such thread may use. Fix: pin it to an otherwise unused, isolated CPU.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

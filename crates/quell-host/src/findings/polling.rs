@@ -18,13 +18,13 @@ static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
     severity: Severity::Serious,
     title: "an epoll busy polls, but no queue delivers its connections",
-    why: "An epoll polls the queue reported by its sockets. Packets that bypass NAPI have no queue, so nothing is \
-          polled or suspended.",
-    source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is 0 \
-             with TSO on at the peer of a veth",
-    explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections \
-                  to other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. On veth, either \
-                  GRO is off on the device or TSO is on at its peer; on other devices, the driver polls without NAPI.",
+    why: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none.",
+    source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is \
+             0 with TSO on at the peer of a veth",
+    explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
+                  other hosts with SO_INCOMING_NAPI_ID 0. Serious if this is true for all of them. The driver polls \
+                  without NAPI, or on veth, GRO is off on the device or TSO is on at its peer. Fix: on veth, GRO on \
+                  and TSO off at the peer.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -74,7 +74,7 @@ static SMALL_BUDGET: Rule = Rule {
     id: "small-busy-poll-budget",
     severity: Severity::Note,
     title: "an epoll polls 8 packets at a time",
-    why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls instead of one.",
+    why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls.",
     source: "fs/eventpoll.c, ep_busy_loop: BUSY_POLL_BUDGET; Documentation/networking/napi.rst",
     explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
                   needs no privilege.",
@@ -111,11 +111,12 @@ static NO_SUSPENSION_THERE: Rule = Rule {
     title: "a program receives from a suspending queue by a method that never suspends",
     why: "Only epoll suspends interrupts. io_uring, AF_XDP and receives with SO_PREFER_BUSY_POLL poll the queue \
           without suspending it; IORING_OP_EPOLL_WAIT suspends, but never resumes.",
-    source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; io_uring/epoll.c",
-    explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has io_urings, AF_XDP \
-                  sockets, or sockets with SO_PREFER_BUSY_POLL. An io_uring is left out if several lists of its \
-                  requests (fdinfo) contain none for a socket. This is a note if an epoll of the program prefers busy \
-                  polling, and otherwise a warning.",
+    source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; \
+             io_uring/epoll.c",
+    explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has AF_XDP sockets, \
+                  sockets with SO_PREFER_BUSY_POLL, or io_urings (unless several lists of their requests in fdinfo \
+                  have none for a socket). A note if an epoll of the program prefers busy polling, otherwise a \
+                  warning.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -167,8 +168,8 @@ static LONG_FLUSH: Rule = Rule {
           gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_busy_loop; net/core/dev.c, busy_poll_stop (derived from the code)",
     explanation: "Detected if an epoll has busy_poll_usecs above 0, its queue has a gro-flush-timeout of at least 1 \
-                  ms, and a thread waits on it for more than 1 ms or without a timeout. Fix: waits of at most 1 ms, \
-                  so the program never stops polling, or a shorter gro-flush-timeout.",
+                  ms, and a thread waits on it for more than 1 ms or without a timeout. Fix: waits of at most 1 ms, so \
+                  the program never stops polling, or a shorter gro-flush-timeout.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -207,15 +208,14 @@ static EMPTY_POLLS: Rule = Rule {
     id: "too-many-empty-polls",
     severity: Severity::Warning,
     title: "a CPU polls far more often than packets arrive",
-    why: "Every timer poll interrupts the program, even if it finds no packets. Above about 70,000 per second, such \
-          polls cost more than the interrupts that they replace.",
+    why: "Above about 70,000 per second, timer polls cost more than the interrupts that they replace.",
     source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
              second; net_rx_action, net/core/dev.c",
-    explanation: "Compares two snapshots. Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more \
-                  than four per received packet; or if more than five NET_RX softirqs per second used up their time \
-                  (softnet_stat, time_squeeze) with fewer than 64 packets each. In the second case, a timer shorter \
-                  than a poll fires again before the softirq ends, and the softirq polls until its time limit. Fix: a \
-                  longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
+    explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
+                  packet; or if more than five NET_RX softirqs per second used up their time (softnet_stat, \
+                  time_squeeze) with fewer than 64 packets each, because a timer shorter than a poll fires again \
+                  before the softirq ends. Fix: a longer gro-flush-timeout of the queues that the CPU serves, or \
+                  suspension.",
     needs_two: true,
     judges_settings: true,
     stalls: false,

@@ -22,17 +22,17 @@ static STALLED: Rule = Rule {
     severity: Severity::Serious,
     title: "packets arrive, but the stack receives none",
     why: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
-          irq-suspend-timeout expires. If the program does neither, the ring overflows.",
+          irq-suspend-timeout expires.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
     explanation: "Detected if a sampled poll finds packets after 50 ms without a poll, with the interrupt masked. A \
-                  warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. Two \
-                  snapshots are compared instead if no sampled poll of the device found packets, without CAP_BPF and \
-                  CAP_PERFMON, and for snapshots from files. A device is then found if it has a queue that \
-                  allows suspension and counted at least 64 received packets, while its namespace received no IP \
-                  packet. This needs a device that counts arrivals; veth counts polled packets. The comparison misses a stalled queue \
-                  beside active ones, and is wrong if an XDP program consumes the packets. Any poll of the queue frees it immediately; the lasting \
-                  fix is a program that returns to epoll_wait with a timeout above 0.",
+                  warning if nobody polled a suspended queue although its programs ran: doctor does not poll it. If no \
+                  sampled poll of the device found packets, without CAP_BPF and CAP_PERFMON, and for snapshots from \
+                  files, a device is found that has a queue that allows suspension and counted at least 64 received \
+                  packets, while its namespace received no IP packet. This needs a device that counts arrivals (veth \
+                  counts polled packets), misses a stalled queue beside active ones, and is wrong if an XDP program \
+                  consumes the packets. Any poll of the queue frees it. Fix: a program that returns to epoll_wait with \
+                  a timeout above 0.",
     needs_two: true,
     judges_settings: true,
     stalls: false,
@@ -137,17 +137,16 @@ static DROPS: Rule = Rule {
     id: "packets-dropped",
     severity: Severity::Serious,
     title: "a device drops received packets",
-    why: "A dropped request is retransmitted after a timeout of at least 200 ms, a thousand times the latency that \
-          delivery modes affect.",
+    why: "A dropped request is retransmitted after at least 200 ms, a thousand times the latency that delivery modes \
+          affect.",
     source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and drops further ones as tx_dropped of the peer \
              (measured); net/core/dev.c, __netif_receive_skb_core",
-    explanation: "Compares two snapshots. Packets that a full queue lost are rx_missed_errors, overruns in the \
-                  driver's queue statistics, and on veth the peer's tx_dropped. They are serious if the device has a \
-                  suspended or deferred queue, because its ring fills while it is not polled; otherwise a warning. \
-                  Fix: a larger ring or a shorter suspension; on veth, whose ring size is fixed, fewer connections \
-                  per queue. Other packets in rx_dropped are a note: most are frames that no protocol wanted, such \
-                  as those of an unknown ethertype, and no queue setting changes them. If the queue counters cannot \
-                  be read, the cause is unknown, and the finding is a warning.",
+    explanation: "Packets that a full queue lost are rx_missed_errors, overruns in the driver's queue statistics, and \
+                  on veth the peer's tx_dropped. They are serious if the device has a suspended or deferred queue, \
+                  because its ring fills while it is not polled; otherwise a warning. Other packets in rx_dropped are \
+                  a note: most are frames that no protocol wanted, and no queue setting changes them. If the queue \
+                  counters cannot be read, the cause is unknown: a warning. Fix: a larger ring or a shorter \
+                  suspension; on veth, whose ring is fixed at 255 packets, fewer connections per queue.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -206,12 +205,12 @@ static REPLACED: Rule = Rule {
     id: "napi-replaced",
     severity: Severity::Warning,
     title: "the queues of a device have new NAPI IDs",
-    why: "Drivers without persistent settings lose them with the ID: queue settings are reset, and epolls poll an ID \
-          that no longer exists until a socket reports the new one.",
+    why: "Drivers without persistent settings lose them, and epolls poll an ID that no longer exists until a socket \
+          reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
-    explanation: "Compares two snapshots. Detected if the device has different NAPI IDs in the two snapshots, because \
-                  its link went down and up or its channels changed. A warning if settings were lost, otherwise a \
-                  note. Fix: set the queues again with the original commands.",
+    explanation: "Detected if the device has different NAPI IDs in the two snapshots, because its link went down and \
+                  up or its channels changed. A warning if settings were lost, otherwise a note. Fix: set the queues \
+                  again with the original commands.",
     needs_two: true,
     judges_settings: false,
     stalls: false,

@@ -28,11 +28,11 @@ static MIXED: Rule = Rule {
     why: "An epoll polls only the queue of the socket that was ready last. The other queues are not polled; a \
           suspended one stalls.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; measured: stalled for 495 of 500 ms",
-    explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the \
-                  epoll busy-polls and one of the queues allows suspension, a warning if it busy-polls, otherwise a \
-                  note about what prevents busy polling. Fix: give each worker the connections of one queue, \
-                  by --steer if it has a listening socket of its own (SO_REUSEPORT), or by the program's own option \
-                  (memcached -N). Without either: one queue, or no suspension.",
+    explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the epoll \
+                  busy-polls and one of the queues allows suspension, a warning if it busy-polls, otherwise a note \
+                  about what prevents busy polling. Fix: give each worker the connections of one queue, by --steer if \
+                  it has a listening socket of its own (SO_REUSEPORT), or by the program's own option (memcached -N). \
+                  Without either: one queue, or no suspension.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -72,8 +72,8 @@ static UDP_ON_SEVERAL: Rule = Rule {
                   queues can deliver to it: those of the bound device, of the device with its address, or else of all \
                   devices of its namespace that receive packets. Serious if the epoll busy-polls and the queue of the \
                   first datagram suspends or has a gro-flush-timeout of at least 1 ms, a warning if it busy-polls, \
-                  otherwise a note about what prevents busy polling. Fix: one socket with SO_REUSEPORT per queue and a filter that selects it by \
-                  queue, or one queue.",
+                  otherwise a note about what prevents busy polling. Fix: one socket with SO_REUSEPORT per queue and a \
+                  filter that selects it by queue, or one queue.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -118,13 +118,13 @@ static UDP_KEEPS_FIRST: Rule = Rule {
     id: "udp-socket-keeps-first-queue",
     severity: Severity::Warning,
     title: "the epoll of an unconnected UDP socket polls a queue that does not deliver to it",
-    why: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket. The epoll polls that \
-          instance, not the queue of the present datagrams.",
+    why: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket, and the epoll polls \
+          that instance.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured after link down and up",
     explanation: "Detected if an epoll busy-polls and watches an unconnected UDP socket whose NAPI ID belongs to no \
                   device any more, mostly because the link was down; or if a filter of Quell gives each socket of a \
-                  group its own queue, and several of these sockets have the same NAPI ID. Fix: restart the program, \
-                  so that it opens its sockets again. Until then, its queues have deferral only.",
+                  group its own queue, and several of these sockets have the same NAPI ID. Fix: restart the program. \
+                  Until then, its queues have deferral only.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -167,8 +167,7 @@ static SHARED_QUEUE: Rule = Rule {
     why: "Only one of them can poll at a time, and it receives the packets of all; the others spin. While it handles \
           its events, the queue stays suspended for the others.",
     source: "net/core/dev.c, napi_busy_loop: NAPI_STATE_SCHED has one owner",
-    explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per \
-                  worker.",
+    explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per worker.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -216,7 +215,7 @@ static SHARED_EPOLL: Rule = Rule {
     id: "epoll-shared-by-threads",
     severity: Severity::Warning,
     title: "several threads wait on one epoll",
-    why: "An epoll polls one queue, so a program whose threads share an epoll can use only one queue.",
+    why: "An epoll polls one queue, so a program whose threads share an epoll can use only one.",
     source: "fs/eventpoll.c: struct eventpoll has one napi_id; Go's runtime and tokio use one epoll for all threads",
     explanation: "Detected if at least two threads slept on the same epoll. A warning if it busy-polls, a note if its \
                   sockets are on several queues. Fix: several processes, or a program with one epoll per thread.",
@@ -246,13 +245,12 @@ static REUSEPORT: Rule = Rule {
     id: "reuseport-group-mixes-devices",
     severity: Severity::Warning,
     title: "one reuseport group serves connections of several devices",
-    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker. The epoll of \
-          that worker then has sockets on several queues.",
+    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker.",
     source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
     explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
-                  bound to a device, and connections of that port arrive on queues of several devices. Groups \
-                  with a filter of Quell are skipped; a snapshot does not contain other filters. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
-                  checks the interface (SKF_AD_IFINDEX), as that of --steer does.",
+                  bound to a device, and connections of that port arrive on queues of several devices. Groups with a \
+                  filter of Quell are skipped; a snapshot does not contain other filters. Fix: one group per device \
+                  (SO_BINDTODEVICE), or a filter that also checks the interface (SKF_AD_IFINDEX), as --steer does.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -299,13 +297,13 @@ static BATCH: Rule = Rule {
     id: "batch-delays-others",
     severity: Severity::Warning,
     title: "other users of a suspended queue wait for a program's whole batch",
-    why: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait \
-          up to maxevents times the work per event, or irq-suspend-timeout.",
+    why: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait up \
+          to maxevents times the work per event, or irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
-    explanation: "Compares two snapshots. Detected if other processes have sockets on the same queue. The wait is the \
-                  run time per packet of the thread that serves the epoll, times the maxevents of its epoll_wait, and \
-                  at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the \
-                  program, fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
+    explanation: "Detected if other processes have sockets on the same queue. The wait is the run time per packet of \
+                  the thread that serves the epoll, times the maxevents of its epoll_wait, and at most \
+                  irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, \
+                  fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     judges_settings: false,
     stalls: false,
@@ -367,12 +365,10 @@ static LEASED: Rule = Rule {
     id: "queue-leased-to-container",
     severity: Severity::Warning,
     title: "a queue with a delivery mode is leased to a container",
-    why: "A program in the container receives from the queue through AF_XDP or a memory provider. The mode of the host \
-          changes when that program gets its packets.",
+    why: "A program in the container receives from the queue through AF_XDP or a memory provider.",
     source: "Documentation/netlink/specs/netdev.yaml, queue-get: lease (Linux 7.1); net/core/netdev_rx_queue.c",
     explanation: "Detected if the kernel reports a lease of a receive queue, and the queue defers, suspends, or is \
-                  busy-polled by a program of this host. Kernels before 7.1 have no leases. Fix: exclude the queue from \
-                  the profile or the mode.",
+                  busy-polled by a program of this host. Fix: exclude the queue from the profile or the mode.",
     needs_two: false,
     judges_settings: false,
     stalls: false,

@@ -19,18 +19,18 @@ static READY_OBJECT: Rule = Rule {
     title: "an object stays ready in an epoll that suspends interrupts",
     why: "Every epoll_wait that reports the object re-arms the suspension without polling the device. Packets wait \
           forever; irq-suspend-timeout does not help.",
-    source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms, 0 to \
-             18 requests/s instead of 200 with a UDP socket registered for EPOLLOUT",
+    source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms, 0 \
+             to 18 requests/s instead of 200 with a UDP socket registered for EPOLLOUT",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an object \
                   that is ready in each of about 50 samples during 500 ms, and that each epoll_wait returns (neither \
                   EPOLLET nor EPOLLONESHOT): a socket registered for EPOLLOUT that can be written; a connection whose \
                   peer has closed; a listener with connections that are not accepted; an eventfd, pipe, timerfd, \
-                  signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come from \
-                  sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, because \
-                  net.core.busy_poll is set, and if no thread waited on the epoll during the samples. Without samples, \
-                  two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations shorter \
-                  than the interval between samples; errors and urgent data of sockets beyond the first 64 of an epoll; \
-                  a file whose descriptors are all in other processes. Fix: by object.",
+                  signalfd, pidfd, inotify, TUN or unix socket that nobody reads. States and queues of sockets come \
+                  from sock_diag; poll(2) confirms a few of them. It is a warning if poll(2) must not be called, \
+                  because net.core.busy_poll is set, and if no thread waited on the epoll during the samples. Without \
+                  samples, two snapshots show it: serious for a file, a warning for a socket. Not seen: registrations \
+                  shorter than the interval between samples; errors and urgent data of sockets beyond the first 64 of \
+                  an epoll; a file whose descriptors are all in other processes. Fix: by object, as doctor prints it.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -216,26 +216,25 @@ static ZERO_TIMEOUT: Rule = Rule {
     id: "waits-with-timeout-zero",
     severity: Severity::Serious,
     title: "no thread sleeps in an epoll that has to poll its queue",
-    why: "An epoll_wait that does not sleep leaves the interrupt masked when it returns events, and only one that finds \
-          none, with a timeout above 0, polls the device. Packets wait up to irq-suspend-timeout, or without suspension \
-          up to gro-flush-timeout.",
-    source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 requests/s \
-             to 863 with threads that call in turn, under suspend20; 0.04 ms to 3.4 ms with an inner epoll under fullbusy",
+    why: "An epoll_wait that returns events without sleeping leaves the interrupt masked and does not poll the device. \
+          Packets wait up to irq-suspend-timeout, or without suspension up to gro-flush-timeout.",
+    source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 \
+             requests/s to 863 with threads that call in turn, under suspend20; 0.04 ms to 3.4 ms with an inner epoll \
+             under fullbusy",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, or an epoll that \
-                  busy-polls a queue with a gro-flush-timeout of at least 1 ms, was waited on at least \
-                  20 times in 500 ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, \
-                  no thread slept in it in a tenth of the samples, and one of these is true: another epoll watches it; \
-                  its threads sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time \
-                  (then 4 calls suffice, too; a note if they are farther apart than the timeout of the queue); most of \
-                  the calls returned nothing. Calls with longer timeouts count, too, if at most 1 % of them slept and the \
-                  program sleeps in an outer epoll, or in a poll of this one. \
-                  Otherwise, and with fewer calls, it is unknown: a warning. The calls are counted at the tracepoints \
-                  sys_enter and sys_exit, which needs CAP_BPF and CAP_PERFMON; without them, Quell samples in which \
-                  calls threads sleep. Two snapshots from files show only that a thread was running or waiting for a \
-                  CPU at least 90 % of the time, for fewer than 1,000 packets per second, and never slept in \
-                  epoll_wait: a warning, because what it spins on is not visible. Fix: a mode without busy polling; or \
-                  quell run, which turns timeout 0 into a short wait under suspension, unless the program calls only \
-                  when the epoll has events.",
+                  busy-polls a queue with a gro-flush-timeout of at least 1 ms, was waited on at least 20 times in 500 \
+                  ms (4 times if another epoll watches it), at least 99 % of the calls had timeout 0, no thread slept \
+                  in it in a tenth of the samples, and one of these is true: another epoll watches it; its threads \
+                  sleep in poll, select or io_uring_enter; its threads sleep elsewhere for most of the time (then 4 \
+                  calls suffice, too; a note if they are farther apart than the timeout of the queue); most of the \
+                  calls returned nothing. Calls with longer timeouts count, too, if at most 1 % of them slept and the \
+                  program sleeps in an outer epoll, or in a poll of this one. Otherwise, and with fewer calls, it is \
+                  unknown: a warning. The calls are counted at the tracepoints sys_enter and sys_exit, which needs \
+                  CAP_BPF and CAP_PERFMON; without them, Quell samples in which calls threads sleep. Two snapshots \
+                  from files show only that a thread was running or waiting for a CPU at least 90 % of the time, for \
+                  fewer than 1,000 packets per second, and never slept in epoll_wait: a warning, because what it spins \
+                  on is not visible. Fix: a mode without busy polling; or quell run, which turns timeout 0 into a \
+                  short wait under suspension, unless the program calls only when the epoll has events.",
     needs_two: false,
     judges_settings: false,
     stalls: true,
@@ -418,18 +417,19 @@ static BLOCKS: Rule = Rule {
     id: "blocks-on-polled-queue",
     severity: Severity::Serious,
     title: "a thread sleeps for a packet of the queue that it has to poll",
-    why: "While a thread handles the events of one epoll_wait, nobody polls its queue, whose interrupt is masked. A call \
-          that sleeps for a packet of this queue ends after irq-suspend-timeout, or without suspension after \
-          gro-flush-timeout.",
-    source: "fs/eventpoll.c, ep_suspend_napi_irqs; net/core/dev.c, busy_poll_stop; measured with a synchronous query of a \
-             database for each request: median latency 0.13 ms to 40 ms under suspend20, 0.06 ms to 77 ms under fullbusy",
-    explanation: "Detected if threads that receive events from an epoll slept at least 4 times in 500 ms outside of it, in \
-                  recv, send, connect or poll, for TCP or UDP sockets of a queue of this epoll, and the epoll suspends \
-                  the interrupt, or polls the queue while it is deferred: a query of a database or a name server for \
-                  each request, or a long answer that is sent by blocking calls. A warning if these timeouts are below \
-                  1 ms. The calls are counted as for waits-with-timeout-zero; without the capabilities, nothing is \
-                  detected. Of a poll, the first 4 files are examined; those of select are not. Fix: a mode without \
-                  busy polling, another queue for these sockets, or a program that waits for them in the epoll, too.",
+    why: "While a thread handles the events of one epoll_wait, nobody polls its queue. A call that sleeps for a packet \
+          of this queue ends after irq-suspend-timeout, or without suspension after gro-flush-timeout.",
+    source: "fs/eventpoll.c, ep_suspend_napi_irqs; net/core/dev.c, busy_poll_stop; measured with a synchronous query \
+             of a database for each request: median latency 0.13 ms to 40 ms under suspend20, 0.06 ms to 77 ms under \
+             fullbusy",
+    explanation: "Detected if threads that receive events from an epoll slept at least 4 times in 500 ms outside of \
+                  it, in recv, send, connect or poll, for TCP or UDP sockets of a queue of this epoll, and the epoll \
+                  suspends the interrupt, or polls the queue while it is deferred: a query of a database or a name \
+                  server for each request, or a long answer that is sent by blocking calls. A warning if these \
+                  timeouts are below 1 ms. The calls are counted as for waits-with-timeout-zero; without the \
+                  capabilities, nothing is detected. Of a poll, the first 4 files are examined; those of select are \
+                  not. Fix: a mode without busy polling, another queue for these sockets, or a program that waits for \
+                  them in the epoll, too.",
     needs_two: false,
     judges_settings: false,
     stalls: true,

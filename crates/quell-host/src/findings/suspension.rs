@@ -28,8 +28,8 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
     why: "Suspension only extends an existing deferral. Unless both defer-hard-irqs and gro-flush-timeout are set, \
           every completed poll re-enables the interrupt.",
     source: "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst, IRQ suspension; measured",
-    explanation: "Detected if irq-suspend-timeout is set and defer-hard-irqs or gro-flush-timeout is 0. Fix: set \
-                  both, defer-hard-irqs to 100 and gro-flush-timeout to at least 20 µs.",
+    explanation: "Detected if irq-suspend-timeout is set and defer-hard-irqs or gro-flush-timeout is 0. Fix: set both, \
+                  defer-hard-irqs to 100 and gro-flush-timeout to at least 20 µs.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -65,9 +65,9 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     title: "irq-suspend-timeout does not exceed gro-flush-timeout",
     why: "A suspension that ends no later than the deferral saves no polls.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog: both arm the same timer",
-    explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: choose a value well above \
-                  the time that the program needs for one batch of events; the published measurements used 20 ms. If \
-                  gro-flush-timeout is at least 10 ms, shorten it instead.",
+    explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: a value well above the \
+                  time that the program needs for one batch of events, such as 20 ms; if gro-flush-timeout is at least \
+                  10 ms, shorten it instead.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -107,11 +107,11 @@ static NOBODY_PREFERS: Rule = Rule {
     id: "no-epoll-prefers",
     severity: Severity::Warning,
     title: "a queue allows suspension, but no epoll on it prefers busy polling",
-    why: "Only an epoll with prefer_busy_poll suspends interrupts; without one, the queue is merely deferred.",
+    why: "Only an epoll with prefer_busy_poll suspends interrupts.",
     source: "fs/eventpoll.c, ep_suspend_napi_irqs",
-    explanation: "Detected if irq-suspend-timeout is set on a queue, epolls have sockets on it, all their parameters \
-                  are known, and none has prefer_busy_poll. Programs outside the snapshot are not considered. Fix: \
-                  set the epoll's parameter (quell attach; ioctl EPIOCSPARAMS), or set irq-suspend-timeout to 0.",
+    explanation: "Detected if irq-suspend-timeout is set on a queue, and none of the epolls with sockets on it has \
+                  prefer_busy_poll. Programs outside the snapshot are not considered. Fix: set the epoll's parameter \
+                  (quell attach; ioctl EPIOCSPARAMS), or set irq-suspend-timeout to 0.",
     needs_two: false,
     judges_settings: false,
     stalls: false,
@@ -178,19 +178,17 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     id: "suspension-without-effect",
     severity: Severity::Warning,
     title: "a queue allows suspension, but timers poll it",
-    why: "Near saturation the program polls a suspended queue. If there are as many softirqs and timer interrupts as \
-          with deferral alone, the queue is never suspended.",
+    why: "While a queue is suspended, polls by the program replace most softirqs and timer interrupts of deferral.",
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
-                  suspended. It gives no verdict if the programs used less than 1 µs of CPU time per packet: the packets \
-                  are those of others. Without CAP_BPF and CAP_PERFMON, and for snapshots from files, compares two \
-                  snapshots: softirqs and timer interrupts per packet on the CPU that does the queue's packet work. The \
-                  comparison needs a thread that serves the queue and runs at least 80 % of the time: below that, \
-                  the queue drains and the suspension ends as designed. It also gives no verdict if a kernel thread \
-                  polls the queue, or if the ratios lie between those measured with suspension and with deferral. \
-                  Fix: if the program never polls, what its snapshot shows as the cause; otherwise, a longer \
-                  irq-suspend-timeout.",
+                  suspended. No verdict if the programs used less than 1 µs of CPU time per packet: the packets are \
+                  those of others. Without CAP_BPF and CAP_PERFMON, and for snapshots from files, compares softirqs \
+                  and timer interrupts per packet on the CPU that does the queue's packet work. This needs a thread \
+                  that serves the queue and runs at least 80 % of the time: below that, suspension ends as designed. \
+                  No verdict if a kernel thread polls the queue, or if the ratios lie between those of suspension and \
+                  deferral. Fix: if the program never polls, remove the cause that its snapshot shows; otherwise, a \
+                  longer irq-suspend-timeout.",
     needs_two: true,
     judges_settings: true,
     stalls: false,

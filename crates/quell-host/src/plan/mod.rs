@@ -243,8 +243,8 @@ fn why_denied(change: &PlannedChange, observed: &PlanInput) -> Option<(Option<Ca
     if privileges.capabilities.known().is_some_and(|held| !held.contains(&needed)) {
         return Some((Some(needed), format!("needs {needed}")));
     }
-    let is_elsewhere = privileges.in_initial_user_namespace.known() == Some(&false);
-    (matches!(change, PlannedChange::Napi { .. }) && is_elsewhere)
+    let is_in_other_namespace = privileges.in_initial_user_namespace.known() == Some(&false);
+    (matches!(change, PlannedChange::Napi { .. }) && is_in_other_namespace)
         .then(|| (Some(needed), format!("needs {needed} in the initial user namespace")))
 }
 

@@ -251,14 +251,14 @@ impl<'a> Queues<'a> {
         let wish = wishes.mode.map(|mode| (wanted_values(&mode.value, has_threading), &mode.place));
         let default = wanted_values(&DeliveryMode::default(), has_threading);
         let napi = napi.map(|napi| napi.id);
-        let fate = match (made, &current) {
+        let in_plan = match (made, &current) {
             (_, Current::ToCome) => QueueInPlan::IsCreated,
             (Made::Stays, _) => QueueInPlan::Stays,
             (Made::Anew, _) => QueueInPlan::IsRecreated,
             (Made::Goes, _) => QueueInPlan::IsRemoved,
         };
-        let planned = |values| PlannedQueue { device: self.id.clone(), queue, napi, values, fate };
-        if let (QueueInPlan::Stays, Current::Known(now), Some((wanted, _))) = (fate, &current, &wish)
+        let planned = |values| PlannedQueue { device: self.id.clone(), queue, napi, values, in_plan };
+        if let (QueueInPlan::Stays, Current::Known(now), Some((wanted, _))) = (in_plan, &current, &wish)
             && now == wanted
         {
             plan.matching.push(planned(Diff { old: Some(*now), new: Some(*wanted) }));

@@ -63,5 +63,5 @@ fn interfaces_of(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTree
 /// Whether an interface is a VLAN, macvlan or similar device on top of another one. The peer of a veth device is not.
 pub(crate) fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
     upper.kind.as_deref() != Some("veth")
-        && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
+        && upper.lower.is_some_and(|lower| !lower.is_in_other_namespace && lower.ifindex == ifindex)
 }

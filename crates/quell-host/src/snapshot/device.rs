@@ -79,7 +79,7 @@ pub struct Lower {
     /// Interface index in its namespace.
     pub ifindex: Ifindex,
     /// Whether it is in another namespace than this device.
-    pub is_elsewhere: bool,
+    pub is_in_other_namespace: bool,
 }
 
 /// Device settings in sysfs (`/sys/class/net/NAME`), which predate settings per NAPI instance. They are the defaults of

@@ -18,7 +18,7 @@ pub struct Taken {
     /// Start of the snapshot, `CLOCK_MONOTONIC` in nanoseconds; comparable within one boot.
     pub monotonic_ns: u64,
     /// Duration of the snapshot in nanoseconds. The parts of a snapshot are read one after another.
-    pub took_ns: u64,
+    pub duration_ns: u64,
     /// Boot ID (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Reading<String>,
 }
@@ -33,7 +33,7 @@ pub struct SnapshotScope {
     pub whole_host: bool,
     /// Cookies of further namespaces to read, into which attachments reach.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub further_namespaces: Vec<u64>,
+    pub other_namespaces: Vec<u64>,
     /// PIDs to which the snapshot is restricted, with the devices of their namespaces; empty: all processes with
     /// sockets.
     pub pids: Vec<Pid>,
@@ -125,7 +125,7 @@ pub struct NetworkNamespace {
     /// Its names in `/run/netns`.
     pub names: Vec<String>,
     /// Whether Quell runs in this namespace.
-    pub is_readers: bool,
+    pub is_current: bool,
     /// Why its devices could not be listed and are missing from the snapshot; null if they were listed.
     pub unlisted_devices: Option<Unknown>,
     /// Protocols whose sockets could not be listed and are missing from the snapshot.

@@ -18,8 +18,7 @@ pub struct Linked<K> {
     /// Key of the other object.
     pub to: K,
     /// Source of the relation.
-    #[serde(rename = "said-by")]
-    pub provenance: Provenance,
+    pub source: Provenance,
 }
 
 /// Source of a relation between two objects.

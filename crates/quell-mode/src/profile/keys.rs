@@ -200,17 +200,9 @@ pub fn markdown() -> String {
         let names: Vec<_> = table.path.split(", ").map(|path| format!("`[{path}]`")).collect();
         let title = if table.path.is_empty() { "Top of the file".to_owned() } else { names.join(", ") };
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\n## {title}\n\n{}\n\n| key | values | meaning | example |\n| --- | --- | --- | --- |\n",
-            table.purpose
-        );
+        let _ = write!(text, "\n## {title}\n\n{}\n\n", table.purpose);
         for key in table.keys {
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {} | `{} = {}` |",
-                key.name, key.values, key.meaning, key.name, key.example
-            );
+            let _ = writeln!(text, "- `{} = {}` ({}). {}", key.name, key.example, key.values, key.meaning);
         }
     }
     text + TAIL
@@ -218,11 +210,9 @@ pub fn markdown() -> String {
 
 const HEAD: &str = "# Keys of a profile
 
-Made from the tables in `crates/quell-mode/src/profile/keys.rs`; a test keeps it current. A key that a profile leaves out
-stays unchanged on the host, unless a default is given. An unknown key is refused, with the nearest known key.
-
-Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`. [apply.md](apply.md) shows how a profile is
-applied.
+Made from the tables in `crates/quell-mode/src/profile/keys.rs`; [apply.md](apply.md) shows how a profile is applied. A
+setting without a key stays unchanged on the host, unless a default is given. An unknown key is refused, with the nearest
+known key. Queue and CPU numbers are a number, an array, or a text such as `\"0-3,8\"`.
 ";
 
 const TAIL: &str = "

@@ -24,7 +24,7 @@ impl Step {
 
 /// Folds the repetitions in `steps`.
 pub(super) fn fold(steps: Vec<Step>) -> Vec<Step> {
-    let steps = neighbours(steps);
+    let steps = merge_adjacent(steps);
     let mut folded = Vec::new();
     let mut at = 0;
     while at < steps.len() {
@@ -47,7 +47,7 @@ fn again(length: usize, times: usize, first: &Step, last: &Step) -> String {
 }
 
 /// Merges equal adjacent steps into one step, with their number.
-fn neighbours(steps: Vec<Step>) -> Vec<Step> {
+fn merge_adjacent(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<(Step, usize)> = Vec::new();
     for step in steps {
         match merged.last_mut().filter(|(last, _)| last.text == step.text) {

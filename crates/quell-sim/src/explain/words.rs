@@ -8,9 +8,9 @@ use crate::{Ns, TimelineEntry, Trace};
 /// Steps of the trace from `from_ns` on, in order.
 pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step> {
     let mut narrator = Narrator { napi: mode.napi(), masked: false, polled_until_ns: 0, waiting: 0 };
-    let steps = trace.moments(0, Ns::MAX).into_iter().filter_map(|moment| {
-        let text = narrator.sentence(&moment)?;
-        Some(Step { at_ns: moment.at_ns, lasts_ns: moment.lasts_ns, text })
+    let steps = trace.timeline(0, Ns::MAX).into_iter().filter_map(|entry| {
+        let text = narrator.sentence(&entry)?;
+        Some(Step { at_ns: entry.at_ns, lasts_ns: entry.lasts_ns, text })
     });
     steps.filter(|step| step.at_ns >= from_ns).collect()
 }
@@ -27,19 +27,19 @@ struct Narrator {
 }
 
 impl Narrator {
-    fn sentence(&mut self, moment: &TimelineEntry) -> Option<String> {
-        match moment.what {
+    fn sentence(&mut self, entry: &TimelineEntry) -> Option<String> {
+        match entry.what {
             "packet" => self.waiting += 1,
             "delivered" => self.waiting = self.waiting.saturating_sub(1),
             "interrupt" => self.masked = true,
             "interrupt enabled" => self.masked = false,
-            "busy poll" => self.polled_until_ns = moment.at_ns + moment.lasts_ns.unwrap_or(0),
+            "busy poll" => self.polled_until_ns = entry.at_ns + entry.lasts_ns.unwrap_or(0),
             _ => {}
         }
         let NapiSettings { gro_flush_timeout_ns, irq_suspend_timeout_ns, .. } = self.napi;
         let (gro, suspend) = (time(gro_flush_timeout_ns), time(irq_suspend_timeout_ns));
-        Some(match moment.what {
-            "packet" => self.packet(moment.at_ns),
+        Some(match entry.what {
+            "packet" => self.packet(entry.at_ns),
             "NIC interrupt" if self.waiting == 0 => "The NIC has sent the response and interrupts the CPU.".to_owned(),
             "NIC interrupt" => "The NIC interrupts the CPU.".to_owned(),
             "interrupt" => "The interrupt is handled: it is masked, and a NAPI poll is scheduled.".to_owned(),

@@ -71,7 +71,7 @@ fn race(subject: &mut Noisy<'_>, goal: &TuneGoal, is_known: fn(&str, &str) -> bo
         budget_ms: (BUDGET_SLICES as f64 * SLICE_MS) as u64,
         ..TunePlan::new(goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
     };
-    let finished = tune(subject, plan, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(())).unwrap();
+    let finished = tune(subject, plan, &mut |_, _| ControlFlow::Continue(())).unwrap();
     Answer { mode: finished.result.answer.mode(), slices: subject.slices }
 }
 

@@ -12,14 +12,14 @@
 )]
 
 // Files of the test `servers`. A library for both would be a crate that only they use: Cargo builds each target on its own.
-#[path = "../../tests/servers/client.rs"]
+#[path = "../../tests/all/servers/client.rs"]
 mod client;
-#[path = "../../tests/servers/fixtures.rs"]
+#[path = "../../tests/all/servers/fixtures.rs"]
 mod fixtures;
-#[path = "../../tests/servers/lab.rs"]
+#[path = "../../tests/all/servers/lab.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod lab;
-#[path = "../../tests/servers/program.rs"]
+#[path = "../../tests/all/servers/program.rs"]
 mod program;
 
 mod page;
@@ -27,11 +27,11 @@ mod table;
 mod trial;
 
 use clap::Parser;
-use quell_bench::facts::HostFacts;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 use quell_linux::visible::counted;
+use quell_result::facts::HostFacts;
 
 use client::Effort;
 use lab::ServersLab;

@@ -1,19 +1,18 @@
 //! The published page: the tables of the trials, the method, and facts about the servers that the figures do not show.
 
-use quell_bench::facts::HostFacts;
 use quell_mode::DeliveryMode;
+use quell_result::facts::HostFacts;
 
 use crate::client::CONNECTIONS;
 use crate::program::Program;
-use crate::table::{Trials, markdown};
+use crate::table::{Trials, markdown, working};
 use crate::{ATTEMPTS_MAX, Options, RATE_SHARE};
 
 /// Facts about a server that are independent of the figures.
 fn to_know(program: Program) -> &'static str {
     match program {
         Program::Memcached => {
-            "One epoll per thread (`-t`). With `-N` equal to `-t`, each connection goes to the thread of its queue. \
-             Without `-N`, each thread has connections from all queues."
+            "One epoll per thread (`-t`). With `-N` equal to `-t`, each connection goes to the thread of its queue."
         }
         Program::Redis => "One thread, one epoll: give it a device with one queue, or steer its port to one queue.",
         Program::Nginx => {
@@ -21,13 +20,13 @@ fn to_know(program: Program) -> &'static str {
              has connections from all of them."
         }
         Program::NginxReuseport => {
-            "Like nginx, but the kernel selects the worker by a hash of the addresses, or a filter selects it by \
-             queue. With two queues, `quell attach` and `quell run` use `--steer`."
+            "The kernel selects the worker by a hash of the addresses, or a filter by queue: with two queues, \
+             `quell attach` and `quell run` use `--steer`."
         }
         Program::Haproxy => {
-            "One epoll per thread (`nbthread`). With `shards by-thread` each thread also has a listening socket, so \
-             `--steer` gives a thread the connections of one queue. Here it answers requests itself. As a proxy, it \
-             also has connections to servers, whose packets arrive on any queue."
+            "One epoll per thread (`nbthread`). With `shards by-thread`, `--steer` gives a thread the connections of \
+             one queue. As a proxy, which was not measured, it also has connections to servers, whose packets \
+             arrive on any queue."
         }
         Program::GoHttp => {
             "One epoll for all threads, whatever `GOMAXPROCS`, so it can poll only one queue. It is statically \
@@ -47,39 +46,35 @@ pub(crate) fn page(
     let mode: DeliveryMode = options.mode.parse().unwrap();
     let notes: String =
         Program::ALL.map(|program| format!("- **{}**: {}\n", program.name(), to_know(program))).concat();
-    let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options, host));
-    let (alone, several) = (markdown(alone), markdown(several));
+    let disturbed = alone.iter().chain(several).map(|(_, trials)| trials.disturbed_max()).max().unwrap_or(0);
+    let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options, host, disturbed));
+    let (figures, working) = (markdown(alone), working(alone, several));
     format!(
-        "{title}\n\nMade by `make bench-servers`. Unmodified programs from packages or standard libraries, each with \
-         its usual client. The arms are interrupts (`base`), the mode attached to the running server (`quell attach \
-         {mode} PID`), and the server started with the mode (`quell run {mode} -- COMMAND`).\n\n{how}\n\
-         ## One queue, one worker\n\n{alone}\n\
-         ## Two queues, two workers\n\nThe workers share a CPU here, so these figures show that the mode works rather \
-         than how fast it is.\n\n{several}\n\
+        "{title}\n\nMade by `make bench-servers`: unmodified programs, each with its usual client, under interrupts \
+         (`base`), attached while they run (`quell attach {mode} PID`), and started with the mode (`quell run {mode} \
+         -- COMMAND`).\n\n{how}\n\
+         ## One queue, one worker\n\n{figures}\n\
+         ## Whether the mode works\n\nAlso with two queues and two workers, which share a CPU, so there are no figures. \
+         The percentage is the share of all polls of its queues that the server's own threads made.\n\n{working}\n\
          ## Notes about the servers\n\n{notes}"
     )
 }
 
-fn how(options: &Options, host: &HostFacts) -> String {
+fn how(options: &Options, host: &HostFacts, disturbed: usize) -> String {
     let Options { rounds, rounds_of_two, seconds, .. } = options;
     format!(
         "Linux {release} on {model}, {cpus} CPUs: the server and the NAPI threads of its queues run on one CPU, and \
          the client on the other, connected by a veth pair ([what a veth lab shows](bench.md#what-a-veth-lab-does-not-show)). \
          {rounds} rounds with one queue and {rounds_of_two} with two; each round has a fresh server for `base`, \
-         `base` again, `attach` and `run`, in varying order, {seconds} s each after a warm-up, {CONNECTIONS} \
-         connections.\n\n\
-         - memcached and tokio get requests from `quell load` at a fixed rate, {share:.0} % of the throughput of \
-         `base` in a closed loop, measured in the same round. redis-benchmark (`GET`) and wrk support no rate. Each \
-         of their connections sends its next request when its response arrives, so their throughput follows from the \
-         latency.\n\
-         - Figures are medians over the rounds (lowest–highest). `against base` is the ratio and its interval, \
-         computed as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
-         - CPU/request is the run time of the server's threads and of the NAPI threads of its queues; it includes \
-         polls without packets. *polls by the server* is the share of all polls of its queues that its own threads \
-         made. *found suspended* is the share of these that found the interrupt of the queue suspended.\n\
+         `base` again, `attach` and `run`, in varying order, {seconds} s each, {CONNECTIONS} connections.\n\n\
+         - memcached and tokio get {share:.0} % of the throughput of `base` in a closed loop. redis-benchmark (`GET`) \
+         and wrk support no rate: in a closed loop, the throughput follows from the latency.\n\
+         - Figures are medians over the rounds (lowest–highest), then the change from `base` and its interval, computed \
+         as in [statistics.md](statistics.md) with a round as block. It is bold if the interval excludes 1.\n\
+         - CPU/request is the run time of the server's threads and of the NAPI threads of its queues.\n\
          - *fully*: every epoll with connections, and every queue of these connections, has the mode's values. Epolls \
          and queues correspond one to one, the server polled, interrupts were suspended, and no request failed.\n\
-         - *disturbed*: number of rounds in which other work ran on the server's CPU, or packets were dropped, in \
+         - In at most {disturbed} rounds of an arm, other work ran on the server's CPU, or packets were dropped, in \
          each of up to {attempts} attempts.\n",
         release = host.kernel_release,
         model = host.cpu_model.as_deref().unwrap_or("an unknown processor"),

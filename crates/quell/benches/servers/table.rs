@@ -1,4 +1,4 @@
-//! The trials as Markdown: one row per server and arm. A row has the median and the range of each figure, and the
+//! The trials as Markdown: one row per server. A row has the median and the range of each figure under each arm, and the
 //! result of the switchback analysis against `base`. A missing value is a dash.
 
 use std::collections::BTreeMap;
@@ -67,11 +67,12 @@ impl Trials {
         contrast.map_or_else(|| ABSENT.to_owned(), in_words)
     }
 
-    /// Number of disturbed rounds, as text.
-    fn disturbed(&self, arm: Arm) -> String {
-        let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
-        let disturbed = trials.iter().filter(|trial| !trial.disturbances.is_empty()).count();
-        format!("{disturbed} of {}", trials.len())
+    /// Number of disturbed rounds of the arm with the most of them.
+    pub(crate) fn disturbed_max(&self) -> usize {
+        let disturbed = |trials: &Vec<Option<Trial>>| {
+            trials.iter().flatten().filter(|trial| !trial.disturbances.is_empty()).count()
+        };
+        self.of.values().map(disturbed).max().unwrap_or(0)
     }
 
     fn works(&self, arm: Arm) -> String {
@@ -115,44 +116,47 @@ impl Trials {
     }
 }
 
-/// The table of all servers.
+/// The figures of all servers.
 pub(crate) fn markdown(all: &[(Program, Trials)]) -> String {
     let mut text = String::from(
-        "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | server's CPU | \
-         polls by the server | found suspended | disturbed |\n\
-         | --- | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
+        "| server | requests/s: base | p50, µs: base | attach | run | CPU/request, µs: base | attach | run |\n\
+         | --- | --: | --: | --: | --: | --: | --: | --: |\n",
     );
     for (program, trials) in all {
-        for arm in [Arm::Base, Arm::Attach, Arm::Run] {
-            text.push_str(&row(*program, trials, arm));
-        }
+        text.push_str(&row(*program, trials));
     }
     text
 }
 
-fn row(program: Program, trials: &Trials, arm: Arm) -> String {
-    let is_base = arm == Arm::Base;
-    let against = |figure: FigureOf| if is_base { String::new() } else { trials.against_base(arm, figure) };
-    let works = if is_base { String::new() } else { trials.works(arm) };
-    let name = if is_base { program.name() } else { "" };
-    let cells = [
-        name.to_owned(),
-        arm.name().to_owned(),
-        works,
-        number(trials.spread(arm, |trial| Some(trial.found.per_s))),
-        number(trials.spread(arm, Trial::p50_us)),
-        against(Trial::p50_us),
-        number(trials.spread(arm, Trial::cpu_us_per_request)),
-        against(Trial::cpu_us_per_request),
-        percent(trials.spread(arm, Trial::server_share)),
-        percent(trials.spread(arm, |trial| trial.polled_by_the_server)),
-        percent(trials.spread(arm, |trial| trial.found_suspended)),
-        trials.disturbed(arm),
-    ];
-    cells.iter().fold(String::from("|"), |mut row, cell| {
-        let _ = write!(row, " {cell} |");
-        row
-    }) + "\n"
+fn row(program: Program, trials: &Trials) -> String {
+    let compared = |arm: Arm, figure: FigureOf| {
+        let against = if arm == Arm::Base { String::new() } else { format!(", {}", trials.against_base(arm, figure)) };
+        number(trials.spread(arm, figure)) + &against
+    };
+    let arms = [Arm::Base, Arm::Attach, Arm::Run];
+    let rate = number(trials.spread(Arm::Base, |trial| Some(trial.found.per_s)));
+    let latencies = arms.map(|arm| compared(arm, Trial::p50_us));
+    let costs = arms.map(|arm| compared(arm, Trial::cpu_us_per_request));
+    format!("| {} | {rate} | {} |\n", program.name(), [latencies, costs].concat().join(" | "))
+}
+
+/// Whether the mode works, and the polls by the server, with one queue and with several.
+pub(crate) fn working(alone: &[(Program, Trials)], several: &[(Program, Trials)]) -> String {
+    let mut text = String::from(
+        "| server | one queue: attach | run | two queues: attach | run |\n| --- | --- | --- | --- | --- |\n",
+    );
+    let cells = |trials: Option<&Trials>| {
+        [Arm::Attach, Arm::Run].map(|arm| {
+            let Some(trials) = trials else { return ABSENT.to_owned() };
+            format!("{}; {}", trials.works(arm), percent(trials.spread(arm, |trial| trial.polled_by_the_server)))
+        })
+    };
+    for (program, trials) in alone {
+        let with_several = several.iter().find(|(other, _)| other == program).map(|(_, trials)| trials);
+        let cells = [cells(Some(trials)), cells(with_several)].concat().join(" | ");
+        let _ = writeln!(text, "| {} | {cells} |", program.name());
+    }
+    text
 }
 
 /// Median, lowest and highest.

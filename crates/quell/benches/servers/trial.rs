@@ -68,13 +68,6 @@ impl Trial {
     pub(crate) fn p50_us(&self) -> Option<f64> {
         self.found.p50.map(|p50| p50.as_secs_f64() * 1e6)
     }
-
-    /// Share of the server's CPU that the server and the NAPI threads of its queues used.
-    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
-    pub(crate) fn server_share(&self) -> Option<f64> {
-        let cpus = self.counters.server_cpus?;
-        (cpus.capacity_ns > 0).then(|| cpus.lab_ns as f64 / cpus.capacity_ns as f64)
-    }
 }
 
 /// Runs one trial. The error contains the reason if it failed.

@@ -1,6 +1,7 @@
 //! One module per command: it parses options, calls the library crate, and passes the result to `render`.
 
 pub(crate) mod apply;
+mod asked;
 pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod conformance;

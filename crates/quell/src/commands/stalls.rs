@@ -18,19 +18,26 @@ const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
 pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failure> {
-    let Some(finding) = findings.iter().find(|finding| finding.predicts_stall()) else { return Ok(()) };
+    match findings.iter().find(|finding| finding.predicts_stall()) {
+        Some(finding) => Err(refused(finding, insisting)),
+        None => Ok(()),
+    }
+}
+
+/// The failure because of a predicted stall.
+pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
     let Finding { id, title, seen, why, .. } = finding;
     let advice = finding.fix.iter().find_map(|fix| match fix {
         Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
         Fix::Command(_) => None,
     });
-    Err(Failure::new(
+    Failure::new(
         Exit::VerifyFailed,
         format!(
             "{id}: {title}: {seen}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
             advice.unwrap_or_default()
         ),
-    ))
+    )
 }
 
 /// Observes the programs of an attachment while it lives, in a thread of its own, so that passes go on.

@@ -66,7 +66,7 @@ fn observed(pids: Vec<Pid>) -> Result<IntervalReport, String> {
 /// effect.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was taken back.
+/// With [`Exit::VerifyFailed`] if a setting has drifted, or a mode was reverted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     let in_progress = attachments_and_begun_profiles(&journal()).map_err(Failure::refused)?;
@@ -111,9 +111,9 @@ fn running(program: &TargetProgram) -> Option<TargetProgram> {
 }
 
 fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
-    let condition = match kept.standing {
+    let condition = match kept.state {
         PersistState::BeforeThisBoot | PersistState::OutOfSight(_) => Condition::default(),
-        PersistState::Kept | PersistState::KeptBy(_) | PersistState::Unconfirmed(_) => {
+        PersistState::UntilReverted | PersistState::MaintainedBy(_) | PersistState::Unconfirmed(_) => {
             condition(&kept.path, &kept.history).map_err(Failure::refused)?
         }
     };
@@ -131,8 +131,8 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let Ended { mut detached, mut errors } = detach::end(&journal, applied_last);
     let mut all = Vec::new();
     // An attachment whose keeper is running or invisible could not be ended above.
-    let is_applied = |kept: &Persistent| match kept.standing {
-        PersistState::KeptBy(_) => false,
+    let is_applied = |kept: &Persistent| match kept.state {
+        PersistState::MaintainedBy(_) => false,
         PersistState::OutOfSight(_) => !kept.history.begin.purpose.is_of_programs(),
         _ => true,
     };
@@ -191,7 +191,7 @@ fn waiting_changes<'a>(
 }
 
 fn restore(journal: &Journal, kept: &Persistent) -> Result<Reverted, PersistError> {
-    let by_watchdog = match kept.standing {
+    let by_watchdog = match kept.state {
         PersistState::Unconfirmed(watchdog) => give_up(journal, &kept.path, &watchdog)?,
         PersistState::OutOfSight(pid) => return Err(PersistError::OutOfSight { path: kept.path.clone(), pid }),
         _ => Reverted::default(),
@@ -211,7 +211,7 @@ pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();
     for kept in applied()? {
-        if let PersistState::Unconfirmed(watchdog) = kept.standing {
+        if let PersistState::Unconfirmed(watchdog) = kept.state {
             confirm(&journal, &kept.path, &watchdog).map_err(|error| Failure::new(Exit::RolledBack, error))?;
             confirmed.push(name(&kept));
         }

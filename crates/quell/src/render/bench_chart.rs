@@ -1,9 +1,9 @@
 //! Draws a bench result as an SVG image: latency and CPU time per request of each mode, for each open loop. Closed
 //! loops are omitted, because their latency follows from their throughput.
 
-use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_load::OfferedLoad;
+use quell_result::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::figures::{self, Work};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 

@@ -4,18 +4,17 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_bench::experiment::clients::RemoteClientsFacts;
-use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::{
-    CommandFacts, EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts,
-};
-use quell_bench::facts::{HostFacts, ModelFacts};
 use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
 };
 use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, SubjectFacts};
+use quell_result::facts::RemoteClientsFacts;
+use quell_result::facts::{CommandFacts, ProgramsFacts};
+use quell_result::facts::{HostFacts, ModelFacts};
+use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
 

@@ -2,10 +2,11 @@
 //! modes, and the checks.
 
 use comfy_table::CellAlignment;
-use quell_bench::experiment::LoadExperiment;
-use quell_bench::experiment::figures::{self, Work};
-use quell_bench::vm::{GuestFacts, checks};
 use quell_linux::visible::{self, counted};
+use quell_result::experiment::LoadExperiment;
+use quell_result::facts::GuestFacts;
+use quell_result::figures::{self, Work};
+use quell_result::guest_checks as checks;
 use quell_stats::Spread;
 
 use super::experiment::{lines, new_table, treatments};

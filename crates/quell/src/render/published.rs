@@ -2,8 +2,7 @@
 //! lab cannot play, with the reason.
 
 use comfy_table::CellAlignment;
-use quell_bench::experiment::{LoadExperiment, figures};
-use quell_bench::replay::{offered, part_name, responder_name};
+use quell_bench::replay::offered;
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
@@ -11,11 +10,13 @@ use quell_published::{
     CellTransport, EventLoopForm, EventLoopRow, Experiment, LowLatencyRow, PublishedCell, PublishedError,
     event_loop_rows, irq_suspension_cells, low_latency_rows,
 };
+use quell_result::experiment::LoadExperiment;
+use quell_result::figures;
+use quell_result::published::{PublishedPart, PublishedRun, part_name, server_name};
 use quell_stats::LatencyHistogram;
 
 use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
-use crate::commands::bench::on_published::{PublishedPart, PublishedRun};
 
 /// Line width of running text, in columns.
 const COLUMNS: usize = 100;
@@ -97,7 +98,7 @@ fn prose(text: &str) -> String {
 
 /// Name of a part's responder.
 fn name(part: &PublishedPart) -> String {
-    responder_name(part.transport, part.shape)
+    server_name(part.transport, part.shape)
 }
 
 fn full_name(part: &PublishedPart) -> String {

@@ -186,7 +186,7 @@ fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
     if let Some(own) = queue.coalescing.known().filter(|own| Some(*own) != device.coalescing.known()) {
         settings.push((Set, coalescing(own)));
     }
-    Likeness { settings, has_napi: linked.map(|linked| linked.provenance) }
+    Likeness { settings, has_napi: linked.map(|linked| linked.source) }
 }
 
 /// NAPI settings; values that differ from the kernel's defaults are highlighted.
@@ -227,8 +227,8 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
     let mut node = Node::named(format!("rx {}", ranges(queues.iter().map(|queue| queue.id))));
     let links = queues.iter().filter_map(|queue| queue.napi.known().copied().flatten());
     let napis: Vec<&SnapshotNapi> = links.filter_map(|linked| Some(index.napi(linked.to)?.1)).collect();
-    if let Some(provenance) = alike.has_napi {
-        let inferred = if provenance == Provenance::Kernel { "" } else { " (inferred)" };
+    if let Some(source) = alike.has_napi {
+        let inferred = if source == Provenance::Kernel { "" } else { " (inferred)" };
         node.add(Plain, format!("NAPI {}{inferred}", ranges(napis.iter().map(|napi| napi.id.get()))));
     }
     add_pollers(&napis, index, &mut node);
@@ -245,8 +245,7 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
     if !irqs.is_empty() {
-        let inferred =
-            if links.iter().all(|linked| linked.provenance == Provenance::Kernel) { "" } else { " (inferred)" };
+        let inferred = if links.iter().all(|linked| linked.source == Provenance::Kernel) { "" } else { " (inferred)" };
         let cpus = irqs.iter().filter_map(|irq| irq.effective_affinity.known()).flat_map(|cpus| cpus.iter());
         let numbers = ranges(irqs.iter().map(|irq| irq.number));
         node.add(Plain, format!("irq {numbers}{inferred} on CPU {}", ranges(cpus)));

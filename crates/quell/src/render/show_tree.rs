@@ -110,7 +110,7 @@ fn heading(namespace: &NetworkNamespace) -> Node {
 
 fn name(namespace: &NetworkNamespace) -> String {
     let names = namespace.names.join(", ");
-    match (names.is_empty(), namespace.is_readers) {
+    match (names.is_empty(), namespace.is_current) {
         (false, _) => format!("netns {names}"),
         (true, true) => "this network namespace".to_owned(),
         (true, false) => format!("net:[{}]", namespace.inode),

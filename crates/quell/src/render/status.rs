@@ -31,7 +31,7 @@ pub(crate) struct StatusReport {
     left_behind: Vec<Purpose>,
     /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
-    /// Stalls that the owners of modes found, also of modes that were taken back since.
+    /// Stalls that the owners of modes found, also of modes that were reverted since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stalls: Vec<StallReport>,
 }
@@ -46,7 +46,7 @@ struct StallReport {
     last_unix_s: u64,
     /// Null if the rules found none.
     cause: Option<String>,
-    taken_back: bool,
+    reverted: bool,
 }
 
 /// Settings of a reverted journal that wait because their queues were missing.
@@ -65,10 +65,10 @@ pub(crate) struct AppliedReport {
     purpose: Purpose,
     journal: String,
     since_unix_s: u64,
-    standing: Standing,
+    state: AppliedState,
     /// Process that undoes the changes when it ends, or on SIGTERM. Null for profiles that stay.
     owner_pid: Option<u32>,
-    goes_back_unix_s: Option<u64>,
+    deadline_unix_s: Option<u64>,
     /// Number of existing settings.
     settings: usize,
     /// Number of settings that vanished with their device or network namespace.
@@ -103,7 +103,7 @@ enum LiveEffect {
 /// State, which determines when the changes end.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Standing {
+enum AppliedState {
     Applied,
     Attached,
     Launched,
@@ -115,38 +115,38 @@ enum Standing {
 
 impl AppliedReport {
     pub(crate) fn new(kept: &Persistent, condition: Condition) -> Self {
-        let (standing, owner_pid, goes_back_unix_s) = match kept.standing {
-            persistent::PersistState::Kept => (Standing::Applied, None, None),
+        let (state, owner_pid, deadline_unix_s) = match kept.state {
+            persistent::PersistState::UntilReverted => (AppliedState::Applied, None, None),
             persistent::PersistState::Unconfirmed(watchdog) => {
-                (Standing::Unconfirmed, Some(watchdog.pid), Some(watchdog.deadline_unix_s))
+                (AppliedState::Unconfirmed, Some(watchdog.pid), Some(watchdog.deadline_unix_s))
             }
-            persistent::PersistState::KeptBy(keeper) => (Standing::Attached, Some(keeper.pid), None),
-            persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None, None),
-            persistent::PersistState::OutOfSight(pid) => (Standing::OutOfSight, Some(pid), None),
+            persistent::PersistState::MaintainedBy(keeper) => (AppliedState::Attached, Some(keeper.pid), None),
+            persistent::PersistState::BeforeThisBoot => (AppliedState::BeforeThisBoot, None, None),
+            persistent::PersistState::OutOfSight(pid) => (AppliedState::OutOfSight, Some(pid), None),
         };
-        Self { owner_pid, goes_back_unix_s, ..Self::of_journal(&kept.path, &kept.history, standing, condition) }
+        Self { owner_pid, deadline_unix_s, ..Self::of_journal(&kept.path, &kept.history, state, condition) }
     }
 
     /// Report for changes of a command that still runs.
     pub(crate) fn in_progress(attached: &Attached, condition: Condition) -> Self {
-        let standing = match (attached.is_owner_visible(), attached.is_launched()) {
-            (false, _) => Standing::OutOfSight,
-            (true, true) => Standing::Launched,
-            (true, false) => Standing::InProgress,
+        let state = match (attached.is_owner_visible(), attached.is_launched()) {
+            (false, _) => AppliedState::OutOfSight,
+            (true, true) => AppliedState::Launched,
+            (true, false) => AppliedState::InProgress,
         };
-        let of_journal = Self::of_journal(&attached.path, &attached.history, standing, condition);
+        let of_journal = Self::of_journal(&attached.path, &attached.history, state, condition);
         Self { owner_pid: Some(attached.owner().pid), ..of_journal }
     }
 
-    fn of_journal(path: &Path, history: &History, standing: Standing, condition: Condition) -> Self {
+    fn of_journal(path: &Path, history: &History, state: AppliedState, condition: Condition) -> Self {
         let Condition { drifted, gone, .. } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
             journal: visible::path(path),
-            since_unix_s: history.begin.began_unix_s,
-            standing,
+            since_unix_s: history.begin.started_unix_s,
+            state,
             owner_pid: None,
-            goes_back_unix_s: None,
+            deadline_unix_s: None,
             settings: history.pending().count() - gone,
             gone,
             drifted,
@@ -165,7 +165,7 @@ impl AppliedReport {
 
     /// Process IDs of the programs whose mode can be observed.
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
-        let is_meant = matches!(self.standing, Standing::Attached | Standing::Launched);
+        let is_meant = matches!(self.state, AppliedState::Attached | AppliedState::Launched);
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
@@ -215,12 +215,12 @@ impl StatusReport {
 
     /// Describes drifted or vanished settings, and how to restore them.
     pub(crate) fn advice(&self) -> Option<String> {
-        let drifted = |is_meant: fn(Standing) -> bool| -> usize {
-            self.applied.iter().filter(|applied| is_meant(applied.standing)).map(|applied| applied.drifted.len()).sum()
+        let drifted = |is_meant: fn(AppliedState) -> bool| -> usize {
+            self.applied.iter().filter(|applied| is_meant(applied.state)).map(|applied| applied.drifted.len()).sum()
         };
-        let of_launched = drifted(|standing| matches!(standing, Standing::Launched));
-        let of_attached = drifted(|standing| matches!(standing, Standing::Attached));
-        let of_profiles = drifted(|standing| matches!(standing, Standing::Applied | Standing::Unconfirmed));
+        let of_launched = drifted(|state| matches!(state, AppliedState::Launched));
+        let of_attached = drifted(|state| matches!(state, AppliedState::Attached));
+        let of_profiles = drifted(|state| matches!(state, AppliedState::Applied | AppliedState::Unconfirmed));
         let advice = |count: usize, what: &str, to_do: &str| {
             let has = agree(&count, "has", "have");
             (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
@@ -231,13 +231,13 @@ impl StatusReport {
             let gone = settings(gone);
             format!("{gone} {are} gone with the device or network namespace: `quell revert` removes them from the list")
         });
-        let taken_back = self.stalls.iter().any(|stalls| stalls.taken_back).then(|| {
-            "a mode was taken back because its queues stalled: remove the cause before you attach again; \
+        let reverted = self.stalls.iter().any(|stalls| stalls.reverted).then(|| {
+            "a mode was reverted because its queues stalled: remove the cause before you attach again; \
              `quell revert` forgets the stalls"
                 .to_owned()
         });
         let advice = [
-            taken_back,
+            reverted,
             advice(of_profiles, "profiles", "`quell apply --reassert`"),
             advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
             advice(of_launched, "launched programs", "restart the program with `quell run`"),
@@ -251,17 +251,17 @@ impl StatusReport {
 impl From<StallRecord> for StallReport {
     fn from(record: StallRecord) -> Self {
         let last_unix_s = unix_s().saturating_sub(record.age().as_secs());
-        let StallRecord { purpose, programs, stalls, cause, taken_back, .. } = record;
-        Self { purpose, programs, stalls, last_unix_s, cause, taken_back }
+        let StallRecord { purpose, programs, stalls, cause, reverted, .. } = record;
+        Self { purpose, programs, stalls, last_unix_s, cause, reverted }
     }
 }
 
 impl fmt::Display for StallReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { purpose, programs, stalls, last_unix_s, cause, taken_back } = self;
+        let Self { purpose, programs, stalls, last_unix_s, cause, reverted } = self;
         let (programs, ago) = (to_programs(programs), span(unix_s().abs_diff(*last_unix_s)));
         let times = if *stalls == 1 { "once".to_owned() } else { format!("{stalls} times") };
-        let what = if *taken_back { "taken back: its queues stalled" } else { "suspect: its queues stalled" };
+        let what = if *reverted { "reverted: its queues stalled" } else { "suspect: its queues stalled" };
         writeln!(f, "{purpose}{programs}: {what} {times}, the last time {ago} ago")?;
         writeln!(f, "  {}", on_one_line(&stall_cause(cause.as_deref())))
     }
@@ -307,8 +307,8 @@ impl fmt::Display for AppliedReport {
                 gone => format!(", {gone} gone with the device or network namespace"),
             }
         )?;
-        match (self.standing, self.goes_back_unix_s) {
-            (Standing::InProgress, _) => {
+        match (self.state, self.deadline_unix_s) {
+            (AppliedState::InProgress, _) => {
                 let owner = self.owner_pid.unwrap_or_default();
                 let end = self.programs.first().map(|program| format!("`quell detach {}` or ", program.pid));
                 let end = end.unwrap_or_default();
@@ -317,13 +317,13 @@ impl fmt::Display for AppliedReport {
                     "  by process {owner}, which still runs: undone when it ends; {end}`quell revert` ends it"
                 )?;
             }
-            (Standing::BeforeThisBoot, _) => {
+            (AppliedState::BeforeThisBoot, _) => {
                 writeln!(f, "  applied before the last boot, which undid it: run `quell apply` again")?;
             }
-            (Standing::OutOfSight, _) => {
+            (AppliedState::OutOfSight, _) => {
                 writeln!(f, "  owned by a process that is not visible here (another PID namespace)")?
             }
-            (Standing::Launched, _) => writeln!(f, "  by `quell run`: undone when the command exits")?,
+            (AppliedState::Launched, _) => writeln!(f, "  by `quell run`: undone when the command exits")?,
             (_, Some(deadline)) => {
                 let left = span(deadline.saturating_sub(unix_s()));
                 writeln!(f, "  rolled back in {left} unless you run `quell confirm`")?;
@@ -402,10 +402,10 @@ fn one_reverted(name: &str, reverted: &Reverted) -> String {
     if !reverted.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", reverted.already_gone.len()));
     }
-    text.push_str(&detached::kept(&reverted.kept));
+    text.push_str(&detached::superseded(&reverted.superseded));
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
-    text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
+    text.push_str(&detached::left(&reverted.partial, &reverted.left_alone, &reverted.waiting));
     for (change, error) in &reverted.failed {
         text.push_str(&format!("  not restored: {}: {error}\n", change));
     }
@@ -466,9 +466,9 @@ pub(crate) fn reverted_report(
             "name": name,
             "undone": reverted.undone,
             "already-gone": reverted.already_gone,
-            "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "partial": reverted.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "kept": reverted.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
+            "superseded": reverted.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": reverted.unrecorded,
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
@@ -544,8 +544,8 @@ mod tests {
             journal: "j".to_owned(),
             owner_pid: None,
             since_unix_s: 0,
-            standing: Standing::Attached,
-            goes_back_unix_s: None,
+            state: AppliedState::Attached,
+            deadline_unix_s: None,
             settings: 1,
             gone: 0,
             drifted: Vec::new(),

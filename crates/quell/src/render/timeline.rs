@@ -7,22 +7,22 @@ use quell_sim::{TimelineEntry, TimelineSource, Trace};
 pub(crate) fn render(trace: &Trace, from_ns: u64, us: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large saturates")]
     let until_ns = from_ns.saturating_add((us * 1e3) as u64);
-    let moments = trace.moments(from_ns, until_ns);
-    if moments.is_empty() {
+    let entries = trace.timeline(from_ns, until_ns);
+    if entries.is_empty() {
         return format!("nothing happened in the first {us} µs\n");
     }
     let heading = format!("{:>10}  {:<24}  {:<32} {:>8}\n", "µs", "queue", "CPU", "for µs");
-    moments.iter().fold(heading, |text, moment| text + &line(moment, from_ns) + "\n")
+    entries.iter().fold(heading, |text, entry| text + &line(entry, from_ns) + "\n")
 }
 
-fn line(moment: &TimelineEntry, from_ns: u64) -> String {
+fn line(entry: &TimelineEntry, from_ns: u64) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
-    let at_us = us(moment.at_ns.saturating_sub(from_ns));
-    let (queue, cpu) = match moment.place {
-        TimelineSource::Queue(queue) => (format!("rx{queue} {}", moment.what), String::new()),
-        TimelineSource::Cpu(cpu) => (String::new(), format!("cpu{cpu} {}", moment.what)),
+    let at_us = us(entry.at_ns.saturating_sub(from_ns));
+    let (queue, cpu) = match entry.place {
+        TimelineSource::Queue(queue) => (format!("rx{queue} {}", entry.what), String::new()),
+        TimelineSource::Cpu(cpu) => (String::new(), format!("cpu{cpu} {}", entry.what)),
     };
-    let lasts = moment.lasts_ns.map_or_else(String::new, |ns| format!("{:.2}", us(ns)));
+    let lasts = entry.lasts_ns.map_or_else(String::new, |ns| format!("{:.2}", us(ns)));
     format!("{at_us:>10.2}  {queue:<24}  {cpu:<32} {lasts:>8}").trim_end().to_owned()
 }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_bench::experiment::SubjectFacts;
-use quell_bench::facts::HostFacts;
 use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::HostFacts;
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,

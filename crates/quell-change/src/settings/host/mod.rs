@@ -124,7 +124,7 @@ impl Act for PutBack {
                     others.in_words(),
                     old.in_words()
                 );
-                if set.is_some() { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }
+                if set.is_some() { UndoOutcome::Partial(why) } else { UndoOutcome::LeftAlone(why) }
             }
         })
     }

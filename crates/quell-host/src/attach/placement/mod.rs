@@ -171,11 +171,11 @@ impl Placement {
         &mut self,
         groups: &Groups,
         attachment: &mut Attachment,
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
     ) -> Result<(), AttachError> {
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
-            attachment.steer(steering, looks_on).map_err(failed)?;
+            attachment.steer(steering, observer).map_err(failed)?;
             self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
@@ -191,7 +191,7 @@ impl Placement {
         &mut self,
         attachment: &mut Attachment,
         within: Duration,
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
     ) -> Result<PlacementResult, AttachError> {
         let give_up = Instant::now() + within;
         let mut placed = PlacementResult::default();
@@ -202,7 +202,7 @@ impl Placement {
             if let Some(group) = self.filters.mixed() {
                 return Err(AttachError::Mixed { group });
             }
-            let mut workers = self.bind(attachment, &snapshot, looks_on);
+            let mut workers = self.bind(attachment, &snapshot, observer);
             if let Some((tid, source)) = workers.failed.pop() {
                 return Err(AttachError::Pin { tid, source: Box::new(source) });
             }
@@ -219,7 +219,7 @@ impl Placement {
             if Instant::now() >= give_up {
                 break;
             }
-            if looks_on(attachment.changes(), ChangeStage::Before).is_break() {
+            if observer(attachment.changes(), ChangeStage::Before).is_break() {
                 return Err(AttachError::Stopped);
             }
             thread::sleep(LOOKED_EVERY);
@@ -237,7 +237,7 @@ impl Placement {
         &mut self,
         attachment: &mut Attachment,
         snapshot: &Snapshot,
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
     ) -> PlacementPass {
         let mut pass = PlacementPass::default();
         if let Some(request) = self.wanted.steer.clone() {
@@ -248,10 +248,10 @@ impl Placement {
             self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
             pass.seen = self.filters.news();
             if !due.is_empty() {
-                self.make(due, &request, attachment, snapshot, looks_on, &mut pass);
+                self.make(due, &request, attachment, snapshot, observer, &mut pass);
             }
         }
-        let workers = self.bind(attachment, snapshot, looks_on);
+        let workers = self.bind(attachment, snapshot, observer);
         pass.pinned = workers.pinned;
         pass.not_bound = workers.failed;
         pass.not_pinned = self.bound.news(workers.not_pinned);
@@ -280,7 +280,7 @@ impl Placement {
         request: &SteerRequest,
         attachment: &mut Attachment,
         snapshot: &Snapshot,
-        looks_on: &mut AttachObserver<'_>,
+        observer: &mut AttachObserver<'_>,
         pass: &mut PlacementPass,
     ) {
         let decided = match decide(snapshot, &attachment.targets().pids(), request) {
@@ -294,7 +294,7 @@ impl Placement {
             if self.filters.has(&steering) {
                 continue;
             }
-            match attachment.steer(&steering, looks_on) {
+            match attachment.steer(&steering, observer) {
                 Ok(()) => {
                     self.refused.remove(&steering.group.key);
                     let is_replacement = self.filters.replace(steering.clone());
@@ -325,7 +325,7 @@ impl Placement {
     }
 
     /// Binds workers whose queue is known, if requested.
-    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, looks_on: &mut AttachObserver<'_>) -> Workers {
+    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, observer: &mut AttachObserver<'_>) -> Workers {
         let mut workers = Workers::default();
         if !self.wanted.pin {
             return workers;
@@ -335,7 +335,7 @@ impl Placement {
         let decided = pins(snapshot, &pids, &baseline);
         for pin in decided.pins.into_iter().filter(|pin| self.bound.may_be(pin)).collect::<Vec<_>>() {
             self.bound.is(&pin);
-            match attachment.heard(looks_on, |transaction| transaction.pin(&pin)) {
+            match attachment.observed(observer, |transaction| transaction.pin(&pin)) {
                 Ok(_) => workers.pinned.push(pin),
                 Err(ChangeError::Settings(error)) if error.is_absent() => {
                     info!(tid = pin.tid.get(), %error, "the thread no longer exists");

@@ -40,7 +40,7 @@ pub(super) fn read_all(
     for space in spaces {
         let mut links = match space.open(Links::open, Links::open_in).and_then(|mut links| links.list()) {
             Ok(links) => links,
-            Err(error) if error.failure() == Failure::Denied && !space.is_readers && !space.is_requested => {
+            Err(error) if error.failure() == Failure::Denied && !space.is_current && !space.is_requested => {
                 let unknown = Unknown {
                     why: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
                     said: error.to_string(),
@@ -103,7 +103,9 @@ impl<'a> Handles<'a> {
             speed_mbit: sysfs.read(NetClass::speed_mbit),
             mtu: link.mtu,
             mac: link.mac,
-            lower: link.peer.map(|peer| Lower { ifindex: peer.index, is_elsewhere: peer.namespace_id.is_some() }),
+            lower: link
+                .peer
+                .map(|peer| Lower { ifindex: peer.index, is_in_other_namespace: peer.namespace_id.is_some() }),
             master: link.master,
             has_xdp: reported(link.has_xdp, "read state", index),
             numa_node: sysfs.read(NetClass::numa_node),
@@ -185,7 +187,7 @@ impl<'a> Handles<'a> {
         SnapshotNapi {
             id,
             irq: match napi.irq {
-                Some(irq) => Reading::Known(Some(Linked { to: irq, provenance: Provenance::Kernel })),
+                Some(irq) => Reading::Known(Some(Linked { to: irq, source: Provenance::Kernel })),
                 None => Reading::unknown(
                     UnknownReason::UnsupportedByDriver,
                     format!("read NAPI {id}: the reply has no attribute irq"),
@@ -301,7 +303,7 @@ fn reported<T>(value: Option<T>, tried: &str, index: Ifindex) -> Reading<T> {
 
 fn napi_of(queue: &netdev::Queue) -> Reading<Option<Linked<quell_linux::NapiId>>> {
     match queue.napi_id {
-        Some(id) => Reading::Known(Some(Linked { to: id, provenance: Provenance::Kernel })),
+        Some(id) => Reading::Known(Some(Linked { to: id, source: Provenance::Kernel })),
         None => {
             let said = format!("list queues: the reply has no NAPI instance for {:?} queue {}", queue.kind, queue.id);
             Reading::unknown(UnknownReason::UnsupportedByDriver, said)

@@ -22,7 +22,7 @@ pub(super) fn queues_to_napis(devices: &mut [Device]) {
             queues.iter_mut().for_each(|queue| queue.napi = Reading::Known(None));
         } else if napis_follow_queues(device.kind.as_deref(), napis.len(), queues.len()) {
             for (queue, napi) in queues.iter_mut().zip(napis) {
-                queue.napi = Reading::Known(Some(Linked { to: napi, provenance: Provenance::Order }));
+                queue.napi = Reading::Known(Some(Linked { to: napi, source: Provenance::Order }));
             }
         }
     }
@@ -41,7 +41,7 @@ pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: 
         if has_none {
             napi.irq = Reading::Known(None);
         } else if let Some(&irq) = by_napi.get(&napi.id) {
-            napi.irq = Reading::Known(Some(Linked { to: irq, provenance: Provenance::Name }));
+            napi.irq = Reading::Known(Some(Linked { to: irq, source: Provenance::Name }));
         }
     }
 }

@@ -123,7 +123,7 @@ pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let taken = Taken {
         unix_s: unix_ns / 1_000_000_000,
         monotonic_ns,
-        took_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        duration_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         boot_id: proc.boot_id().outcome().map(|id| id.to_string()),
     };
     let snapshot = Snapshot {

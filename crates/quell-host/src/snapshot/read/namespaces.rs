@@ -16,7 +16,7 @@ use super::processes::Candidate;
 /// A namespace to read.
 pub(super) struct Space {
     pub(super) namespace: Namespace,
-    pub(super) is_readers: bool,
+    pub(super) is_current: bool,
     /// Whether the scope names it, or a process in it.
     pub(super) is_requested: bool,
     pub(super) sysfs: Reading<Sysfs>,
@@ -30,7 +30,7 @@ impl Space {
         here: impl FnOnce() -> Result<T, E>,
         there: impl FnOnce(&Namespace) -> Result<T, E>,
     ) -> Result<T, E> {
-        if self.is_readers { here() } else { there(&self.namespace) }
+        if self.is_current { here() } else { there(&self.namespace) }
     }
 
     /// Packets and drops of every interface.
@@ -51,7 +51,7 @@ impl Space {
             inode: self.namespace.inode(),
             cookie: self.namespace.cookie().outcome(),
             names: self.names.clone(),
-            is_readers: self.is_readers,
+            is_current: self.is_current,
             unlisted_devices,
             unlisted_sockets,
             busy_poll_rx_packets: counted(busy_poll_rx_packets, "BusyPollRxPackets"),
@@ -61,7 +61,7 @@ impl Space {
 
     fn read_proc_net<T: Send>(&self, read: impl FnOnce(&ProcRoot) -> Result<T, ProcError> + Send) -> Reading<T> {
         let proc = ProcRoot::default();
-        if self.is_readers {
+        if self.is_current {
             return read(&proc).outcome();
         }
         match self.namespace.run(|| read(&proc)) {
@@ -100,7 +100,7 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
             add(namespace);
         }
     }
-    for cookie in &scope.further_namespaces {
+    for cookie in &scope.other_namespaces {
         // A namespace that vanished or cannot be entered is missing from the snapshot.
         if let Ok(Some(namespace)) = namespaces::by_cookie(&ProcRoot::default(), *cookie) {
             add(namespace);
@@ -117,7 +117,7 @@ pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Ve
     let space = |namespace: Namespace| {
         let names = names.iter().filter(|(_, named)| *named == namespace).map(|(name, _)| name.to_string());
         Space {
-            is_readers: namespace == readers,
+            is_current: namespace == readers,
             is_requested: requested.contains(&namespace.inode()),
             sysfs: Sysfs::of(&namespace).outcome(),
             names: names.collect(),

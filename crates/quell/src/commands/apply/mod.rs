@@ -47,12 +47,12 @@ pub(crate) struct ApplyArgs {
     confirm: Option<Duration>,
     /// Apply what is possible here, and skip the rest.
     #[arg(long)]
-    partly: bool,
+    skip_impossible: bool,
     /// Wait up to this time until the profile's devices exist and their links are up: 60s, 5m.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
     wait_for_link: Option<Duration>,
     /// Set again only values that other programs have changed since the profile was applied
-    #[arg(long, conflicts_with_all = ["files", "dry_run", "partly"])]
+    #[arg(long, conflicts_with_all = ["files", "dry_run", "skip_impossible"])]
     reassert: bool,
     /// Name of the network namespace [this one]
     #[arg(long, value_name = "NAME", value_parser = namespace_name)]
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         profile: &profile,
         called: &called,
         content: apply::content(&layers),
-        partly: args.partly,
+        skip_impossible: args.skip_impossible,
     };
     let (observed, plan) = look(&request, args.wait_for_link)?;
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
@@ -213,7 +213,7 @@ fn failure(error: ApplyError) -> Failure {
             let count = plan.impossible.len();
             let (these, them) = (agree(&count, "this setting", "these settings"), agree(&count, "it", "them"));
             let text = format!(
-                "{}\n{cannot}\nremove {these} from the profile, or skip {them} with --partly",
+                "{}\n{cannot}\nremove {these} from the profile, or skip {them} with --skip-impossible",
                 ApplyError::Impossible(plan)
             );
             Failure::new(Exit::NotSupported, text)

@@ -161,7 +161,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let mut is_over = || left.as_mut().is_some_and(|left| !left.is_kept());
     report.effect = effect(&request, &queues, &targets.pids(), time, cause, &mut is_over, &interruption);
     if is_over() {
-        return Err(taken_back(&targets));
+        return Err(reverted_after_stall(&targets));
     }
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
     // A closed pipe must not undo the mode.
@@ -196,7 +196,7 @@ pub(in crate::commands) fn keep(targets: &Targets, mode: DeliveryMode, accept_st
     let cause = |napi| no_poll_cause_now(Some(&snapshot), &targets.pids(), napi);
     let effect = effect(&request, &queues, &targets.pids(), EFFECT_WATCHED, cause, &mut is_over, &interruption);
     if is_over() {
-        return Err(taken_back(targets));
+        return Err(reverted_after_stall(targets));
     }
     effect.iter().for_each(|effect| output::say(effect.to_string().trim_end()));
     Ok(())
@@ -234,12 +234,11 @@ impl LeftJournal {
 }
 
 /// Why the keeper has restored everything while the mode was being checked.
-fn taken_back(targets: &Targets) -> Failure {
+fn reverted_after_stall(targets: &Targets) -> Failure {
     let mut targets = targets.clone();
     let all_exited = targets.refresh().is_ok() && targets.pids().is_empty();
     let has_stalled = |record: &StallRecord| {
-        record.taken_back
-            && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
+        record.reverted && record.programs.iter().any(|one| targets.living().any(|target| target.is_same_process(one)))
     };
     let stalls = boot_id().and_then(|boot_id| journal().stall_records(&boot_id).map_err(Failure::refused));
     let why = match all_exited {
@@ -249,7 +248,7 @@ fn taken_back(targets: &Targets) -> Failure {
         }
         false => "another command ended the attachment",
     };
-    Failure::new(Exit::VerifyFailed, format!("the mode was taken back while it was being checked: {why}"))
+    Failure::new(Exit::VerifyFailed, format!("the mode was reverted while it was being checked: {why}"))
 }
 
 fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {

@@ -21,7 +21,7 @@ pub(crate) struct QueueWatch {
 pub(crate) struct QueueEvents {
     /// A line for each event.
     pub(crate) lines: Vec<String>,
-    /// Why the mode must be taken back.
+    /// Why the mode must be reverted.
     pub(crate) must_end: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl QueueWatch {
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
                 let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).collect();
                 let record = if events.must_end { self.watch.take_back() } else { None };
-                QueueEvents { lines, must_end: record.as_ref().map(taken_back) }
+                QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
             }
             Err(error) => {
                 self.blind = true;
@@ -61,10 +61,10 @@ fn freed(stalled: &Stalled, cause: &str) -> String {
     )
 }
 
-fn taken_back(record: &StallRecord) -> String {
+fn reverted_after_stall(record: &StallRecord) -> String {
     let purpose = &record.purpose;
     format!(
-        "{purpose} was taken back because its queues stalled {} times; {}",
+        "{purpose} was reverted because its queues stalled {} times; {}",
         record.stalls,
         stall_cause(record.cause.as_deref())
     )

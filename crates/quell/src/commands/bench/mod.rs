@@ -2,7 +2,6 @@
 //! command, a server in a private lab, a model, or a guest.
 
 pub(super) mod args;
-mod helper_command;
 pub(super) mod on_command;
 pub(super) mod on_programs;
 pub(crate) mod on_published;
@@ -14,17 +13,18 @@ pub(crate) mod results;
 use std::path::Path;
 use std::time::Duration;
 
+use quell_bench::experiment::Timing;
 use quell_bench::experiment::judge::{Judge, Judges};
-use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
 use quell_bench::run::BenchError;
-use quell_experiment::ExperimentEvent;
+use quell_experiment::{SliceStage, Switchback};
 use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::{self, ExperimentResult};
+use quell_result::published::{self, INTERRUPTED, PublishedRun};
 
 use args::Where;
-use on_published::{INTERRUPTED, PublishedRun};
 use on_veth::NotRun;
 
 pub(crate) use args::BenchArgs;
@@ -33,7 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::{bench_chart, experiment as render, published};
+use crate::render::{bench_chart, experiment as render, published as published_table};
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
@@ -142,7 +142,7 @@ fn show_published(run: &PublishedRun, form: Form) -> Result<(), Failure> {
     match form {
         Form::Json => output::json(run),
         Form::Svg => Err(no_latency()),
-        Form::Table => output::data(&published::render(run).map_err(Failure::usage)?),
+        Form::Table => output::data(&published_table::render(run).map_err(Failure::usage)?),
     }
 }
 
@@ -224,7 +224,7 @@ fn timing(args: &BenchArgs, budget: Duration, slices: Slices) -> Timing {
 }
 
 /// Description of the current load for progress messages.
-fn under(load: OfferedLoad) -> String {
+pub(super) fn under(load: OfferedLoad) -> String {
     match load {
         OfferedLoad::Max => " in a closed loop".to_owned(),
         load => format!(" at {load}"),
@@ -232,15 +232,20 @@ fn under(load: OfferedLoad) -> String {
 }
 
 /// Prints the progress of an experiment.
-fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, DeliveryMode>) {
-    match event {
-        ExperimentEvent::SliceBegins { slice, spent } => {
-            show_slice(progress, under, spent, slice.block, &slice.treatment.name);
+pub(super) fn show_progress(
+    progress: &Progress,
+    under: &str,
+    experiment: &Switchback<DeliveryMode>,
+    stage: SliceStage<'_>,
+) {
+    let Some(slice) = experiment.next_slice() else { return };
+    let mode = &slice.treatment.name;
+    match stage {
+        SliceStage::Begins => show_slice(progress, under, experiment.spent(), slice.block, mode),
+        SliceStage::NotSettable(reason) => {
+            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(mode)));
         }
-        ExperimentEvent::TreatmentDropped { name, reason } => {
-            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(name)));
-        }
-        ExperimentEvent::Looked(_) => {}
+        SliceStage::Recorded => {}
     }
 }
 
@@ -271,10 +276,10 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let no_result = |error| Failure::usage(format!("{place} is not a result of quell bench: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
         Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
-        Some(on_published::SCHEMA) => show_published(&serde_json::from_str(&text).map_err(no_result)?, form),
+        Some(published::SCHEMA) => show_published(&serde_json::from_str(&text).map_err(no_result)?, form),
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let (one, other) = (experiment::SCHEMA, on_published::SCHEMA);
+            let (one, other) = (experiment::SCHEMA, published::SCHEMA);
             Err(Failure::usage(format!("{place} has {found}; this version reads {one:?} and {other:?}")))
         }
     }

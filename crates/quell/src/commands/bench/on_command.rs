@@ -5,19 +5,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use quell_bench::experiment::command::{CommandFailure, CommandRunner};
-use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
+use quell_bench::experiment::{CommandRequest, run_command};
 use quell_bench::replay::ServerPlace;
+use quell_bench::subject::{HelperCommand, HelperError, LOAD_ENDS_WITHIN, Tools, load_ended};
 use quell_change::journal::Journal;
+use quell_experiment::SliceStage;
 use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::experiment::ExperimentResult;
 
 use super::args::BenchArgs;
-use super::helper_command::{HelperCommand, load_ended};
-use super::on_programs::{BUDGET, LOAD_ENDS_WITHIN, QUICK_BUDGET, failure};
-use crate::commands::attach::ask;
+use super::on_programs::{BUDGET, QUICK_BUDGET};
+use crate::commands::asked;
+use crate::commands::attach::{ask, keeper};
 use crate::commands::run::check_possible;
 use crate::commands::run::verify::why_without_effect;
 use crate::exit::{Exit, Failure};
@@ -48,10 +51,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let quell = quell()?;
     let mut runner = Runner::new(&quell, &journal, &request.command, request.load.as_deref());
     let progress = Progress::new();
-    let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
+    let watch = &mut |experiment: &_, stage: SliceStage<'_>| super::show_progress(&progress, "", experiment, stage);
     let result = run_command(&request, None, &mut runner, watch, &stopped);
     progress.finish();
-    result.map_err(|error| failure(&error))
+    result.map_err(|error| asked::of_comparison(&error))
 }
 
 fn plan(request: &CommandRequest) -> String {
@@ -102,6 +105,10 @@ impl<'a> Runner<'a> {
         Self { place: Some(place), ..self }
     }
 
+    fn tools(&self) -> Tools<'_> {
+        Tools { journal: self.journal, start_keeper: keeper::start }
+    }
+
     /// Checks whether the command can be started under a mode. The exit code of the started command cannot show this,
     /// because the command may use the same codes.
     fn check_possible(&self, mode: &DeliveryMode) -> Result<(), CommandFailure> {
@@ -121,7 +128,7 @@ impl CommandRunner for Runner<'_> {
         }
         let run = [self.quell, "run", &mode.to_string(), "--"].map(str::to_owned);
         let words = [&run[..], self.command].concat();
-        let server = HelperCommand::start_with(self.journal, &words, "server", |spawn| match &self.place {
+        let server = HelperCommand::start_with(&self.tools(), &words, "server", |spawn| match &self.place {
             Some(place) => spawn.netns(&place.namespace).cpus(place.cpus.clone()),
             None => spawn,
         });
@@ -131,7 +138,7 @@ impl CommandRunner for Runner<'_> {
 
     fn listens(&mut self) -> Result<(), CommandFailure> {
         let Some(words) = self.load else { return Ok(()) };
-        self.running_load = Some(HelperCommand::start(self.journal, words, "load").map_err(failed)?);
+        self.running_load = Some(HelperCommand::start(&self.tools(), words, "load").map_err(failed)?);
         Ok(())
     }
 
@@ -161,6 +168,6 @@ impl CommandRunner for Runner<'_> {
     }
 }
 
-fn failed(failure: Failure) -> CommandFailure {
-    CommandFailure::Failed(failure.text)
+fn failed(error: HelperError) -> CommandFailure {
+    CommandFailure::Failed(error.to_string())
 }

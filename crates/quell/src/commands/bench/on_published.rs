@@ -2,78 +2,27 @@
 
 use std::time::Duration;
 
+use quell_bench::experiment::Timing;
 use quell_bench::experiment::command::CommandRunner;
-use quell_bench::experiment::{ExperimentResult, Timing};
-use quell_bench::replay::{
-    Replay, ReplayEnd, ReplayPart, ReplayRequest, ReplayedPart, ServerLauncher, ServerPlace, play,
-};
+use quell_bench::replay::{Replay, ReplayRequest, ServerLauncher, ServerPlace, play};
 use quell_change::journal::Journal;
 use quell_linux::signal::Interruption;
-use quell_load::{OfferedLoad, ServeShape, Transport};
 use quell_published::Experiment;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use quell_result::published::PublishedRun;
 
 use super::args::BenchArgs;
-use super::on_command::Runner;
+use super::on_command::{self, Runner};
 use super::on_veth::{self, NotRun};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::progress::Progress;
 
-/// Value of the `schema` field of result files.
-pub(super) const SCHEMA: &str = "quell-published/1";
 /// Default maximum time for each part. A part ends earlier when its comparisons are decided.
 const PART_BUDGET: Duration = Duration::from_secs(120);
 const QUICK_PART_BUDGET: Duration = Duration::from_secs(40);
 const SLICE_MS: u32 = 500;
 const SETTLE_MS: u32 = 200;
-
-/// Value of [`PublishedRun::ended`] after a signal.
-pub(super) const INTERRUPTED: &str = "interrupted";
-
-/// Result file: the parts of a published experiment, each measured as an experiment of its own.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) struct PublishedRun {
-    /// Format of the file: `quell-published/1`.
-    pub(crate) schema: String,
-    /// Published experiment.
-    pub(crate) experiment: Experiment,
-    /// Parts, in the order in which they were measured.
-    pub(crate) parts: Vec<PublishedPart>,
-    /// Reason why cycles and instructions are absent. Absent if this machine counts them, or if the experiment does not
-    /// use them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) no_hardware_counters: Option<String>,
-    /// Reason why the experiment ended before its last part. Absent if it is complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ended: Option<String>,
-}
-
-/// One server under several modes.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) struct PublishedPart {
-    /// Transport protocol.
-    pub(crate) transport: Transport,
-    /// How the server waits for requests.
-    pub(crate) shape: ServeShape,
-    /// Size of requests and responses, in bytes. Absent for memcached, which has the published distributions of sizes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) message_bytes: Option<u32>,
-    /// Published load of memcached. Here, the same share of the throughput of `base` in a closed loop is offered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) load: Option<OfferedLoad>,
-    /// Number of server threads.
-    pub(crate) threads: u32,
-    /// The measurement. Absent if the part is not possible here.
-    pub(crate) result: Option<ExperimentResult>,
-    /// Reason why the part is not possible here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) not_possible: Option<String>,
-}
 
 /// Starts servers by `quell run` in their places.
 struct Launcher<'a> {
@@ -84,18 +33,6 @@ struct Launcher<'a> {
 impl ServerLauncher for Launcher<'_> {
     fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a> {
         Box::new(Runner::new(self.quell, self.journal, command, None).at(place))
-    }
-}
-
-impl From<ReplayedPart> for PublishedPart {
-    fn from(replayed: ReplayedPart) -> Self {
-        let ReplayedPart { part, threads, outcome } = replayed;
-        let ReplayPart { transport, shape, message_bytes, load, .. } = part;
-        let (result, not_possible) = match outcome {
-            Ok(result) => (Some(result), None),
-            Err(why) => (None, Some(why)),
-        };
-        Self { transport, shape, message_bytes, load, threads, result, not_possible }
     }
 }
 
@@ -118,7 +55,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
         experiment.title(),
         budget.as_secs(),
     ));
-    let request = ReplayRequest { replay, timing, quell: super::on_command::quell()?, insist: args.insist };
+    let request = ReplayRequest { replay, timing, quell: on_command::quell()?, insist: args.insist };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let (journal, progress, mut under) = (journal(), Progress::new(), String::new());
@@ -127,12 +64,5 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
     let launcher = Launcher { quell: &request.quell, journal: &journal };
     let played = play(&request, &launcher, &journal, &mut report, &|| flag.get().is_some());
     progress.finish();
-    let played = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
-    let ended = played.ended.map(|end| match end {
-        ReplayEnd::Interrupted => INTERRUPTED.to_owned(),
-        ReplayEnd::Failed(why) => why,
-    });
-    let parts = played.parts.into_iter().map(PublishedPart::from).collect();
-    let no_hardware_counters = played.no_hardware_counters;
-    Ok(PublishedRun { schema: SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
+    played.map_err(|error| on_veth::failure(NotRun::Bench(error)))
 }

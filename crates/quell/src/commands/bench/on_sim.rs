@@ -1,12 +1,13 @@
 //! Runs experiments on the model of a host and shows their progress.
 
-use quell_bench::experiment::ExperimentResult;
 use quell_bench::experiment::model::{ModelRequest, run_model};
+use quell_experiment::SliceStage;
 use quell_linux::signal::Interruption;
+use quell_result::experiment::ExperimentResult;
 use quell_sim::sweep::Setup;
 
 use super::args::BenchArgs;
-use super::on_programs;
+use crate::commands::asked;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
 use crate::render::progress::Progress;
@@ -29,12 +30,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let progress = Progress::new();
-    let mut watch = |load, event: quell_experiment::ExperimentEvent<'_, _>| {
-        super::show_progress(&progress, &super::under(load), event);
+    let mut watch = |load, experiment: &_, stage: SliceStage<'_>| {
+        super::show_progress(&progress, &super::under(load), experiment, stage);
     };
     let result = run_model(&request, &mut watch, &|| flag.get().is_some());
     progress.finish();
-    result.map_err(|error| on_programs::failure(&error))
+    result.map_err(|error| asked::of_comparison(&error))
 }
 
 fn setup(args: &BenchArgs, mut setup: Setup) -> Result<Setup, Failure> {

@@ -1,12 +1,13 @@
 //! Runs experiments in the veth lab and shows their progress.
 
 use quell_bench::bench_load;
-use quell_bench::experiment::{ComparisonError, ExperimentResult};
+use quell_bench::experiment::ComparisonError;
 use quell_bench::requirements::Missing;
 use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 use quell_load::{HttpGet, Workload};
+use quell_result::experiment::ExperimentResult;
 
 use super::args::{BenchArgs, LabProtocol};
 use crate::exit::{Exit, Failure};
@@ -88,7 +89,7 @@ pub(in crate::commands) fn show(progress: &Progress, under: &mut String, event: 
         LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
         LabEvent::PartBegins { number, of, name } => *under = format!(", part {number} of {of} ({name})"),
         LabEvent::Begins { load, .. } => *under = super::under(load),
-        LabEvent::Experiment(event) => super::show_progress(progress, under, event),
+        LabEvent::Slice(experiment, stage) => super::show_progress(progress, under, experiment, stage),
         LabEvent::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
             progress.say(&format!("not removed (`quell lab clean` tries again): {error}"));
         }),

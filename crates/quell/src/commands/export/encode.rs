@@ -353,7 +353,7 @@ mod tests {
             skipped: Some(vec![
                 SkippedPart { napi: NapiId::from_kernel(8_194), reason: SkipReason::QueueNotSet },
                 SkippedPart { napi: NapiId::from_kernel(8_195), reason: SkipReason::QueueNotSet },
-                SkippedPart { napi: None, reason: SkipReason::OtherWays },
+                SkippedPart { napi: None, reason: SkipReason::NotSuspended },
             ]),
         }
     }
@@ -418,7 +418,7 @@ mod tests {
         };
         assert_eq!(value("quell_program_cpu_seconds_total{", ""), "1.23");
         assert_eq!(value("quell_program_skipped_parts{", "reason=\"queue-not-set\"}"), "2.0");
-        assert_eq!(value("quell_program_skipped_parts{", "reason=\"other-ways\"}"), "1.0");
+        assert_eq!(value("quell_program_skipped_parts{", "reason=\"not-suspended\"}"), "1.0");
         assert_eq!(value("quell_program_drifted_settings{", ""), "2.0");
     }
 

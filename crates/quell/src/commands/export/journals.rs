@@ -49,7 +49,7 @@ impl JournalReader {
 fn drifted(journal: &Journal) -> BTreeMap<String, usize> {
     let mut sums: BTreeMap<String, Option<usize>> = BTreeMap::new();
     for applied in persistent::list(journal).unwrap_or_default() {
-        let is_applied = matches!(applied.standing, PersistState::Kept | PersistState::Unconfirmed(_));
+        let is_applied = matches!(applied.state, PersistState::UntilReverted | PersistState::Unconfirmed(_));
         let Some(profile) = applied.history.begin.purpose.profile().filter(|_| is_applied) else { continue };
         let sum = sums.entry(profile.to_owned()).or_insert(Some(0));
         *sum = sum.zip(drifted_of(&applied)).map(|(sum, count)| sum + count);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use quell_change::change::Change;
-use quell_change::journal::{History, ListedJournal, Purpose, Stay};
+use quell_change::journal::{History, ListedJournal, Persistence, Purpose};
 use quell_change::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
@@ -85,7 +85,7 @@ fn list() -> Result<Vec<Entry>, Failure> {
 /// Returns `None` for journals of host settings.
 fn of_listed(listed: ListedJournal) -> Option<Entry> {
     Some(match listed {
-        ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
+        ListedJournal::Abandoned { path, history } if history.persistence != Persistence::WithOwner => {
             return (history.begin.purpose == Purpose::Lab).then(|| of_history(&path, "up", Some(&history)));
         }
         ListedJournal::Running { history: Some(history), .. } if is_of_programs(&history) => return None,

@@ -1,7 +1,7 @@
 //! `quell lab up` and `quell lab down`: a persistent lab for manual experiments.
 
 use clap::{Args, value_parser};
-use quell_bench::cpus::CpuLayout;
+use quell_bench::cpus;
 use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan};
 use quell_change::journal::Purpose;
 use quell_change::persistent::{Persistent, list, release};
@@ -43,7 +43,7 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let plan = VethPlan {
         queues: args.queues,
         // Queues may share CPUs: nothing is measured here.
-        cpus: CpuLayout::plan(&cpus, args.queues as usize, 1, true).map_err(Failure::refused)?,
+        cpus: cpus::assign(&cpus, args.queues as usize, 1, true).map_err(Failure::refused)?,
         interrupt_stand_in: false,
         client_napi: NapiSettings::default(),
     };

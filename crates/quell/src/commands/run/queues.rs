@@ -114,7 +114,7 @@ impl Queues {
         self.attachment.is_some()
     }
 
-    /// Frees stalled queues. If they stall too often, the mode is taken back, and the command continues without it.
+    /// Frees stalled queues. If they stall too often, the mode is reverted, and the command continues without it.
     pub(super) fn watch(&mut self) {
         let Some(attachment) = &self.attachment else { return };
         let QueueEvents { lines, must_end } = self.watch.look(attachment);

@@ -3,7 +3,6 @@
 //! lab or in a guest, or the model of a host.
 
 mod args;
-mod metrics;
 mod on_command;
 mod on_lab;
 mod on_model;
@@ -12,63 +11,30 @@ mod on_vm;
 mod profile;
 mod seen;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
-use quell_bench::experiment::SubjectFacts;
-use quell_bench::facts::HostFacts;
+use quell_bench::subject::{GUARDED_SLICE_MAX_MS, Searched, guarded_run_max};
+use quell_experiment::SliceStage;
 use quell_linux::proc::ProcRoot;
-use quell_linux::visible::{self, counted};
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TUNE_SCHEMA, TuneEnd, TunePlan, TunePlanError, TuneResult, Tuner};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use quell_result::facts::HostFacts;
+use quell_result::tune::TuneFile;
+use quell_tune::{TUNE_SCHEMA, TuneEnd, TunePlan, TuneSpace, Tuner};
 
 pub(crate) use args::TuneArgs;
 use args::TuneWhere;
 
-use crate::commands::attach;
 use crate::commands::bench::results;
+use crate::commands::bench::seed_from_the_clock;
+use crate::commands::{asked, attach};
 use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::tune as render;
-
-/// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
-const GUARDED_MS: u64 = 1_000;
-const EVALUATED_MS: u64 = 100;
-
-/// Result file: the subject, and the search.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct TuneFile {
-    /// Version of Quell that made the search.
-    quell_version: String,
-    /// Start of the search, in seconds since 1970-01-01 UTC.
-    began_unix_s: u64,
-    /// Machine on which the search ran.
-    host: HostFacts,
-    /// Subject whose mode was switched.
-    subject: SubjectFacts,
-    /// Reason why the result is not a measurement. Absent if it is a measurement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    not_a_measurement: Option<String>,
-    /// Settings that another program changed during the search, and that were therefore not restored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    left_alone: Vec<String>,
-    /// The search and its answer.
-    search: TuneResult,
-}
-
-/// A search on a subject.
-struct Searched {
-    subject: SubjectFacts,
-    result: TuneResult,
-    not_a_measurement: Option<String>,
-    /// Settings that another program changed, and that were therefore not restored.
-    left_alone: Vec<String>,
-}
 
 /// Runs the command.
 ///
@@ -95,7 +61,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         file.check_writable()?;
     }
     let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let began_unix_s = results::unix_time().as_secs();
+    let started_unix_s = results::unix_time().as_secs();
     let found = match args.programs() {
         Some(targets) => {
             let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
@@ -117,7 +83,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let (Some((searched, targets)), Some(result_file)) = (found, result_file) else { return Ok(()) };
     let Searched { subject, result, not_a_measurement, left_alone } = searched;
     let quell_version = env!("CARGO_PKG_VERSION").to_owned();
-    let file = TuneFile { quell_version, began_unix_s, host, subject, not_a_measurement, left_alone, search: result };
+    let file = TuneFile { quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, search: result };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
         (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, args.accept_stalls),
@@ -129,61 +95,54 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     }
 }
 
-/// Kinds of mode of which no value can be set, with the reason for the first one.
-fn refused<W: std::fmt::Display>(
-    modes: &[DeliveryMode],
-    why_impossible: &dyn Fn(&DeliveryMode) -> Option<W>,
-) -> Vec<RefusedMode> {
-    let mut refused: Vec<RefusedMode> = Vec::new();
-    for mode in modes.iter().filter(|mode| **mode != DeliveryMode::default()) {
-        let kind = mode.kind().word();
-        let mut of_kind = modes.iter().filter(|other| other.kind().word() == kind);
-        if let Some(reason) = why_impossible(mode)
-            && refused.iter().all(|one| one.kind != kind)
-            && of_kind.all(|other| why_impossible(other).is_some())
-        {
-            refused.push(RefusedMode { kind: kind.to_owned(), reason: reason.to_string() });
-        }
-    }
-    refused
+/// The plan of a search with the options of the user.
+fn plan(
+    args: &TuneArgs,
+    loads: Vec<String>,
+    slice_ms: u32,
+    settle_ms: u32,
+    budget: Duration,
+) -> Result<TunePlan, Failure> {
+    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
+    Ok(TunePlan {
+        guards: args.never.clone(),
+        loads,
+        slice_ms: args.slice.unwrap_or(slice_ms),
+        settle_ms: args.settle.unwrap_or(settle_ms),
+        budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
+        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
+    })
 }
 
-/// Checks that an arm which violates a guard is left within a second. Returns the time limit of a command that measures
+/// Checks that a mode which violates a guard is left within a second. Returns the time limit of a command that measures
 /// a slice, if there are guards.
 fn guarded(plan: &TunePlan) -> Result<Option<Duration>, Failure> {
-    if plan.guards.is_empty() {
-        return Ok(None);
-    }
-    let left_ms = (GUARDED_MS - EVALUATED_MS).saturating_sub(plan.slice_and_settle_ms());
-    match left_ms {
-        0 => Err(Failure::usage(format!(
+    guarded_run_max(plan).ok_or_else(|| {
+        Failure::usage(format!(
             "with --never, a mode that violates a guard is left within 1 s, so a slice and its settling time can take at \
-             most {} ms together; they take {} ms (--slice, --settle)",
-            GUARDED_MS - EVALUATED_MS - 1,
+             most {GUARDED_SLICE_MAX_MS} ms together; they take {} ms (--slice, --settle)",
             plan.slice_and_settle_ms()
-        ))),
-        _ => Ok(Some(Duration::from_millis(GUARDED_MS - EVALUATED_MS - u64::from(plan.settle_ms)))),
-    }
+        ))
+    })
 }
 
 /// Checks the plan of a search.
 fn check(plan: &TunePlan) -> Result<(), Failure> {
-    plan.check().map_err(|error| match error {
-        TunePlanError::BudgetTooShort { budget_ms, arms, needed_ms } => {
-            let loads = plan.loads.len();
-            let fewer_loads = if loads > 1 { ", or fewer loads (--loads)" } else { "" };
-            Failure::usage(format!(
-                "--budget {} s is too short for {} at {} in slices of {} ms: use at least {} s, \
-                 or shorter slices (--slice, --settle){fewer_loads}",
-                budget_ms / 1_000,
-                counted(arms, "mode"),
-                counted(loads, "load"),
-                plan.slice_and_settle_ms(),
-                needed_ms.div_ceil(1_000)
-            ))
+    plan.check().map_err(|error| asked::invalid_plan(plan, error))
+}
+
+/// Shows the state of a search after each slice, until it is stopped.
+fn watch<'a>(
+    progress: &'a Progress,
+    stopped: &'a dyn Fn() -> bool,
+) -> impl FnMut(&Tuner, SliceStage<'_>) -> ControlFlow<()> + 'a {
+    move |tuner, stage| {
+        if stage == SliceStage::Recorded {
+            show_progress(progress, tuner);
         }
-        error => Failure::usage(error),
-    })
+        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
 fn show_progress(progress: &Progress, tuner: &Tuner) {

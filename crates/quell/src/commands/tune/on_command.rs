@@ -1,20 +1,20 @@
 //! Searches on a command that `quell run` starts for each slice. This also works for modes that need the preload library.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::experiment::command::StartedCommand;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{CommandFacts, SubjectFacts};
+use quell_bench::subject::{Searched, metrics};
 use quell_linux::signal::Interruption;
-use quell_mode::DeliveryMode;
-use quell_tune::{TuneEnd, TuneEvent, TunePlan, TuneSpace, tune};
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::CommandFacts;
+use quell_tune::{TuneEnd, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, show_progress};
+use super::{check, guarded, watch};
 use crate::commands::attach::ask;
+use crate::commands::bench;
 use crate::commands::bench::on_command::{Runner, quell};
-use crate::commands::bench::{self, seed_from_the_clock};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
@@ -25,10 +25,11 @@ use crate::render::tune as render;
 const BUDGET: Duration = Duration::from_secs(300);
 const SLICE_MS: u32 = 500;
 const SETTLE_MS: u32 = 300;
+/// Name of the load in the result.
+const LOAD: &str = "present";
 
 /// Searches on the command. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
     let load = bench::words(args.load.as_deref())?;
     let mut judges = Judges {
         latency: bench::judge(args.latency.as_deref())?,
@@ -36,21 +37,14 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         counts_all_requests: load.is_none(),
         ..Judges::default()
     };
-    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    let plan = TunePlan {
-        guards: args.never.clone(),
-        slice_ms: args.slice.unwrap_or(SLICE_MS),
-        settle_ms: args.settle.unwrap_or(SETTLE_MS),
-        budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
-    };
+    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET)?;
     if let Some(limit) = guarded(&plan)? {
         judges.run_max = limit;
     }
     check(&plan)?;
     // The figures that a command of --latency prints are known after the first slice.
     if judges.latency.is_none() {
-        metrics::of_server().check(&plan)?;
+        metrics::of_server().check(&plan).map_err(Failure::usage)?;
     }
     let has_load = load.is_some() || judges.latency.is_some();
     let subject = SubjectFacts::Command(CommandFacts {
@@ -82,13 +76,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(&mut runner, judges, &stopped);
     let progress = Progress::new();
-    let mut watch = |event: TuneEvent<'_>| {
-        if let TuneEvent::SliceRecorded(tuner) = event {
-            show_progress(&progress, tuner);
-        }
-        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let finished = tune(&mut started, plan, &mut |_, _| Ok(()), &mut watch);
+    let finished = tune(&mut started, plan, &mut watch(&progress, &stopped));
     progress.finish();
     let finished = finished.map_err(Failure::usage)?;
     finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;

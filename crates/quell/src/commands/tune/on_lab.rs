@@ -1,22 +1,20 @@
 //! Searches on a server in a private lab, under loads that Quell generates.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_bench::bench_load;
 use quell_bench::experiment::Timing;
-use quell_bench::experiment::program::Programs;
-use quell_bench::run::{LabEvent, LabRequest, LabSpec, check_possible, in_lab, schedule};
+use quell_bench::run::{LabEvent, LabRequest, LabSpec, check_possible, in_lab};
+use quell_bench::subject::{Searched, metrics, refused_kinds};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
-use quell_tune::{TuneEvent, TunePlan, TuneSpace, tune};
+use quell_tune::{TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, refused, show_progress};
+use super::{check, guarded, watch};
 use crate::commands::bench::on_veth::{self, NotRun};
-use crate::commands::bench::seed_from_the_clock;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -30,21 +28,15 @@ const SETTLE_MS: u32 = 10;
 
 /// Searches in a lab. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
-    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
     let loads = args.loads.clone().unwrap_or_else(|| LOADS.to_vec());
-    let mut plan = TunePlan {
-        guards: args.never.clone(),
-        loads: loads.iter().map(ToString::to_string).collect(),
-        slice_ms: args.slice.unwrap_or(SLICE_MS),
-        settle_ms: args.settle.unwrap_or(SETTLE_MS),
-        budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-        ..TunePlan::new(goal, DeliveryMode::default(), space(), seed)
-    };
+    let names = loads.iter().map(ToString::to_string).collect();
+    let mut plan = super::plan(args, names, SLICE_MS, SETTLE_MS, BUDGET)?;
+    let space = space();
+    (plan.arms, plan.space) = (space.coarse(), Some(space));
     guarded(&plan)?;
     check(&plan)?;
-    metrics::of_generator().check(&plan)?;
-    let (budget_ms, slice_ms, settle_ms) = (plan.budget_ms, plan.slice_ms, plan.settle_ms);
+    metrics::of_generator().check(&plan).map_err(Failure::usage)?;
+    let TunePlan { budget_ms, slice_ms, settle_ms, seed, .. } = plan;
     let request = LabRequest {
         modes: TuneSpace::default().all(),
         loads,
@@ -80,17 +72,10 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     progress.doing("setting up the lab");
     let mut report = |event: LabEvent<'_>| on_veth::show(&progress, &mut String::new(), event);
     let searched = in_lab(&request, &journal(), &mut report, &stopped, |server, _| {
-        let (mut subject, rates) = server.under_load(&request.modes, &request.loads)?;
-        let space = TuneSpace { refused: refused(&request.modes, &|mode| subject.why_impossible(mode)) };
+        let mut subject = server.under_load(&request.modes, &request.loads)?;
+        let space = TuneSpace { refused: refused_kinds(&request.modes, &|mode| subject.why_impossible(mode)) };
         (plan.arms, plan.space) = (space.coarse(), Some(space));
-        let mut offer = |subject: &mut Programs<'_>, load: usize| subject.offer(schedule(rates[load]));
-        let mut watch = |event: TuneEvent<'_>| {
-            if let TuneEvent::SliceRecorded(tuner) = event {
-                show_progress(&progress, tuner);
-            }
-            if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let finished = tune(&mut subject, plan, &mut offer, &mut watch);
+        let finished = tune(&mut subject, plan, &mut watch(&progress, &stopped));
         Ok((finished, server.subject.clone(), server.not_a_measurement.clone()))
     });
     progress.finish();
@@ -106,5 +91,5 @@ fn space() -> TuneSpace {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         mode.requirements().into_iter().find(launch)
     };
-    TuneSpace { refused: refused(&TuneSpace::default().all(), &why) }
+    TuneSpace { refused: refused_kinds(&TuneSpace::default().all(), &why) }
 }

@@ -1,22 +1,21 @@
 //! Searches on the model of a host, in virtual time.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_bench::experiment::SubjectFacts;
-use quell_bench::experiment::model::{SearchedModel, base_reaches};
-use quell_bench::facts::ModelFacts;
+use quell_bench::experiment::model::{Model, base_reaches};
+use quell_bench::subject::{Searched, metrics};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::ModelFacts;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
-use quell_tune::{ModelPrior, TuneEvent, TunePlan, TuneResult, TuneSpace, tune};
+use quell_tune::{ModelPrior, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;
 use super::seen::Seen;
-use super::{Searched, check, metrics, show_progress};
-use crate::commands::bench::seed_from_the_clock;
+use super::{check, watch};
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -56,7 +55,6 @@ struct Request {
 impl Request {
     /// Checks the options, and measures on the model which rate `base` reaches if a load is a percentage of it.
     fn new(args: &TuneArgs, seen: Option<&Seen>) -> Result<Self, Failure> {
-        let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
         let mut setup = Setup::new(sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?);
         if let Some(queues) = args.queues.or(seen.map(|seen| seen.queues)) {
             setup = setup.with_queues(sim::queues(queues)?);
@@ -65,26 +63,19 @@ impl Request {
             setup.connections = connections as usize;
         }
         sim::check_connections(&setup)?;
-        let seed = args.seed.unwrap_or_else(seed_from_the_clock);
         let seen_load = || seen.and_then(Seen::load).map(|load| vec![load]);
         let offered = args.loads.clone().or_else(seen_load).unwrap_or_else(|| LOADS.to_vec());
         let present = seen.and_then(|seen| seen.present).unwrap_or_default();
-        let plan = TunePlan {
-            guards: args.never.clone(),
-            loads: offered.iter().map(ToString::to_string).collect(),
-            slice_ms: args.slice.unwrap_or(SLICE_MS),
-            settle_ms: args.settle.unwrap_or(SETTLE_MS),
-            budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-            ..TunePlan::new(goal, present, TuneSpace::default(), seed)
-        };
-        metrics::of_model().check(&plan)?;
+        let names = offered.iter().map(ToString::to_string).collect();
+        let plan = TunePlan { present, ..super::plan(args, names, SLICE_MS, SETTLE_MS, BUDGET)? };
+        metrics::of_model().check(&plan).map_err(Failure::usage)?;
         if !args.advise {
             check(&plan)?;
         }
         let ns = |ms: u32| u64::from(ms) * 1_000_000;
         let setup = Setup { measured_ns: ns(plan.slice_ms), warm_up_ns: ns(plan.settle_ms), ..setup };
         let reaches_per_s = match offered.iter().any(|load| matches!(load, OfferedLoad::Percent(_))) {
-            true => base_reaches(&setup, seed).map_err(|error| Failure::new(Exit::NotSupported, error))?,
+            true => base_reaches(&setup, plan.seed).map_err(|error| Failure::new(Exit::NotSupported, error))?,
             false => 0.0,
         };
         let loads = offered.iter().map(|load| load.rate_per_s(reaches_per_s).map_or(Load::Max, Load::Qps)).collect();
@@ -127,19 +118,9 @@ impl Request {
     fn tune(self) -> Result<TuneResult, Failure> {
         let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         let flag = interruption.flag();
-        let mut subject = SearchedModel::new(self.setup, self.loads, self.plan.seed);
+        let mut subject = Model::new(self.setup, self.loads, self.plan.seed);
         let progress = Progress::new();
-        let mut watch = |event: TuneEvent<'_>| {
-            if let TuneEvent::SliceRecorded(tuner) = event {
-                show_progress(&progress, tuner);
-            }
-            if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        };
-        let mut offer = |subject: &mut SearchedModel, load: usize| {
-            subject.offer(load);
-            Ok(())
-        };
-        let finished = tune(&mut subject, self.plan, &mut offer, &mut watch);
+        let finished = tune(&mut subject, self.plan, &mut watch(&progress, &|| flag.get().is_some()));
         progress.finish();
         let finished = finished.map_err(Failure::usage)?;
         finished.restored.map_err(|error| Failure::new(Exit::KernelRefused, error))?;

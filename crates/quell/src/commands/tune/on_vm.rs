@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
-use quell_bench::facts::HostFacts;
+use quell_bench::subject::{Searched, metrics};
 use quell_bench::vm::{self, GuestSearch};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult, TuneSpace};
+use quell_result::facts::HostFacts;
+use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult};
 use quell_vm::machine::{Emulator, Machine};
 
 use super::args::TuneArgs;
-use super::{Searched, check, guarded, metrics, show_progress};
-use crate::commands::bench::{on_vm, seed_from_the_clock};
+use super::{check, guarded, show_progress};
+use crate::commands::bench::on_vm;
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -37,7 +38,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<(Searched, HostFacts)>, Fail
     let plan = plan(args)?;
     guarded(&plan)?;
     check(&plan)?;
-    metrics::of_generator().check(&plan)?;
+    metrics::of_generator().check(&plan).map_err(Failure::usage)?;
     let kernel = stored_kernel(args.kernel.as_ref())?;
     let text = format!(
         "searches on a server in a guest with Linux {}, in a closed loop; this host is not changed\n\
@@ -91,25 +92,16 @@ fn slice_ms(args: &TuneArgs, goal: &TuneGoal) -> u32 {
 }
 
 fn plan(args: &TuneArgs) -> Result<TunePlan, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
     let arms: Result<Vec<DeliveryMode>, _> = ARMS.iter().map(|mode| mode.parse()).collect();
-    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    Ok(TunePlan {
-        guards: args.never.clone(),
-        arms: arms.map_err(Failure::usage)?,
-        space: None,
-        loads: vec![LOAD.to_owned()],
-        slice_ms: args.slice.unwrap_or_else(|| slice_ms(args, &goal)),
-        settle_ms: args.settle.unwrap_or(SETTLE_MS),
-        budget_ms: u64::try_from(args.budget.unwrap_or(BUDGET).as_millis()).unwrap_or(u64::MAX),
-        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
-    })
+    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET)?;
+    let slice_ms = args.slice.unwrap_or_else(|| slice_ms(args, &plan.goal));
+    Ok(TunePlan { arms: arms.map_err(Failure::usage)?, space: None, slice_ms, ..plan })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_tune::Tuner;
+    use quell_tune::{TuneSpace, Tuner};
 
     #[test]
     fn a_kernel_on_which_no_mode_can_be_set_gives_a_reason_instead_of_an_answer() {

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_bench::experiment::{QueueFacts, SubjectFacts};
 use quell_host::plan::selects_device;
 use quell_linux::visible;
 use quell_mode::{DeliveryMode, ProgramWait, Requirement};
+use quell_result::experiment::SubjectFacts;
+use quell_result::facts::QueueFacts;
 
 /// Text of the profile. `report` is the result as text, `result_file` its quoted path.
 pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, result_file: &str) -> String {
@@ -66,10 +67,10 @@ fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>) -> String {
 mod tests {
     use super::*;
     use crate::render::tune as render;
-    use quell_bench::experiment::ProgramsFacts;
-    use quell_bench::experiment::model::SearchedModel;
-    use quell_bench::facts::{HostFacts, ModelFacts};
+    use quell_bench::experiment::model::Model;
     use quell_mode::profile::{Profile, Source};
+    use quell_result::facts::ProgramsFacts;
+    use quell_result::facts::{HostFacts, ModelFacts};
     use quell_sim::sweep::Setup;
     use quell_sim::{HostProfile, Load};
     use quell_tune::{TunePlan, TuneResult, TuneSpace, tune};
@@ -87,8 +88,8 @@ mod tests {
             budget_ms: 4_000,
             ..TunePlan::new("least cpu".parse().unwrap(), DeliveryMode::default(), TuneSpace::default(), 1)
         };
-        let mut subject = SearchedModel::new(setup, vec![Load::Qps(20_000.0)], plan.seed);
-        tune(&mut subject, plan, &mut |_, _| Ok(()), &mut |_| ControlFlow::Continue(())).unwrap().result
+        let mut subject = Model::new(setup, vec![Load::Qps(20_000.0)], plan.seed);
+        tune(&mut subject, plan, &mut |_, _| ControlFlow::Continue(())).unwrap().result
     }
 
     #[test]

@@ -4,17 +4,18 @@ use std::fmt;
 
 use quell_bench::counters::Instruments;
 use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{Preview, figures, server_side};
+use quell_bench::experiment::{Preview, server_side};
+use quell_bench::subject::programs::preview;
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::figures;
 use quell_tune::TuneSpace;
 
-use super::on_programs::present_mode;
+use crate::commands::asked;
 use crate::commands::attach::refuse_every_process;
-use crate::commands::bench::on_programs::preview;
 use crate::exit::{Exit, Failure};
 
 /// Time for which the programs are observed, in ms.
@@ -44,7 +45,8 @@ pub(super) fn see(targets: &Targets) -> Result<Seen, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
-    let Preview { snapshot, plan } = preview(targets, &TuneSpace::default().all(), false, &stopped)?;
+    let Preview { snapshot, plan } =
+        preview(targets, &TuneSpace::default().all(), false, &stopped).map_err(asked::failure)?;
     let watched = server_side::watched(&snapshot, &targets.pids(), &plan.napis());
     let mut instruments = Instruments::new(plan.napis(), &watched.server_cpus);
     let observed = server_side::observe(&watched, &mut instruments, &Judges::default(), OBSERVED_MS, &stopped);
@@ -57,7 +59,7 @@ pub(super) fn see(targets: &Targets) -> Result<Seen, Failure> {
     Ok(Seen {
         queues,
         connections: sockets.max(queues),
-        present: present_mode(&plan),
+        present: plan.present_setting(),
         busy: slice.metric(figures::BUSY),
         packets_per_s: slice.metric(figures::PACKETS),
     })

@@ -22,10 +22,10 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
-    text.push_str(&kept(&detached.kept));
+    text.push_str(&superseded(&detached.superseded));
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
-    text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
+    text.push_str(&left(&detached.partial, &detached.left_alone, &detached.waiting));
     for change in &detached.failed {
         text.push_str(&format!("  not restored: {}\n", change));
     }
@@ -34,18 +34,18 @@ fn one(attached: &Attached, detached: &Detached) -> String {
 
 /// Lists the settings that were not restored, with the reasons.
 pub(crate) fn left(
-    in_part: &[(Change, String)],
+    partial: &[(Change, String)],
     left_alone: &[(Change, String)],
     waiting: &[(Change, String)],
 ) -> String {
-    let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
+    let left_alone = partial.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
 /// Note about settings that stay for a newer owner.
-pub(crate) fn kept(kept: &[(Change, String)]) -> String {
+pub(crate) fn superseded(changes: &[(Change, String)]) -> String {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
-    kept.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
+    changes.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
     owners.iter().map(|(owner, count)| format!(", {count} kept for {owner}")).collect()
 }
 
@@ -78,9 +78,9 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "programs": attached.history.targets,
             "undone": detached.undone,
             "already-gone": detached.already_gone,
-            "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "partial": detached.partial.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
-            "kept": detached.kept.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
+            "superseded": detached.superseded.iter().map(|(_, owner)| owner).collect::<Vec<_>>(),
             "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "unrecorded": detached.unrecorded,
             "failed": detached.failed,

@@ -70,7 +70,7 @@ impl fmt::Display for Report<'_> {
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
-        self.plan.partly.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
+        self.plan.limitations.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
@@ -214,7 +214,7 @@ fn ring_line(step: &RingStep) -> String {
 
 fn in_words(limitation: &Limitation) -> String {
     match limitation {
-        Limitation::WaitsAsWritten { at_most_ms } => format!(
+        Limitation::EpollWaitUnlimited { at_most_ms } => format!(
             "limited: the mode needs epoll_wait timeouts of at most {at_most_ms} ms, which only `quell run` can enforce"
         ),
         Limitation::WatchedByEpoll { pid, sockets } => format!(
@@ -224,7 +224,7 @@ fn in_words(limitation: &Limitation) -> String {
             agree(sockets, "is", "are")
         ),
         Limitation::NoEpoll { pid } => format!("process {pid} has sockets, but no epoll watches them"),
-        Limitation::OtherWays { pid, xdp_sockets, io_urings } => {
+        Limitation::NotSuspended { pid, xdp_sockets, io_urings } => {
             let ways = [(*xdp_sockets, "AF_XDP socket"), (*io_urings, "io_uring")];
             let has = ways.iter().filter(|(count, _)| *count > 0).map(|&(count, what)| counted(count, what));
             let has = has.collect::<Vec<_>>().join(" and ");
@@ -243,7 +243,7 @@ fn in_words(limitation: &Limitation) -> String {
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
         Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
-        Limitation::ThreadStays { napi } => format!("NAPI {napi}: still polled by a kernel thread"),
+        Limitation::NapiThreadRemains { napi } => format!("NAPI {napi}: still polled by a kernel thread"),
         _ => "unknown limitation".to_owned(),
     }
 }
@@ -276,13 +276,13 @@ pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
     if let Some(wait) = longest_wait {
         let time = render_time(wait.ns);
         let _ = match wait.until {
-            Until::Timer => write!(line, "; its packets can wait up to {time} for the queue's timer"),
-            Until::BatchIsDone { max_events, each_ns } => write!(
+            Until::GroFlushTimeout => write!(line, "; its packets can wait up to {time} for the queue's timer"),
+            Until::BatchEnd { max_events, each_ns } => write!(
                 line,
                 "; its packets can wait up to {time}, for a batch of {max_events} events of {} each",
                 render_time(each_ns)
             ),
-            Until::SuspensionIsOver => write!(
+            Until::IrqSuspendTimeout => write!(
                 line,
                 "; its packets can wait up to {time}, until the suspension times out, if the program is busy"
             ),
@@ -307,12 +307,12 @@ mod tests {
     #[test]
     fn limitations_name_their_objects_and_agree_with_the_counts() {
         let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
-        let ways = |xdp_sockets, io_urings| Limitation::OtherWays { pid, xdp_sockets, io_urings };
+        let ways = |xdp_sockets, io_urings| Limitation::NotSuspended { pid, xdp_sockets, io_urings };
         let rings = |io_urings, suspends| Limitation::UnknownRings { pid, io_urings, suspends };
         let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, why: "Linux 6.18".to_owned() };
         for (limitation, text) in [
             (
-                Limitation::WaitsAsWritten { at_most_ms: 1 },
+                Limitation::EpollWaitUnlimited { at_most_ms: 1 },
                 "epoll_wait timeouts of at most 1 ms, which only `quell run`",
             ),
             (Limitation::WatchedByEpoll { pid, sockets: 1 }, "1 socket of process {pid} is watched by epoll, which"),
@@ -331,7 +331,7 @@ mod tests {
             (xdp(1), "has 1 AF_XDP socket on unknown queues, which are not set: Linux 6.18"),
             (xdp(2), "has 2 AF_XDP sockets on unknown queues"),
             (Limitation::UnknownQueue { napi }, "NAPI 8193: not changed, as it belongs to no visible device"),
-            (Limitation::ThreadStays { napi }, "NAPI 8193: still polled by a kernel thread"),
+            (Limitation::NapiThreadRemains { napi }, "NAPI 8193: still polled by a kernel thread"),
         ] {
             let said = in_words(&limitation);
             assert!(said.contains(&text.replace("{pid}", &pid.to_string())), "{said}");

@@ -3,22 +3,22 @@
 use std::fmt::Write as _;
 
 use quell_host::attach::AttachPlan;
-use quell_host::attach::unassigned_epolls::{QuietEpoll, QuietWith};
+use quell_host::attach::unassigned_epolls::{UnassignedEpoll, UnassignedFiles};
 use quell_linux::visible::{counted, noun};
 
 /// Lists the epolls without a known queue; empty if there are none. `follows`: later passes find their queues.
 pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
-    if plan.quiet.is_empty() {
+    if plan.unassigned_epolls.is_empty() {
         return String::new();
     }
     let mut text = match plan.queues().next() {
         Some(_) => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
         None => "NO QUEUE IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
     };
-    for group in alike(&plan.quiet) {
+    for group in alike(&plan.unassigned_epolls) {
         let _ = writeln!(text, "  {}", line(&group));
     }
-    let all_watched = plan.quiet.iter().all(|epoll| epoll.watched_by.is_some());
+    let all_watched = plan.unassigned_epolls.iter().all(|epoll| epoll.watched_by.is_some());
     text.push_str(match (all_watched, follows) {
         (true, _) => {
             "nobody sleeps in an epoll that another one watches, so a mode that polls has no effect there: choose a \
@@ -31,13 +31,12 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
 }
 
 /// Groups epolls of one process with the same kind of sockets.
-fn alike(quiet: &[QuietEpoll]) -> Vec<Vec<&QuietEpoll>> {
-    let mut groups: Vec<Vec<&QuietEpoll>> = Vec::new();
-    for epoll in quiet {
-        match groups
-            .iter_mut()
-            .find(|group| (group[0].pid, group[0].has, group[0].watched_by) == (epoll.pid, epoll.has, epoll.watched_by))
-        {
+fn alike(epolls: &[UnassignedEpoll]) -> Vec<Vec<&UnassignedEpoll>> {
+    let mut groups: Vec<Vec<&UnassignedEpoll>> = Vec::new();
+    for epoll in epolls {
+        match groups.iter_mut().find(|group| {
+            (group[0].pid, group[0].watches, group[0].watched_by) == (epoll.pid, epoll.watches, epoll.watched_by)
+        }) {
             Some(group) => group.push(epoll),
             None => groups.push(vec![epoll]),
         }
@@ -45,8 +44,8 @@ fn alike(quiet: &[QuietEpoll]) -> Vec<Vec<&QuietEpoll>> {
     groups
 }
 
-fn line(group: &[&QuietEpoll]) -> String {
-    let QuietEpoll { pid, process, has, watched_by, .. } = group[0];
+fn line(group: &[&UnassignedEpoll]) -> String {
+    let UnassignedEpoll { pid, process, watches, watched_by, .. } = group[0];
     let fds = group.iter().map(|epoll| epoll.fd.to_string()).collect::<Vec<_>>().join(", ");
     let epolls = noun(&group.len(), "epoll");
     let threads: Vec<String> = group.iter().flat_map(|epoll| &epoll.threads).map(ToString::to_string).collect();
@@ -56,11 +55,11 @@ fn line(group: &[&QuietEpoll]) -> String {
         2..=8 => format!(" (threads {})", threads.join(", ")),
         many => format!(" ({})", counted(many, "thread")),
     };
-    let has = match has {
-        QuietWith::NoSockets => "no network sockets",
-        QuietWith::ListeningSockets => "listening sockets only",
+    let watches = match watches {
+        UnassignedFiles::NoSockets => "no network sockets",
+        UnassignedFiles::ListeningSockets => "listening sockets only",
         _ => "sockets without a known queue",
     };
     let watched = watched_by.map(|outer| format!(", watched by epoll {outer}")).unwrap_or_default();
-    format!("{process} {pid}  {epolls} {fds}{threads}: {has}{watched}")
+    format!("{process} {pid}  {epolls} {fds}{threads}: {watches}{watched}")
 }

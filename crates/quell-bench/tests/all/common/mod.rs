@@ -1,0 +1,60 @@
+//! Helpers of the lab tests: they check whether a lab is possible and run a short experiment.
+
+use quell_bench::bench_load;
+use quell_bench::experiment::Timing;
+use quell_bench::requirements::missing;
+use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run};
+use quell_bench::server::ServerCommand;
+use quell_change::journal::Journal;
+use quell_load::Workload;
+use quell_result::experiment::ExperimentResult;
+use quell_test_support::{LabTurn, skip_missing};
+
+/// memcached, started as `quell bench` does by default.
+pub(crate) fn memcached() -> ServerCommand {
+    ServerCommand::memcached()
+}
+
+/// Returns whether a lab is possible on this machine. If not, records the test as skipped.
+pub(crate) fn can_raise_a_lab() -> bool {
+    let missing = missing(&memcached());
+    if !missing.is_empty() {
+        skip_missing(missing.iter().map(|missing| missing.what.as_str()));
+    }
+    missing.is_empty()
+}
+
+/// Parameters of a short experiment on one queue.
+pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
+    let loads: Vec<_> = loads.iter().map(|load| load.parse().unwrap()).collect();
+    let budget_ms = 3_000 * loads.len() as u64;
+    LabRequest {
+        modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(),
+        loads,
+        timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
+        workload: Workload::Memcached(bench_load::published_keys()),
+        beside: None,
+        lab: LabSpec {
+            server: memcached(),
+            queues: 1,
+            generators: 1,
+            connections: 16,
+            interrupt_stand_in: true,
+            insist: false,
+        },
+    }
+}
+
+/// Runs the experiment while holding the machine-wide lab lock. Uses a private journal and checks that it is empty
+/// afterwards.
+pub(crate) fn run_to_the_end(
+    request: &LabRequest,
+    mut watch: impl FnMut(&LabEvent<'_>),
+) -> Result<ExperimentResult, BenchError> {
+    let _turn = LabTurn::wait();
+    let dir = tempfile::tempdir().unwrap();
+    let result = run(request, &Journal::in_dir(dir.path()), &mut |event| watch(&event), &|| false);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert!(left.is_empty(), "journals remain: {left:?}");
+    result
+}

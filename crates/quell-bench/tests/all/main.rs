@@ -1,0 +1,8 @@
+//! Tests of quell-bench from outside, in one binary: each binary costs seconds of linking and tens of megabytes.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod drops_on_the_kernel;
+mod modelled;
+mod run_on_the_kernel;

@@ -1,0 +1,107 @@
+//! Experiments on the model of a host.
+
+use quell_bench::experiment::model::{ModelRequest, run_model};
+use quell_bench::experiment::{ComparisonError, Timing};
+use quell_experiment::{ContrastVerdict, SliceStage, StopReason};
+use quell_mode::DeliveryMode;
+use quell_result::experiment::{EndOfExperiment, ExperimentResult};
+use quell_sim::HostProfile;
+use quell_sim::sweep::Setup;
+
+fn request(modes: &str, loads: &[&str]) -> ModelRequest {
+    ModelRequest {
+        modes: DeliveryMode::parse_list(modes).expect("modes"),
+        loads: loads.iter().map(|load| load.parse().expect("a load")).collect(),
+        timing: Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 },
+        setup: Setup::new(HostProfile::shipped("epyc7662-cx5").expect("it ships")).with_queues(2),
+        threads: 2,
+    }
+}
+
+fn run(request: &ModelRequest) -> ExperimentResult {
+    run_model(request, &mut |_, _, _| (), &|| false).expect("it runs")
+}
+
+/// Threads that poll continuously improve neither throughput nor efficiency, and each uses a whole CPU (cover letter of
+/// the kernel's threaded NAPI busy polling, v10).
+#[test]
+fn continuously_polling_threads_improve_neither_throughput_nor_cpu_time() {
+    let result = run(&request("base,threadedbusy", &["50%", "max"]));
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        let efficiency = analysis.contrasts.iter().filter(|contrast| {
+            let name = serde_json::to_string(&contrast.criterion).expect("JSON");
+            name.contains("cpu-us-per-request") || name.contains("requests-per-s")
+        });
+        for contrast in efficiency {
+            assert_eq!(contrast.verdict, ContrastVerdict::Worse, "{contrast:?}");
+        }
+        let polling = experiment.record.slices.iter().filter(|slice| slice.arm == 2);
+        for busy in polling.map(|slice| slice.observation.metrics["busy-share"]) {
+            assert!(busy > 0.99, "{busy}");
+        }
+    }
+}
+
+#[test]
+fn a_large_effect_is_decided_before_the_budget_is_spent() {
+    let result = run(&request("base,fullbusy", &["50%"]));
+    let experiment = &result.experiments[0];
+    let analysis = experiment.analyse();
+    assert_eq!(analysis.contrasts[0].verdict, ContrastVerdict::Better, "p50 of fullbusy");
+    assert!(analysis.controls.iter().all(|control| control.holds), "base against base");
+    let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+    assert!(spent_ms <= 2_400.0, "{spent_ms}");
+}
+
+#[test]
+fn slices_depend_on_the_seed_and_not_on_the_number_of_threads() {
+    let one = ModelRequest { threads: 1, ..request("base,defer20", &["50%", "max"]) };
+    let many = ModelRequest { threads: 7, ..one.clone() };
+    let another = ModelRequest { timing: Timing { seed: 2, ..one.timing }, ..one.clone() };
+    let experiments = |request: &ModelRequest| run(request).experiments;
+    assert!(experiments(&one) == experiments(&many));
+    assert!(experiments(&one) != experiments(&another));
+}
+
+#[test]
+fn slices_of_one_mode_differ_because_each_has_its_own_seed() {
+    let result = run(&request("base,defer20", &["50%"]));
+    let mut cpu: Vec<f64> = result.experiments[0].record.values(0, "cpu-us-per-request").flatten().collect();
+    let slices = cpu.len();
+    cpu.sort_by(f64::total_cmp);
+    cpu.dedup();
+    assert_eq!(cpu.len(), slices);
+}
+
+#[test]
+fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
+    let mixed = run(&request("base,defer20,sockpoll50", &["50%"]));
+    assert_eq!(mixed.experiments[0].record.dropped.keys().collect::<Vec<_>>(), [&3]);
+    let alone = run_model(&request("base,sockpoll50", &["50%"]), &mut |_, _, _| (), &|| false);
+    assert!(matches!(alone, Err(ComparisonError::NoModeLeft(_))), "{alone:?}");
+}
+
+#[test]
+fn an_interrupted_experiment_keeps_its_slices_and_is_the_last_one() {
+    let slices = std::cell::Cell::new(0);
+    let mut count = |_, _: &_, stage: SliceStage<'_>| slices.set(slices.get() + u32::from(stage == SliceStage::Begins));
+    let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
+    let result = result.expect("it has slices");
+    assert_eq!(result.experiments.len(), 1);
+    assert_eq!(result.experiments[0].end, EndOfExperiment::Interrupted);
+    assert_eq!(result.experiments[0].record.slices.len(), 4);
+    let whole = run(&request("base,defer20", &["max"]));
+    assert!(matches!(
+        whole.experiments[0].end,
+        EndOfExperiment::Stopped(StopReason::AllDecided | StopReason::BudgetSpent)
+    ));
+}
+
+#[test]
+fn a_result_is_marked_as_no_measurement_and_can_be_read_from_its_file() {
+    let result = run(&request("base,defer20", &["50%"]));
+    assert!(result.not_a_measurement.is_some());
+    let text = serde_json::to_string(&result).expect("JSON");
+    assert!(serde_json::from_str::<ExperimentResult>(&text).expect("a result") == result);
+}

@@ -1,0 +1,468 @@
+//! Plans attachments from recorded snapshots, without a kernel, for hosts that no test machine matches.
+
+use std::collections::BTreeSet;
+
+use crate::snapshots::{self, before, healthy, set, snapshot};
+use quell_host::attach::affected_processes::{LongestWait, Until};
+use quell_host::attach::consequences::consequences;
+use quell_host::attach::plan::Limitation;
+use quell_host::attach::unassigned_epolls::UnassignedFiles;
+use quell_host::attach::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
+use quell_linux::Pid;
+use serde_json::{Value, json};
+
+const MEMCACHED: i32 = 4242;
+
+fn request(mode: &str) -> AttachRequest {
+    AttachRequest { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
+}
+
+fn targets() -> BTreeSet<Pid> {
+    Pid::new(MEMCACHED).into_iter().collect()
+}
+
+fn plan_of(now: &Value, mode: &str) -> AttachPlan {
+    plan(&snapshot(now), None, &targets(), &request(mode))
+}
+
+/// The healthy host with default settings of queues and epolls.
+fn untouched() -> Value {
+    let mut host = healthy();
+    for napi in 0..2 {
+        for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
+            set(&mut host, &format!("/devices/0/napis/{napi}/{setting}"), json!(0));
+        }
+    }
+    let params = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
+    for epoll in 0..3 {
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params.clone());
+    }
+    host
+}
+
+/// Another program with a connection on the first queue.
+fn with_neighbour(mut host: Value) -> Value {
+    let mut affected = host["processes"][0].clone();
+    affected["pid"] = json!(5_000);
+    affected["name"] = json!("other");
+    affected["threads"] = json!([]);
+    affected["files"] = json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
+    set(&mut host, "/processes/-", affected);
+    host
+}
+
+fn unknown(why: Value) -> Value {
+    json!({"unknown": {"why": why, "said": "read it: the kernel's words"}})
+}
+
+#[test]
+fn queues_are_set_before_their_epolls() {
+    let plan = plan_of(&untouched(), "suspend20");
+    let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, AttachStep::Queue(_))).collect();
+    assert_eq!(kinds, [true, true, false, false, false]);
+    assert!(plan.steps.iter().all(|step| !step.is_there()));
+    assert!(plan.impossible.is_empty() && plan.affected_processes.is_empty(), "{plan:?}");
+}
+
+#[test]
+fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
+    let plan = plan_of(&healthy(), "suspend20");
+    let missing: Vec<&AttachStep> = plan.steps.iter().filter(|step| !step.is_there()).collect();
+    assert!(matches!(missing[..], [AttachStep::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
+    let unassigned: Vec<(i32, UnassignedFiles)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watches)).collect();
+    assert_eq!(unassigned, [(3, UnassignedFiles::ListeningSockets)]);
+}
+
+#[test]
+fn an_epoll_without_network_sockets_is_left_alone() {
+    let mut host = untouched();
+    let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
+    set(&mut host, "/processes/0/files/epolls/2/targets", other);
+    let plan = plan_of(&host, "suspend20");
+    assert!(
+        plan.unassigned_epolls.iter().any(|epoll| (epoll.fd, epoll.watches) == (8, UnassignedFiles::NoSockets)),
+        "{:?}",
+        plan.unassigned_epolls
+    );
+    assert!(plan.epolls().all(|step| step.fd != 8));
+}
+
+/// Later packets give an outer epoll no queue, and a thread that sleeps in it does not poll that of the inner one.
+#[test]
+fn an_epoll_that_watches_another_is_not_said_to_wait_for_packets() {
+    let mut host = untouched();
+    let inner = json!([{"fd": 3, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    set(&mut host, "/processes/0/files/epolls/2/targets", inner);
+    let plan = plan_of(&host, "suspend20");
+    let unassigned: Vec<(i32, Option<i32>)> =
+        plan.unassigned_epolls.iter().map(|epoll| (epoll.fd, epoll.watched_by)).collect();
+    assert_eq!(unassigned, [(3, Some(8))]);
+}
+
+#[test]
+fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
+    let mut host = untouched();
+    for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
+        set(&mut host, &format!("/devices/0/napis/0/{setting}"), unknown(json!("unsupported-by-kernel")));
+    }
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.why.contains("the kernel's words")));
+    assert!(plan_of(&host, "base").impossible.is_empty());
+}
+
+#[test]
+fn a_kernel_without_epoll_parameters_is_reported_unless_the_mode_is_base() {
+    let mut host = untouched();
+    set(&mut host, "/processes/0/files/epolls/1/params", unknown(json!("unsupported-by-kernel")));
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.what.contains("epoll 5")), "{refused:?}");
+    assert!(plan_of(&host, "base").impossible.is_empty());
+    assert!(plan_of(&host, "threaded").epolls().next().is_none(), "threads poll, not epolls");
+}
+
+#[test]
+fn root_in_a_container_is_refused_with_the_reason() {
+    let mut host = untouched();
+    set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.why.contains("initial user namespace")), "{refused:?}");
+    set(&mut host, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
+    assert!(plan_of(&host, "suspend20").impossible[0].why.contains("CAP_NET_ADMIN"));
+}
+
+#[test]
+fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
+    assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
+    let fullbusy = plan_of(&untouched(), "fullbusy");
+    assert!(fullbusy.impossible.is_empty());
+    assert!(
+        fullbusy.limitations.contains(&Limitation::EpollWaitUnlimited { at_most_ms: 1 }),
+        "{:?}",
+        fullbusy.limitations
+    );
+}
+
+#[test]
+fn a_kernel_thread_that_the_mode_does_not_use_is_reported() {
+    let mut host = untouched();
+    let stays = |host: &Value, mode: &str| {
+        plan_of(host, mode).limitations.iter().any(|one| matches!(one, Limitation::NapiThreadRemains { .. }))
+    };
+    assert!(!stays(&host, "suspend20"));
+    set(&mut host, "/devices/0/napis/0/threading", json!("enabled"));
+    assert!(stays(&host, "suspend20") && !stays(&host, "threaded"));
+}
+
+/// The program has an io_uring; `sockets` tells whether it has requests for sockets.
+fn with_ring(mut host: Value, sockets: Option<bool>) -> Value {
+    set(&mut host, "/processes/0/files/io-urings/-", json!(30));
+    if let Some(sockets) = sockets {
+        let list = if sockets { "rings-with-sockets" } else { "rings-without-sockets" };
+        host["processes"][0]["files"][list] = json!([30]);
+    }
+    host
+}
+
+#[test]
+fn an_io_uring_is_polled_and_reported_as_its_requests_say() {
+    let plan = |mode: &str, sockets| plan_of(&with_ring(untouched(), sockets), mode);
+    let other_ways =
+        |limitation: &Limitation| matches!(limitation, Limitation::NotSuspended { io_urings: 1, xdp_sockets: 0, .. });
+    let unknown = |limitation: &Limitation| matches!(limitation, Limitation::UnknownRings { io_urings: 1, .. });
+
+    assert!(plan("suspend20", Some(true)).limitations.iter().any(other_ways));
+    assert_eq!(plan("napibusy", Some(true)).rings().count(), 1);
+    assert!(!plan("napibusy", Some(true)).limitations.iter().any(other_ways), "napibusy does not suspend");
+    assert!(!plan("defer20", Some(true)).limitations.iter().any(other_ways), "defer20 does not suspend");
+
+    assert!(plan("suspend20", None).limitations.iter().any(unknown));
+    assert_eq!(plan("napibusy", None).rings().count(), 1);
+    assert!(!plan("defer20", None).limitations.iter().any(unknown));
+
+    for mode in ["suspend20", "napibusy", "defer20"] {
+        let of_files = plan(mode, Some(false));
+        assert_eq!(of_files.rings().count(), 0, "{mode}");
+        assert!(!of_files.limitations.iter().any(|one| other_ways(one) || unknown(one)), "{mode}: {of_files:?}");
+    }
+}
+
+/// The program has an AF_XDP socket, and the kernel reports these queues with one.
+fn with_xdp_socket(queues: &[usize]) -> Value {
+    let mut host = untouched();
+    for number in 0..5 {
+        set(&mut host, &format!("/sockets/{number}/napi"), json!(null));
+    }
+    set(&mut host, "/processes/0/files/xdp-sockets/-", json!(40));
+    for queue in queues {
+        host["devices"][0]["rx-queues"][queue]["xsk"] = json!(true);
+    }
+    host
+}
+
+#[test]
+fn the_queue_of_an_af_xdp_socket_is_set_if_the_kernel_reports_it() {
+    let set_napis = |plan: &AttachPlan| plan.queues().map(|step| step.napi.get()).collect::<Vec<_>>();
+    let unknown =
+        |plan: &AttachPlan| plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownXdpQueues { .. }));
+    let plan = plan_of(&with_xdp_socket(&[1]), "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![8_194], false));
+    let plan = plan_of(&with_xdp_socket(&[]), "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true));
+    let mut shared = with_neighbour(with_xdp_socket(&[1]));
+    set(&mut shared, "/processes/1/files/xdp-sockets/-", json!(9));
+    let plan = plan_of(&shared, "defer20");
+    assert_eq!((set_napis(&plan), unknown(&plan)), (vec![], true), "it may be the queue of the other process");
+    set(&mut shared, "/processes/1/namespace", json!(7));
+    assert_eq!(set_napis(&plan_of(&shared, "defer20")), [8_194], "the other process is in another namespace");
+}
+
+/// An unconnected UDP socket in each epoll with connections, instead of these.
+fn with_udp(napis: [u32; 2]) -> Value {
+    let mut host = untouched();
+    let socket = |inode: u64, napi: u32| {
+        let mut socket = snapshots::udp(inode);
+        socket["napi"] = json!(napi);
+        socket
+    };
+    let sockets = [(101, napis[0]), (102, napis[0]), (103, napis[1]), (104, napis[1])];
+    for (number, (inode, napi)) in sockets.into_iter().enumerate() {
+        set(&mut host, &format!("/sockets/{}", number + 1), socket(inode, napi));
+    }
+    host
+}
+
+fn napis_of(host: &Value, mode: &str) -> Vec<u32> {
+    plan_of(host, mode).queues().map(|step| step.napi.get()).collect()
+}
+
+#[test]
+fn every_queue_that_can_deliver_to_an_unconnected_udp_socket_is_set() {
+    assert_eq!(napis_of(&with_udp([8_193; 2]), "defer20"), [8_193, 8_194]);
+    // After the link was down, the sockets keep an ID that no longer exists.
+    let flapped = with_udp([7_000; 2]);
+    assert_eq!(napis_of(&flapped, "defer20"), [8_193, 8_194]);
+    assert!(!plan_of(&flapped, "defer20").limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { .. })));
+    // Before the first datagram nothing is known.
+    let mut silent = with_udp([8_193; 2]);
+    (1..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
+    assert_eq!(napis_of(&silent, "defer20"), [0_u32; 0]);
+    // Connected sockets have the queue of their last datagram.
+    let mut connected = with_udp([8_193; 2]);
+    (1..5).for_each(|number| set(&mut connected, &format!("/sockets/{number}/remote"), json!("192.0.2.9:4000")));
+    assert_eq!(napis_of(&connected, "defer20"), [8_193]);
+}
+
+#[test]
+fn only_devices_that_deliver_to_a_udp_socket_count() {
+    let second = |mut host: Value, received: u64| {
+        let mut device = host["devices"][0].clone();
+        device["ifindex"] = json!(3);
+        device["name"] = json!("eth1");
+        device["counters"]["rx-packets"] = json!(received);
+        device["napis"][0]["id"] = json!(9_001);
+        device["napis"][1]["id"] = json!(9_002);
+        device["rx-queues"][0]["napi"]["to"] = json!(9_001);
+        device["rx-queues"][1]["napi"]["to"] = json!(9_002);
+        set(&mut host, "/devices/-", device);
+        host
+    };
+    let everywhere = |mut host: Value| {
+        (1..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/local"), json!("0.0.0.0:53")));
+        host
+    };
+    let bound = |mut host: Value, ifindex: u32| {
+        (1..5).for_each(|number| set(&mut host, &format!("/sockets/{number}/bound-to"), json!(ifindex)));
+        host
+    };
+    let host = || with_udp([8_193; 2]);
+    assert_eq!(napis_of(&second(host(), 9), "defer20"), [8_193, 8_194], "its address is on the first device");
+    assert_eq!(napis_of(&everywhere(second(host(), 9)), "defer20"), [8_193, 8_194, 9_001, 9_002]);
+    assert_eq!(napis_of(&everywhere(second(host(), 0)), "defer20"), [8_193, 8_194], "nothing arrives on the second");
+    assert_eq!(napis_of(&bound(everywhere(second(host(), 9)), 3), "defer20"), [9_001, 9_002]);
+    assert_eq!(napis_of(&bound(everywhere(second(host(), 0)), 3), "defer20"), [9_001, 9_002]);
+}
+
+#[test]
+fn a_suspending_mode_on_a_udp_socket_with_several_queues_predicts_a_stall() {
+    let stalls = |host: &Value, mode: &str| {
+        let host = snapshot(host);
+        let plan = plan(&host, None, &targets(), &request(mode));
+        let findings = consequences(&host, None, &plan);
+        findings.iter().filter(|finding| finding.predicts_stall()).map(|finding| finding.id).next()
+    };
+    let predicted = Some("udp-socket-on-several-queues");
+    let udp = with_udp([8_193; 2]);
+    assert_eq!(stalls(&udp, "suspend20"), predicted);
+    assert_eq!(stalls(&udp, "fullbusy"), predicted);
+    assert_eq!(stalls(&udp, "napibusy"), None, "the timer of 200 µs polls the other queues");
+    assert_eq!(stalls(&udp, "defer20"), None);
+    let mut steered = udp;
+    (1..5).for_each(|number| steered["sockets"][number]["steered-queues"] = json!(1));
+    assert_eq!(stalls(&steered, "suspend20"), None);
+    assert_eq!(napis_of(&steered, "suspend20"), [8_193, 8_194], "both queues are set");
+    (1..5).for_each(|number| steered["sockets"][number]["steered-queues"] = json!(2));
+    assert_eq!(stalls(&steered, "suspend20"), predicted, "fewer workers than queues");
+}
+
+/// The program watches no socket by epoll and waits in this call.
+fn without_epoll(wait: Value) -> Value {
+    let mut host = untouched();
+    let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
+    for epoll in 0..3 {
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/targets"), other.clone());
+    }
+    for thread in 0..3 {
+        set(&mut host, &format!("/processes/0/threads/{thread}/epoll-wait"), json!(null));
+    }
+    host["processes"][0]["threads"][1]["file-wait"] = wait;
+    host
+}
+
+#[test]
+fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
+    let fd = healthy()["processes"][0]["files"]["sockets"][1]["fd"].clone();
+    let waits = [
+        (json!("poll"), "waits in poll(2): only epoll polls a queue"),
+        (json!("select"), "waits in select(2): only epoll polls a queue"),
+        (json!({"receive": {"fd": fd}}), "waits in recv(2): only epoll polls a queue"),
+        (json!({"receive": {"fd": 9}}), "no epoll watches its sockets: only epoll polls a queue"),
+        (json!(null), "no epoll watches its sockets: only epoll polls a queue"),
+    ];
+    for (wait, why) in waits {
+        let host = without_epoll(wait);
+        for mode in ["suspend20", "napibusy", "fullbusy"] {
+            let plan = plan_of(&host, mode);
+            assert!(plan.steps.is_empty(), "{mode}: {plan:?}");
+            assert!(matches!(&plan.impossible[..], [one] if one.why.contains(why)), "{mode}: {plan:?}");
+        }
+        for mode in ["defer20", "threaded"] {
+            let plan = plan_of(&host, mode);
+            assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{mode}: {plan:?}");
+            assert!(!plan.limitations.iter().any(|one| matches!(one, Limitation::NoEpoll { .. })), "{mode}: {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn processes_that_wait_in_the_same_way_are_one_obstacle() {
+    let mut host = without_epoll(json!("poll"));
+    let mut second = host["processes"][0].clone();
+    second["pid"] = json!(5_000);
+    set(&mut host, "/processes/-", second);
+    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
+    let plan = plan(&snapshot(&host), None, &both, &request("suspend20"));
+    let [one] = &plan.impossible[..] else { panic!("{:?}", plan.impossible) };
+    assert!(one.what.ends_with(" and 1 more") && one.why.starts_with("it waits in poll(2)"), "{one:?}");
+}
+
+#[test]
+fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwise() {
+    let mut host = untouched();
+    let accepting = host["processes"][0]["files"]["epolls"][0].clone();
+    set(&mut host, "/processes/0/files/epolls", json!([accepting]));
+    let plan = plan_of(&host, "suspend20");
+    assert!(matches!(&plan.impossible[..], [one] if one.why.contains("only epoll polls a queue")), "{plan:?}");
+    assert!(plan_of(&host, "defer20").impossible.is_empty());
+    // The connections are those of a client: the server may still get some.
+    for socket in 1..5 {
+        set(&mut host, &format!("/sockets/{socket}/local"), json!("192.0.2.1:40000"));
+    }
+    assert!(plan_of(&host, "suspend20").impossible.is_empty());
+}
+
+#[test]
+fn a_program_without_epoll_is_not_refused_if_it_may_be_polled_otherwise() {
+    let poll = || without_epoll(json!("poll"));
+    assert!(plan_of(&with_ring(poll(), Some(true)), "napibusy").impossible.is_empty());
+    assert!(plan_of(&with_ring(poll(), None), "napibusy").impossible.is_empty());
+    assert!(!plan_of(&with_ring(poll(), Some(false)), "napibusy").impossible.is_empty());
+    // Its connections have not sent anything yet: --follow waits for them.
+    let mut silent = poll();
+    (0..5).for_each(|number| set(&mut silent, &format!("/sockets/{number}/napi"), json!(null)));
+    let waiting = plan_of(&silent, "suspend20");
+    assert!(waiting.impossible.is_empty() && waiting.steps.iter().all(|step| step.is_there()), "{waiting:?}");
+    // Another process of the service has an epoll with sockets.
+    let mut worker = untouched()["processes"][0].clone();
+    worker["pid"] = json!(5_000);
+    let mut service = poll();
+    set(&mut service, "/processes/-", worker);
+    let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
+    let plan = plan(&snapshot(&service), None, &both, &request("suspend20"));
+    assert!(plan.impossible.is_empty() && plan.queues().count() == 2, "{plan:?}");
+}
+
+#[test]
+fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
+    let mut host = untouched();
+    set(&mut host, "/sockets/3/napi", json!(9_999));
+    set(&mut host, "/sockets/4/napi", json!(9_999));
+    let plan = plan_of(&host, "suspend20");
+    assert_eq!(plan.queues().count(), 1);
+    assert!(plan.limitations.iter().any(|one| matches!(one, Limitation::UnknownQueue { napi } if napi.get() == 9_999)));
+}
+
+fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {
+    let then = then.map(snapshot);
+    let plan = plan(&snapshot(now), then.as_ref(), &targets(), &request(mode));
+    let [affected] = &plan.affected_processes[..] else { panic!("{:?}", plan.affected_processes) };
+    assert_eq!((affected.pid.get(), affected.sockets), (5_000, 1));
+    affected.longest_wait
+}
+
+#[test]
+fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
+    let host = with_neighbour(healthy());
+    assert_eq!(longest_wait(&host, None, "base"), None);
+    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::GroFlushTimeout }));
+    let unknown_work = LongestWait { ns: 20_000_000, until: Until::IrqSuspendTimeout };
+    assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
+    let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
+    let Until::BatchEnd { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
+    assert_eq!(batch.ns, 32 * each_ns);
+}
+
+/// Rules of the consequences of a mode. The host was observed for 2 s before.
+fn ids(host: &Value, mode: &str) -> Vec<&'static str> {
+    let (host, then) = (snapshot(host), snapshot(&before()));
+    let plan = plan(&host, Some(&then), &targets(), &request(mode));
+    consequences(&host, Some(&then), &plan).iter().map(|finding| finding.id).collect()
+}
+
+#[test]
+fn a_planned_mode_is_not_judged_by_counters_of_the_mode_that_it_replaces() {
+    let mut host = untouched();
+    // Interrupts, softirqs and timers of a busy queue without deferral.
+    set(&mut host, "/irqs/0/counts", json!([[0, 104_000]]));
+    set(&mut host, "/cpus/each/0/counters/net-rx-softirqs", json!(450_000));
+    set(&mut host, "/cpus/each/0/counters/timer-interrupts", json!(430_000));
+    set(&mut host, "/cpus/each/2/counters/net-rx-softirqs", json!(200_000));
+    set(&mut host, "/namespaces/0/ip-rx-packets", json!(1_000_000));
+    for mode in ["defer20", "suspend20"] {
+        let predicted = ids(&host, mode);
+        for id in ["deferral-without-effect", "suspension-without-effect", "stalled-queue", "too-many-empty-polls"] {
+            assert!(!predicted.contains(&id), "{mode}: {predicted:?}");
+        }
+    }
+}
+
+#[test]
+fn consequences_of_a_plan_equal_later_findings() {
+    assert!(!ids(&untouched(), "suspend20").contains(&"epoll-mixes-napis"));
+    let mut mixed = untouched();
+    set(&mut mixed, "/sockets/1/napi", json!(8_194));
+    assert!(ids(&mixed, "suspend20").contains(&"epoll-mixes-napis"));
+    let mut ready = untouched();
+    set(&mut ready, "/processes/0/files/epolls/1/targets/0/file/other/ready", json!(true));
+    assert!(ids(&ready, "suspend20").contains(&"ready-object-holds-suspension"));
+    assert!(ids(&ready, "base").is_empty());
+}
+
+#[test]
+fn existing_findings_are_not_attributed_to_the_plan() {
+    let mut mixed = healthy();
+    set(&mut mixed, "/sockets/1/napi", json!(8_194));
+    let host = snapshot(&mixed);
+    let plan = plan(&host, None, &targets(), &request("suspend20"));
+    assert!(consequences(&host, None, &plan).iter().all(|finding| finding.id != "epoll-mixes-napis"));
+}

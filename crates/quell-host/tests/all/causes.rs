@@ -1,0 +1,405 @@
+//! Each sentence that gives a cause or advice, with a snapshot that shows the cause, beside snapshots that show a
+//! neighbour of it. A new cause needs a row here: `every_cause_has_a_row` counts them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::snapshots::{self, Edit, before, healthy, set, snapshot};
+use quell_host::attach::no_poll::{NoPollCause, no_poll_cause};
+use quell_host::behavior::{Behavior, EpollWaits, ReadyCause, ReadyGroup};
+use quell_host::findings::{Finding, Fix, are_attached, are_steered, examine, examine_observed, examine_sampled, rule};
+use quell_host::snapshot::WatchedKind;
+use quell_linux::{NapiId, Pid};
+use quell_sampler::{QueueSample, WaitBounds};
+use serde_json::{Value, json};
+
+/// A row: the edits in the later snapshot, those in both, the cause and the advice.
+struct Row {
+    now: Vec<(&'static str, Value)>,
+    both: Vec<(&'static str, Value)>,
+    cause: &'static str,
+    advice: Option<&'static str>,
+}
+
+fn row(
+    now: Vec<(&'static str, Value)>,
+    both: Vec<(&'static str, Value)>,
+    cause: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { now, both, cause, advice: (!advice.is_empty()).then_some(advice) }
+}
+
+const OBSERVE_IT: &str = "`quell doctor` observes how the program waits; a mode that only defers does not depend on it";
+
+fn rows() -> Vec<Row> {
+    let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let wait = "/processes/0/threads/1/epoll-wait";
+    let moved = || vec![("/sockets/1/napi", json!(8_194)), ("/sockets/2/napi", json!(8_194))];
+    let mut socket = healthy()["sockets"][1].clone();
+    socket["inode"] = json!(909);
+    let accepting = healthy()["processes"][0]["files"]["epolls"][0].clone();
+    let mut other = healthy()["processes"][0].clone();
+    (other["pid"], other["name"], other["threads"]) = (json!(5_000), json!("resolver"), json!([]));
+    other["files"] = json!({"epolls": [], "sockets": [{"fd": 4, "inode": 909}], "xdp-sockets": [], "io-urings": []});
+    let others = || vec![("/sockets/-", socket.clone()), ("/processes/-", other.clone())];
+    let outer = json!([{"fd": 5, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    let in_outer = json!({"epoll-fd": 3, "max-events": 64, "timeout-ms": -1});
+    vec![
+        row(
+            vec![],
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![("/processes/0/files/epolls", json!([]))],
+            vec![],
+            "no epoll of the program watches a network socket, and only an epoll polls",
+            "choose a mode that only defers, such as defer20",
+        ),
+        row(
+            moved(),
+            vec![],
+            "the program's sockets receive from NAPI 8194 now",
+            "detach, then attach again, or use --follow",
+        ),
+        row(
+            vec![],
+            vec![("/processes/0/files/epolls", json!([accepting]))],
+            "the epolls of the program watch listening sockets only; its connections are received without an epoll",
+            "choose a mode that only defers, such as defer20",
+        ),
+        row([moved(), others()].concat(), vec![], "the program has no socket on this queue; resolver has", ""),
+        row(
+            others(),
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![],
+            vec![(ready, json!(true))],
+            "ready-object-holds-suspension: file 6, an eventfd; ready in both snapshots",
+            "let the program read it until EAGAIN, or watch it in another epoll",
+        ),
+        row(
+            vec![(ready, json!(true))],
+            vec![],
+            "the cause is unknown: epoll 5 of server 4242 watches 2 sockets of the queue, and 1 thread sleeps in it",
+            "",
+        ),
+        row(
+            vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))],
+            vec![],
+            "epoll 5 of server 4242 does not busy poll",
+            "detach, then attach again",
+        ),
+        row(
+            vec![],
+            vec![(wait, json!(null))],
+            "no thread slept in epoll 5 of server 4242 when it was inspected, and only a thread that sleeps there polls",
+            OBSERVE_IT,
+        ),
+        row(
+            vec![],
+            vec![(wait, in_outer), ("/processes/0/files/epolls/0/targets", outer)],
+            "nobody slept in epoll 5 of server 4242, which has the connections; epoll 3 watches it",
+            OBSERVE_IT,
+        ),
+        row(
+            vec![("/sockets/1/napi", json!(8_194))],
+            vec![],
+            "epoll 5 of server 4242 has sockets on 2 queues and polls only that of the socket ready last",
+            "use a device with one queue, or a mode without suspension; --steer needs a listening socket per worker \
+             (SO_REUSEPORT)",
+        ),
+    ]
+}
+
+/// A host with a program that Quell does not know by name.
+fn server() -> Value {
+    let mut host = healthy();
+    set(&mut host, "/processes/0/name", json!("server"));
+    host
+}
+
+fn cause(row: &Row) -> NoPollCause {
+    let (mut now, mut then) = (server(), before());
+    row.both.iter().for_each(|(place, value)| set(&mut then, place, value.clone()));
+    row.now.iter().chain(&row.both).for_each(|(place, value)| set(&mut now, place, value.clone()));
+    let programs = BTreeSet::from([Pid::from_kernel(4_242).unwrap()]);
+    no_poll_cause(&snapshot(&now), Some(&snapshot(&then)), &programs, NapiId::from_kernel(8_193).unwrap())
+}
+
+#[test]
+fn each_cause_is_said_where_the_snapshot_shows_it_and_not_beside() {
+    for row in rows() {
+        let cause = cause(&row);
+        assert_eq!((cause.to_string().as_str(), cause.advice().as_deref()), (row.cause, row.advice));
+    }
+}
+
+/// A new variant does not compile until it has a number here, and then needs a row.
+fn number(cause: &NoPollCause) -> usize {
+    match cause {
+        NoPollCause::NoEpoll => 0,
+        NoPollCause::TrafficOfOthers { .. } => 1,
+        NoPollCause::Moved { .. } => 2,
+        NoPollCause::Found(_) => 3,
+        NoPollCause::NotEnabled { .. } => 4,
+        NoPollCause::WatchedByAnother { .. } => 5,
+        NoPollCause::NobodySleeps { .. } => 6,
+        NoPollCause::SeveralQueues { .. } => 7,
+        NoPollCause::Unknown { .. } => 8,
+        NoPollCause::ListenersOnly => 9,
+    }
+}
+
+#[test]
+fn every_cause_has_a_row() {
+    let numbers: BTreeSet<usize> = rows().iter().map(|row| number(&cause(row))).collect();
+    assert_eq!(numbers, (0..=9).collect());
+}
+
+#[test]
+fn a_program_whose_files_are_hidden_has_no_known_cause() {
+    let hidden = json!({"unknown": {"why": "failed", "said": "needs CAP_SYS_PTRACE"}});
+    let cause = cause(&row(vec![("/processes/0/files", hidden)], vec![], "", ""));
+    assert_eq!(cause.to_string(), "the cause is unknown: the programs' files could not be read");
+}
+
+/// The advice of a rule, with these edits.
+fn advice(rule: &str, edits: &[(&str, Value)]) -> Vec<String> {
+    let mut now = server();
+    edits.iter().for_each(|(place, value)| set(&mut now, place, value.clone()));
+    let report = examine(&snapshot(&now), Some(&snapshot(&before())));
+    let found = report.findings.into_iter().find(|finding| finding.id == rule);
+    let fix = found.unwrap_or_else(|| panic!("{rule} is not found")).fix;
+    fix.into_iter().filter_map(|fix| if let Fix::Advice(text) = fix { Some(text) } else { None }).collect()
+}
+
+#[test]
+fn steering_is_advised_only_to_a_program_with_a_listening_socket_per_worker() {
+    let mixed = ("/sockets/1/napi", json!(8_194));
+    let mut second = healthy()["sockets"][0].clone();
+    second["inode"] = json!(99);
+    let of =
+        |more: &[(&str, Value)]| advice("epoll-mixes-napis", &[std::slice::from_ref(&mixed), more].concat()).concat();
+    assert!(of(&[]).starts_with("use a device with one queue"), "{}", of(&[]));
+    let grouped = of(&[("/sockets/-", second.clone())]);
+    assert!(grouped.ends_with("`quell attach MODE 4242 --steer`"), "{grouped}");
+    second["local"] = json!("0.0.0.0:9999");
+    assert!(
+        of(&[("/sockets/-", second)]).starts_with("use a device with one queue"),
+        "another address is another group"
+    );
+    assert!(of(&[("/processes/0/name", json!("memcached"))]).contains("-N"));
+}
+
+#[test]
+fn steering_is_not_advised_to_a_program_that_is_steered() {
+    let mut now = server();
+    set(&mut now, "/sockets/1/napi", json!(8_194));
+    let mut findings = examine(&snapshot(&now), None).findings;
+    let advice = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.id == "epoll-mixes-napis").unwrap().fix[0].to_string()
+    };
+    let before = advice(&findings);
+    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
+    assert_eq!(advice(&findings), before, "another program is steered");
+    are_steered(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    assert!(advice(&findings).starts_with("new connections are steered"), "{}", advice(&findings));
+
+    let several = cause(&row(vec![("/sockets/1/napi", json!(8_194))], vec![], "", ""));
+    assert!(several.for_steered().advice().unwrap().starts_with("new connections are steered"));
+    let other = cause(&row(vec![("/processes/0/files/epolls", json!([]))], vec![], "", ""));
+    assert_eq!(other.clone().for_steered(), other);
+}
+
+#[test]
+fn a_program_is_detached_before_it_is_attached_again() {
+    let mut now = server();
+    set(&mut now, "/processes/0/files/epolls/1/params/busy_poll_budget", json!(0));
+    let mut findings = examine(&snapshot(&now), None).findings;
+    let fix = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.id == "small-busy-poll-budget").unwrap().fix[0].to_string()
+    };
+    let attach = fix(&findings);
+    assert!(attach.starts_with("quell attach ") && attach.ends_with(" 4242"), "{attach}");
+    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(1).unwrap()]));
+    assert_eq!(fix(&findings), attach, "another program is attached");
+    are_attached(&mut findings, &BTreeSet::from([Pid::from_kernel(4_242).unwrap()]));
+    assert_eq!(fix(&findings), format!("`quell detach 4242`, then `{attach}`"));
+}
+
+#[test]
+fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
+    let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let of = |place: &str, value: Value| {
+        let (mut now, mut then) = (server(), before());
+        set(&mut now, place, value.clone());
+        set(&mut then, place, value);
+        let wait = WaitBounds { stalled_polls: 1, ..WaitBounds::default() };
+        let sample = QueueSample { packets: 10, wait, ..QueueSample::default() };
+        let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
+        let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
+        let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
+        format!("{} => {}", found.seen, found.fix[0])
+    };
+    assert!(
+        of(ready, json!(true)).contains("poll: ready-object-holds-suspension: file 6, an eventfd"),
+        "{}",
+        of(ready, json!(true))
+    );
+    let several = of("/sockets/1/napi", json!(8_194));
+    assert!(
+        several.contains("has sockets on 2 queues") && several.contains("=> use a device with one queue"),
+        "{several}"
+    );
+    let at_work = of("/processes/0/threads/1/epoll-wait", json!(null));
+    assert!(
+        at_work.ends_with("without a poll => let the program return to epoll_wait with a timeout above 0"),
+        "{at_work}"
+    );
+}
+
+/// What an observation of epoll 5 finds, as [`finding_texts`] shows it. With `outer`, epoll 3 watches it.
+fn observed(outer: bool, ready: Option<(ReadyCause, usize)>, waits: Option<EpollWaits>, counted: bool) -> String {
+    observed_blocked(outer, ready, waits, (counted, 0))
+}
+
+fn observed_blocked(
+    outer: bool,
+    ready: Option<(ReadyCause, usize)>,
+    waits: Option<EpollWaits>,
+    (counted, blocked): (bool, u64),
+) -> String {
+    let mut now = server();
+    set(&mut now, "/processes/0/threads/1/epoll-wait", json!(null));
+    if outer {
+        let inner = json!({"fd": 5, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}});
+        set(&mut now, "/processes/0/files/epolls/0/targets/-", inner);
+    }
+    let pid = Pid::from_kernel(4_242).unwrap();
+    let slept_in = EpollWaits { sleeping: 50, is_slept_in: true, ..EpollWaits::default() };
+    let group = |(cause, count)| ReadyGroup { cause, fd: 9, count, unconfirmed: (count == 0).then_some("not asked") };
+    let behavior = Behavior {
+        programs: [pid].into(),
+        observed: Duration::from_millis(500),
+        waits_observed: Duration::from_millis(500),
+        samples: 50,
+        ready: ready.map(|ready| ((pid, 5), vec![group(ready)])).into_iter().collect(),
+        blocked: [((pid, 5), [(NapiId::from_kernel(8_193).unwrap(), blocked)].into())].into(),
+        waits: [((pid, 5), waits.unwrap_or(slept_in)), ((pid, 3), slept_in), ((pid, 8), slept_in)].into(),
+        not_counted: (!counted).then(|| "needs CAP_BPF".to_owned()),
+    };
+    let findings = examine_observed(&snapshot(&now), None, &BTreeMap::new(), Some(&behavior)).findings;
+    findings.iter().filter(|finding| rule(finding.id).is_some_and(|rule| !rule.needs_two)).map(in_words).collect()
+}
+
+fn in_words(finding: &Finding) -> String {
+    let fix: String = finding.fix.iter().map(|fix| format!("  => {fix}\n")).collect();
+    format!("{} {}: {}\n{fix}", finding.severity.word(), finding.id, finding.seen)
+}
+
+/// The texts of all findings: those of each edit, and those of observations.
+fn finding_texts() -> String {
+    let mut texts = BTreeSet::new();
+    for Edit { rule, severity, now, then } in snapshots::edits() {
+        let (mut later, mut earlier) = (healthy(), before());
+        now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
+        then.into_iter().for_each(|(place, value)| set(&mut earlier, place, value));
+        let findings = examine(&snapshot(&later), Some(&snapshot(&earlier))).findings;
+        let found = findings.iter().filter(|finding| (finding.id, finding.severity) == (rule, severity));
+        texts.extend(found.map(in_words));
+    }
+    let causes =
+        [ReadyCause::Writable, ReadyCause::HalfClosed, ReadyCause::Closed, ReadyCause::Listener, ReadyCause::Unread];
+    let kinds = [
+        WatchedKind::EventFd,
+        WatchedKind::TimerFd,
+        WatchedKind::SignalFd,
+        WatchedKind::Pipe,
+        WatchedKind::Epoll,
+        WatchedKind::OtherSocket,
+        WatchedKind::Named("[userfaultfd]".to_owned()),
+        WatchedKind::Unnamed,
+    ];
+    let ready = causes.into_iter().chain(kinds.map(ReadyCause::File)).map(|cause| (cause, 1));
+    let ready = ready.chain([(ReadyCause::Writable, 0), (ReadyCause::Writable, 3)]);
+    texts.extend(ready.map(|ready| observed(false, Some(ready), None, true)));
+    let waits = |zero, zero_empty, sleeping, threads| {
+        Some(EpollWaits { zero, zero_empty, sleeping, threads, ..EpollWaits::default() })
+    };
+    let frames = Some(EpollWaits { zero: 10, threads: 1, ..EpollWaits::default() });
+    let elsewhere = Some(EpollWaits { zero: 500, sleeping_elsewhere: 1, threads: 1, ..EpollWaits::default() });
+    for (outer, waits) in [
+        (true, waits(500, 0, 0, 1)),
+        (true, waits(500, 250, 0, 1)),
+        (true, waits(0, 0, 500, 1)),
+        (false, Some(EpollWaits { zero: 500, polled: 500, ..EpollWaits::default() })),
+        (false, Some(EpollWaits { sleeping: 500, polled: 500, ..EpollWaits::default() })),
+        (false, Some(EpollWaits { sleeping: 500, sleeping_elsewhere: 1, ..EpollWaits::default() })),
+        (false, waits(500, 490, 0, 1)),
+        (false, waits(500, 490, 5, 2)),
+        (false, waits(500, 10, 0, 1)),
+        (false, elsewhere),
+        (false, frames),
+        (false, waits(1, 1, 0, 1)),
+    ] {
+        texts.insert(observed(outer, None, waits, true));
+    }
+    texts.insert(observed_blocked(false, None, None, (true, 4)));
+    texts.extend([true, false].map(|outer| observed(outer, None, waits(0, 0, 0, 1), false)));
+    assert_eq!(observed(true, None, None, true), "", "a program that sleeps in its epoll");
+    texts.into_iter().collect()
+}
+
+/// Reviewed by eye: whether the cause and the advice are true, and numbers agree with their nouns.
+#[test]
+fn the_texts_of_findings_are_the_recorded_ones() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/finding-texts.txt");
+    let texts = finding_texts();
+    if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
+        std::fs::write(path, &texts).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(texts, recorded, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test causes records them");
+}
+
+/// A new advice fails here until an edit or an observation causes it.
+#[test]
+fn every_advice_is_recorded() {
+    let recorded = finding_texts();
+    let tests = include_str!("causes.rs");
+    let mut missing = Vec::new();
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/findings")).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for call in code.split("Fix::advice(").skip(1) {
+            let call = call.trim_start().trim_start_matches("format!(").trim_start();
+            let Some(literal) = call.strip_prefix('"').and_then(|call| call.split('"').next()) else { continue };
+            let words = literal.split("\\\n").map(str::trim_start).collect::<String>();
+            let longest = words.split(['{', '}']).step_by(2).max_by_key(|part| part.len()).unwrap().trim();
+            if !recorded.contains(longest) && !tests.contains(longest) {
+                missing.push(words.clone());
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn a_suspend_timeout_is_advised_above_the_flush_timeout() {
+    let of = |flush: u64, suspend: u64| {
+        let napi = "/devices/0/napis/0/";
+        let edits =
+            [(format!("{napi}gro-flush-timeout-ns"), flush), (format!("{napi}irq-suspend-timeout-ns"), suspend)];
+        let edits: Vec<(&str, Value)> = edits.iter().map(|(place, value)| (place.as_str(), json!(value))).collect();
+        advice("suspend-timeout-too-short", &edits).concat()
+    };
+    assert!(of(20_000, 20_000).ends_with("such as 20 ms"), "{}", of(20_000, 20_000));
+    let long = of(5_000_000_000, 20_000_000);
+    assert!(long.contains("gro-flush-timeout") && !long.contains("such as 20 ms"), "{long}");
+}

@@ -1,0 +1,90 @@
+//! Binds workers to the CPU of their queue and restores their affinity, except for workers that another program has
+//! bound since. Needs root, Linux 6.13 and two CPUs.
+
+use crate::steered::{BOTH, Steered};
+use crate::workers::open;
+use quell_host::steer::{Baseline, Pins, WhyNotPinned, connections, pins};
+use quell_linux::{CpuList, Pid, sched};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
+
+const CONNECTIONS: usize = 200;
+
+/// Decides once all workers wait. A worker waits as soon as it has answered.
+fn decide(steered: &Steered, baseline: &Baseline) -> Pins {
+    let decided = || pins(&steered.look(), &[steered.server.pid()], baseline);
+    let all_wait = |pins: &Pins| !pins.not_pinned.iter().any(|one| one.why == WhyNotPinned::NoThread);
+    std::iter::repeat_with(decided).find(all_wait).unwrap()
+}
+
+fn affinity(tid: Pid) -> CpuList {
+    sched::affinity(tid).unwrap()
+}
+
+#[test]
+fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_program_bound_them() {
+    if kernel_threads_are_out_of_sight() {
+        return;
+    }
+    let Some(steered) = Steered::start("pin", 4) else { return };
+    let everywhere = affinity(Pid::of_this_process());
+    if everywhere.len() < 2 {
+        return skip(Lacks::Machine, "needs two CPUs");
+    }
+    steered.thread_queues();
+    let cpus = steered.bind_queues();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-t");
+    let steering = steered.plan(&[]).1.unwrap();
+    transaction.steer(&steering).unwrap();
+    let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
+
+    let early = decide(&steered, &baseline);
+    assert_eq!(early.not_pinned.len(), 4);
+    assert!(early.not_pinned.iter().all(|one| one.why == WhyNotPinned::NoConnection), "{early:?}");
+
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &baseline);
+    assert_eq!((decided.pins.len(), decided.not_pinned.len()), (4, 0), "{decided:?}");
+    for pin in &decided.pins {
+        assert_eq!((&pin.old, &pin.new), (&everywhere, &cpus[&pin.napi]));
+        assert!(transaction.pin(pin).unwrap());
+        assert_eq!(affinity(pin.tid), pin.new);
+        assert!(!transaction.pin(pin).unwrap(), "the thread is already bound");
+    }
+    assert_eq!(decide(&steered, &baseline).in_place.len(), 4);
+
+    let by_somebody_else = decided.pins.iter().find(|pin| pin.new == CpuList::from_iter([0])).unwrap();
+    sched::set_affinity(by_somebody_else.tid, &CpuList::from_iter([1])).unwrap();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.left_alone.len(), reverted.failed.len()), (4, 1, 0), "{reverted:?}");
+    for pin in &decided.pins {
+        let expected = if pin.tid == by_somebody_else.tid { CpuList::from_iter([1]) } else { everywhere.clone() };
+        assert_eq!(affinity(pin.tid), expected);
+    }
+}
+
+#[test]
+fn a_worker_with_connections_from_several_queues_is_not_bound() {
+    if kernel_threads_are_out_of_sight() {
+        return;
+    }
+    let Some(steered) = Steered::start("pin-mixed", 2) else { return };
+    steered.thread_queues();
+    steered.bind_queues();
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &Baseline::default());
+    assert!(decided.pins.is_empty());
+    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::SeveralNapis(_))), "{decided:?}");
+}
+
+#[test]
+fn a_queue_without_a_fixed_cpu_binds_no_worker() {
+    let Some(steered) = Steered::start("pin-none", 4) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-none-t");
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &Baseline::default());
+    assert_eq!((decided.pins.len(), decided.not_pinned.len()), (0, 4));
+    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::QueueWithoutCpu(_))), "{decided:?}");
+}

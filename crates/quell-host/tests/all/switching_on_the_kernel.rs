@@ -1,0 +1,287 @@
+//! Switches a running memcached between modes while it answers. Needs root, Linux 6.13 and memcached.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use quell_change::journal::{Journal, Purpose};
+use quell_change::recovery::recover;
+use quell_change::transaction::ChangeError;
+use quell_host::attach::plan::plan;
+use quell_host::attach::{AttachError, AttachRequest, Attachment, EpollsSetBy, Selection, Targets, observe};
+use quell_host::snapshot::{SnapshotScope, take};
+use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::link::Links;
+use quell_linux::netdev::{Netdev, PartialNapiSettings};
+use quell_linux::process::{Child, Spawn};
+use quell_linux::{NapiId, Pid};
+use quell_mode::DeliveryMode;
+use quell_test_support::kernel_values::KernelValues;
+use quell_test_support::lab::{ARRIVES_WITHIN, TestLab, go_on, no_keeper};
+use quell_test_support::{Lacks, skip};
+
+const MODES: [&str; 4] = ["base", "suspend200", "defer200", "fullbusy"];
+
+struct Server {
+    child: Child,
+    connections: Vec<TcpStream>,
+}
+
+impl Server {
+    fn start(lab: &mut TestLab) -> Option<Self> {
+        if Command::new("memcached").arg("-V").output().is_err() {
+            skip(Lacks::Server("memcached"), "memcached is not installed");
+            return None;
+        }
+        let child = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1"]));
+        let deadline = Instant::now() + ARRIVES_WITHIN;
+        let connect = || {
+            loop {
+                match TcpStream::connect("192.0.2.1:11211") {
+                    Ok(connection) => return connection,
+                    Err(error) => assert!(Instant::now() < deadline, "memcached accepts no connection: {error}"),
+                }
+                std::thread::yield_now();
+            }
+        };
+        let connections = lab.client.run(|| (0..16).map(|_| connect()).collect()).unwrap();
+        let mut server = Self { child, connections };
+        server.answers();
+        Some(server)
+    }
+
+    fn answers(&mut self) {
+        for connection in &mut self.connections {
+            connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+            connection.write_all(b"version\r\n").unwrap();
+            // Retries after EINTR, which closing an io_uring of this thread can cause in a receive with a timeout.
+            let mut answer = String::new();
+            BufReader::new(connection).read_line(&mut answer).unwrap();
+            assert!(answer.starts_with("VERSION"), "{answer:?}");
+        }
+    }
+
+    fn targets(&self) -> Targets {
+        Targets::find(Selection::Processes(vec![self.child.pid()])).unwrap()
+    }
+
+    fn plan(&self, modes: &[&str]) -> SwitchPlan {
+        let modes: Vec<DeliveryMode> = modes.iter().map(|mode| mode.parse().unwrap()).collect();
+        SwitchPlan::new(&observe().unwrap(), &self.targets(), &modes)
+    }
+
+    fn switching(&self, dir: &tempfile::TempDir) -> Switching {
+        Switching::begin(&Journal::in_dir(dir.path()), Purpose::Experiment, self.targets(), &self.plan(&MODES), None)
+            .unwrap()
+    }
+}
+
+/// Settings of the lab's queues and of the epolls of a process, by name.
+fn state(lab: &TestLab, pid: Pid) -> BTreeMap<String, String> {
+    let snapshot = take(&SnapshotScope { netns: Some(lab.server_name.clone()), ..SnapshotScope::default() }).unwrap().0;
+    let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+    let mut state: BTreeMap<String, String> =
+        napis.map(|napi| (format!("NAPI {}", napi.id), format!("{napi:?}"))).collect();
+    for process in snapshot.processes.iter().filter(|process| process.pid == pid) {
+        for epoll in &process.files.known().unwrap().epolls {
+            state.insert(format!("epoll {}", epoll.fd), format!("{:?}", epoll.params));
+        }
+    }
+    state
+}
+
+fn set_gro_flush_timeout(lab: &TestLab, napi: NapiId, gro_flush_timeout_ns: u64) {
+    let change =
+        PartialNapiSettings { gro_flush_timeout_ns: Some(gro_flush_timeout_ns), ..PartialNapiSettings::default() };
+    Netdev::open_in(&lab.server).unwrap().set_napi(napi, &change).unwrap();
+}
+
+#[test]
+fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
+    let Some(mut lab) = TestLab::raise("switch", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let before = state(&lab, pid);
+    let mut switching = server.switching(&dir);
+    let journal_bytes = || std::fs::metadata(switching.journal_path()).unwrap().len();
+    let recorded = journal_bytes();
+    let mut seen = Vec::new();
+    for mode in [0, 1, 2, 1, 3, 0, 3, 1, 0, 2].repeat(5) {
+        switching.switch_to(mode).unwrap();
+        server.answers();
+        seen.push((mode, state(&lab, pid)));
+    }
+    for (mode, state) in &seen {
+        let (_, first) = seen.iter().find(|(other, _)| other == mode).unwrap();
+        assert_eq!(state, first, "{} has the same values each time", MODES[*mode]);
+    }
+    assert_ne!(seen[0].1, seen[1].1);
+    assert_eq!(std::fs::metadata(switching.journal_path()).unwrap().len(), recorded, "a switch writes nothing");
+    let reverted = switching.end().unwrap();
+    assert!(
+        reverted.failed.is_empty() && reverted.left_alone.is_empty() && reverted.partial.is_empty(),
+        "{reverted:?}"
+    );
+    assert_eq!(state(&lab, pid), before);
+    server.answers();
+}
+
+#[test]
+fn a_profile_below_an_experiment_can_end_first_or_last() {
+    let Some(mut lab) = TestLab::raise("switch-below", 2) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let before = state(&lab, pid);
+    let deferral: DeliveryMode = "defer50".parse().unwrap();
+    let wanted = PartialNapiSettings { threaded: None, ..deferral.napi().into() };
+    for (mode, name) in MODES.iter().enumerate() {
+        for profile_ends_first in [true, false] {
+            let mut profile = lab.transaction(&dir, "switch-below-p");
+            for napi in lab.napis.clone() {
+                profile.set_napi(&lab.server, napi, &wanted).unwrap();
+            }
+            let below = state(&lab, pid);
+            let mut switching = server.switching(&dir);
+            switching.switch_to(mode).unwrap();
+            let switched = state(&lab, pid);
+            if profile_ends_first {
+                profile.revert().unwrap();
+                assert_eq!(state(&lab, pid), switched, "the newest owner keeps its values");
+                switching.end().unwrap();
+            } else {
+                switching.end().unwrap();
+                assert_eq!(state(&lab, pid), below);
+                profile.revert().unwrap();
+            }
+            assert_eq!(state(&lab, pid), before, "{name}, profile first: {profile_ends_first}");
+        }
+    }
+}
+
+#[test]
+fn dropping_the_switching_restores_everything_in_every_mode() {
+    let Some(mut lab) = TestLab::raise("switch-drop", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let before = state(&lab, pid);
+    for (mode, name) in MODES.iter().enumerate() {
+        let mut switching = server.switching(&dir);
+        switching.switch_to(mode).unwrap();
+        drop(switching);
+        assert_eq!(state(&lab, pid), before, "{name}");
+        server.answers();
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
+}
+
+#[test]
+fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
+    let Some(mut lab) = TestLab::raise("switch-other", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut switching = server.switching(&dir);
+    switching.switch_to(1).unwrap();
+    set_gro_flush_timeout(&lab, lab.napis[0], 77_000);
+    let error = switching.switch_to(0).unwrap_err();
+    assert!(matches!(error, SwitchError::ChangedByOthers { .. }) && error.to_string().contains("77 µs"), "{error}");
+    let reverted = switching.end().unwrap();
+    assert_eq!(reverted.partial.len(), 1, "{reverted:?}");
+    let napi = lab.napi();
+    assert_eq!((napi.settings.gro_flush_timeout_ns, napi.settings.irq_suspend_timeout_ns), (Some(77_000), Some(0)));
+    set_gro_flush_timeout(&lab, lab.napis[0], 0);
+}
+
+#[test]
+fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_later() {
+    let Some(mut lab) = TestLab::raise("switch-down", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let Some(kernel) = KernelValues::of_namespace(&lab.server_name) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut switching = server.switching(&dir);
+    switching.switch_to(1).unwrap();
+    let links = || Links::open_in(&lab.server).unwrap();
+    links().set_down(lab.server_index).unwrap();
+    let reverted = switching.end().unwrap();
+    assert_eq!(reverted.waiting.len(), 1, "{reverted:?}");
+    links().set_up(lab.server_index).unwrap();
+    recover(&Journal::in_dir(dir.path())).unwrap();
+    let [napi] = &kernel.napis("server0")[..] else { panic!("one queue") };
+    assert_eq!((napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns), (Some(0), Some(0)));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
+}
+
+#[test]
+fn a_program_is_either_attached_or_switched() {
+    let Some(mut lab) = TestLab::raise("switch-or", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let attach = || Attachment::begin(&journal, server.targets(), request, &mut no_keeper);
+    let switching = server.switching(&dir);
+    let refused = attach().unwrap_err();
+    assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused}");
+    drop(switching);
+    let attachment = attach().unwrap();
+    let refused =
+        Switching::begin(&journal, Purpose::Experiment, server.targets(), &server.plan(&MODES), None).unwrap_err();
+    assert!(matches!(refused, SwitchError::Attach(AttachError::AlreadyAttached { .. })), "{refused}");
+    attachment.end().unwrap();
+}
+
+#[test]
+fn a_plan_with_values_of_an_owner_that_has_ended_since_is_refused() {
+    let Some(mut lab) = TestLab::raise("switch-old", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let begin = |plan: &SwitchPlan| Switching::begin(&journal, Purpose::Experiment, server.targets(), plan, None);
+    let before = state(&lab, server.child.pid());
+    let request = AttachRequest { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let mut attachment = Attachment::begin(&journal, server.targets(), request, &mut no_keeper).unwrap();
+    let attached = plan(&observe().unwrap(), None, &server.targets().pids(), &request);
+    attachment.make(&attached, &mut go_on).unwrap();
+    let planned_under_the_attachment = server.plan(&MODES);
+    attachment.end().unwrap();
+    let mut with_epolls_alone = planned_under_the_attachment.clone();
+    for queue in &mut with_epolls_alone.queues {
+        queue.old = server.plan(&MODES).queues[0].old;
+    }
+    for (plan, what) in [(&planned_under_the_attachment, "NAPI"), (&with_epolls_alone, "epoll")] {
+        let refused = begin(plan).unwrap_err();
+        assert!(
+            matches!(refused, SwitchError::Change(ChangeError::PlanOutdated { .. }))
+                && refused.to_string().contains(what),
+            "{refused}"
+        );
+        assert_eq!(state(&lab, server.child.pid()), before);
+    }
+    begin(&server.plan(&MODES)).unwrap().end().unwrap();
+    assert_eq!(state(&lab, server.child.pid()), before);
+}
+
+#[test]
+fn the_error_names_a_program_that_exits() {
+    let Some(mut lab) = TestLab::raise("switch-end", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
+    let mut switching = server.switching(&dir);
+    switching.switch_to(1).unwrap();
+    let mut child = server.child;
+    child.terminate(Duration::ZERO).unwrap();
+    let error = switching.switch_to(0).unwrap_err();
+    assert!(matches!(error, SwitchError::ProgramEnded(ended) if ended == pid), "{error}");
+    let reverted = switching.end().unwrap();
+    assert!(reverted.failed.is_empty(), "{reverted:?}");
+}
+
+#[test]
+fn impossible_modes_have_a_reason() {
+    let Some(mut lab) = TestLab::raise("switch-why", 1) else { return };
+    let Some(server) = Server::start(&mut lab) else { return };
+    let plan = server.plan(&["base", "eventspin50", "suspend200"]);
+    assert!(plan.impossible[0].is_empty() && plan.impossible[2].is_empty(), "{:?}", plan.impossible);
+    assert!(!plan.impossible[1].is_empty());
+}

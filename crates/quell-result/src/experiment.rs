@@ -1,0 +1,157 @@
+//! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use quell_experiment::{ExperimentRecord, StopReason, SwitchbackAnalysis};
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::SchedError;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
+
+/// Value of the `schema` field in files of this version.
+pub const SCHEMA: &str = "quell-experiment/1";
+
+/// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExperimentResult {
+    /// Format of the file: [`SCHEMA`].
+    pub schema: String,
+    /// Version of Quell that made the measurement.
+    pub quell_version: String,
+    /// Start of the measurement, in seconds since 1970-01-01 UTC.
+    pub started_unix_s: u64,
+    /// Machine on which the measurement was made.
+    pub host: HostFacts,
+    /// Subject whose mode was switched.
+    pub subject: SubjectFacts,
+    /// Experiments, one for each load.
+    pub experiments: Vec<LoadExperiment>,
+    /// Reason why the result is not a measurement. Absent if it is a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_a_measurement: Option<String>,
+}
+
+/// Subject whose mode was switched.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum SubjectFacts {
+    /// Programs of this host.
+    Programs(ProgramsFacts),
+    /// A command that was started for each slice.
+    Command(CommandFacts),
+    /// A server in a private lab.
+    Veth {
+        /// Description of the lab.
+        lab: Box<LabFacts>,
+        /// Server under test.
+        server: ServerFacts,
+        /// Configuration of the load generator, except for the rate.
+        load: Box<quell_load::LoadSpec>,
+        /// Command line of the second server on the same queues. Absent without `--beside`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beside: Option<Vec<String>>,
+    },
+    /// A simulated server on the model of a host.
+    Model(ModelFacts),
+    /// A server in a guest of the vm lab.
+    Guest(GuestFacts),
+}
+
+/// Result of the experiment under one load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LoadExperiment {
+    /// Offered load. Absent if Quell's generator did not generate the load.
+    pub load: Option<OfferedLoad>,
+    /// Offered rate of an open loop, in requests per second.
+    pub offered_per_s: Option<f64>,
+    /// Design of the experiment and all measured slices.
+    pub record: ExperimentRecord<DeliveryMode>,
+    /// Reason why the experiment ended.
+    pub end: EndOfExperiment,
+}
+
+/// Reason why an experiment ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", content = "why", rename_all = "kebab-case")]
+pub enum EndOfExperiment {
+    /// The stopping rule of the experiment ended it.
+    Stopped(StopReason),
+    /// The user or a signal interrupted the experiment.
+    Interrupted,
+    /// The experiment failed; the text contains the reason. The slices before the failure are valid.
+    Failed(String),
+}
+
+impl LoadExperiment {
+    /// Analyses the slices and decides the verdicts.
+    #[must_use]
+    pub fn analyse(&self) -> SwitchbackAnalysis {
+        quell_experiment::analyse(&self.record)
+    }
+
+    /// Returns the arms of a treatment. The reference has two arms, all others have one.
+    #[must_use]
+    pub fn arms_of(&self, treatment: &str) -> Vec<usize> {
+        let design = &self.record.design;
+        (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
+    }
+
+    /// Returns the median of a metric over the slices of a treatment. `None` if no slice has the metric.
+    #[must_use]
+    pub fn median(&self, treatment: &str, metric: &str) -> Option<f64> {
+        let arms = self.arms_of(treatment);
+        let mut values: Vec<f64> = arms.iter().flat_map(|arm| self.record.values(*arm, metric)).flatten().collect();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        match values.len() {
+            0 => None,
+            count if count % 2 == 1 => Some(values[middle]),
+            _ => Some((values[middle - 1] + values[middle]) / 2.0),
+        }
+    }
+}
+
+impl ExperimentResult {
+    /// Returns the JSON Schema of result files.
+    #[must_use]
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+
+    /// Creates a result without experiments that begins now, on this host.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not report the CPUs that this process may use.
+    pub fn begin(subject: SubjectFacts) -> Result<Self, SchedError> {
+        Ok(Self {
+            schema: SCHEMA.to_owned(),
+            quell_version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            host: HostFacts::read(&ProcRoot::default())?,
+            subject,
+            experiments: Vec::new(),
+            not_a_measurement: None,
+        })
+    }
+
+    /// Returns whether an experiment was interrupted.
+    #[must_use]
+    pub fn was_interrupted(&self) -> bool {
+        self.experiments.iter().any(|experiment| experiment.end == EndOfExperiment::Interrupted)
+    }
+
+    /// Returns the reason why an experiment failed. Returns `None` if no experiment failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.experiments.iter().find_map(|experiment| match &experiment.end {
+            EndOfExperiment::Failed(why) => Some(why.as_str()),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! Facts that documents record about the measured machine and the subject: programs, command, lab, model, guest.
+
+use std::collections::BTreeMap;
+
+use quell_host::snapshot::Provenance;
+use quell_linux::Pid;
+use quell_linux::kernel::Kernel;
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::{self, SchedError};
+use quell_load::LoadSpec;
+use quell_load::clients::{ClientFacts, ClockOffset};
+use quell_mode::{NapiSettings, Nearest};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Facts about the measured machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HostFacts {
+    /// Kernel release, as printed by `uname -r`.
+    pub kernel_release: String,
+    /// Kernel version, as printed by `uname -v`.
+    pub kernel_version: String,
+    /// Kernel command line.
+    pub kernel_command_line: Option<String>,
+    /// CPU model, as reported in `/proc/cpuinfo`.
+    pub cpu_model: Option<String>,
+    /// CPUs that this process may use.
+    pub cpus: Vec<u32>,
+    /// `net.core.busy_poll` in µs. If it is not 0, every mode busy polls.
+    pub busy_poll_us: Option<u32>,
+    /// `net.core.busy_read` in µs.
+    pub busy_read_us: Option<u32>,
+}
+
+impl HostFacts {
+    /// Reads the facts. Facts that the machine does not report are absent.
+    ///
+    /// # Errors
+    /// Fails if the kernel does not report the CPUs that this process may use.
+    pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
+        let kernel = Kernel::running();
+        let cpus = sched::affinity(Pid::of_this_process())?;
+        Ok(Self {
+            kernel_release: kernel.release,
+            kernel_version: kernel.version,
+            kernel_command_line: proc.kernel_cmdline().ok(),
+            cpu_model: proc.cpu_model_name().ok().flatten(),
+            cpus: cpus.iter().collect(),
+            busy_poll_us: proc.busy_poll_us().ok(),
+            busy_read_us: proc.busy_read_us().ok(),
+        })
+    }
+}
+
+/// A modelled host and its server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ModelFacts {
+    /// Profile name of the modelled host.
+    pub profile: String,
+    /// Description of the modelled host.
+    pub description: String,
+    /// Number of RX queues. The modelled server has one worker and one CPU per queue.
+    pub queues: u32,
+    /// Total number of connections.
+    pub connections: u32,
+}
+
+impl ModelFacts {
+    /// Describes the host and the server of a simulation.
+    #[must_use]
+    pub fn of(setup: &quell_sim::sweep::Setup) -> Self {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        Self {
+            profile: setup.host.name.clone(),
+            description: setup.host.description.clone(),
+            queues: count(setup.queues),
+            connections: count(setup.connections),
+        }
+    }
+}
+
+/// Facts about the lab after its setup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LabFacts {
+    /// Name of the lab. The names of its namespaces begin with it.
+    pub name: String,
+    /// Number of RX queues of the server's device and of the client's device.
+    pub queues: u32,
+    /// Whether a NAPI thread polls each queue in place of an interrupt.
+    pub interrupt_stand_in: bool,
+    /// CPUs of the server and of the generator.
+    pub cpus: CpuLayout,
+    /// Whether a server CPU and a client CPU are hardware threads of the same core, which slow each other down. Absent
+    /// if the machine does not report its topology.
+    pub shared_core: Option<bool>,
+    /// NAPI IDs of the server's queues.
+    pub server_napi_ids: Vec<u32>,
+    /// NAPI IDs of the client's queues.
+    pub client_napi_ids: Vec<u32>,
+    /// NAPI settings of the client's queues. They are the same in every trial.
+    pub client_napi: NapiSettings,
+    /// Checks made before the measurement, with their observations.
+    pub checks: Vec<Check>,
+}
+
+/// A precondition for valid results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Check {
+    /// Condition that must hold.
+    pub claim: String,
+    /// Observed value or state.
+    pub seen: String,
+    /// Whether the condition holds.
+    pub holds: bool,
+}
+
+impl Check {
+    /// Describes a failed check: the required condition and the observation.
+    #[must_use]
+    pub fn violation(&self) -> String {
+        format!("expected: {}; found: {}", self.claim, self.seen)
+    }
+}
+
+/// Facts about the server under test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServerFacts {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Version that the server reports. Absent if the server reports no version.
+    pub version: Option<String>,
+    /// Workers of the server.
+    pub workers: Vec<WorkerFacts>,
+}
+
+/// An epoll of the server that watches connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct WorkerFacts {
+    /// ID of the thread that waits on the epoll. Absent if the thread is unknown.
+    pub tid: Option<i32>,
+    /// CPU that the thread is pinned to. Absent if the thread is unknown.
+    pub cpu: Option<u32>,
+    /// File descriptor number of the epoll in the server.
+    pub epoll_fd: i32,
+    /// Number of connections in the epoll.
+    pub connections: u32,
+    /// Number of connections in the epoll that bypass NAPI.
+    pub connections_without_napi: u32,
+    /// NAPI IDs of the connections in the epoll.
+    pub napi_ids: Vec<u32>,
+}
+
+/// Programs of this host, and the commands that generated the load and measured them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ProgramsFacts {
+    /// Processes that were measured.
+    pub processes: Vec<ProcessFacts>,
+    /// Queues whose settings were switched.
+    pub queues: Vec<QueueFacts>,
+    /// Number of epolls whose parameters were switched.
+    pub epolls: usize,
+    /// CPUs whose time was counted.
+    pub cpus: Vec<u32>,
+    /// Command that generated the load. Absent if the programs had only their live traffic.
+    pub load: Option<Vec<String>>,
+    /// Judge that printed figures of each slice. Absent if only the server was measured.
+    pub latency: Option<Vec<String>>,
+    /// Judge that printed figures of another program on the same queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Vec<String>>,
+    /// Clients on other machines that generated and measured the load. Absent without `--clients`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<RemoteClientsFacts>,
+}
+
+/// A command that was started for each slice, and what generated the load and measured it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CommandFacts {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Command that generated the load. Absent if the judge or live traffic was the load.
+    pub load: Option<Vec<String>>,
+    /// Judge that printed figures of each slice. Absent if only the server was measured.
+    pub latency: Option<Vec<String>>,
+    /// Judge that printed figures of another program on the same queues.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<Vec<String>>,
+    /// Configuration of Quell's generator, which sent in a closed loop in a private lab. Absent outside of a lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<Box<LoadSpec>>,
+}
+
+/// A measured process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ProcessFacts {
+    /// Process ID.
+    pub pid: u32,
+    /// Name of the main thread (`/proc/PID/comm`).
+    pub name: String,
+}
+
+/// A queue whose settings were switched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct QueueFacts {
+    /// Name of the network device.
+    pub device: String,
+    /// RX queue numbers of the NAPI instance. Empty if they are unknown.
+    pub queues: Vec<u32>,
+    /// NAPI ID of the queue.
+    pub napi: u32,
+    /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
+    pub irq: Option<u32>,
+}
+
+/// Clients on other machines that generated the load.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RemoteClientsFacts {
+    /// Command that started the clients.
+    pub command: Vec<String>,
+    /// All clients, by rank, with the offsets of their clocks to that of rank 0.
+    pub clients: Vec<ClientFacts>,
+    /// Clock of rank 0 relative to that of the server's machine, at the start.
+    pub clock: ClockOffset,
+    /// Configuration of the whole load, except for the rate.
+    pub load: Box<LoadSpec>,
+}
+
+impl RemoteClientsFacts {
+    /// Maximum error with which a request is attributed to a slice, ns: the errors of both comparisons of clocks.
+    #[must_use]
+    pub fn attribution_error_ns(&self) -> u64 {
+        let of_client = self.clients.iter().map(|client| client.clock.error_ns).max();
+        self.clock.error_ns.saturating_add(of_client.unwrap_or(0))
+    }
+}
+
+/// CPU assignment of one lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct CpuLayout {
+    /// CPU of each server worker, in queue order. The queue's NAPI thread runs on the same CPU.
+    pub server: Vec<u32>,
+    /// CPU of each generator thread. The client's NAPI threads run on the same CPUs.
+    pub client: Vec<u32>,
+    /// Reason why results of this layout are not a measurement. Absent if no CPU is shared.
+    pub overcommitted: Option<String>,
+}
+
+impl CpuLayout {
+    /// CPUs of the server, ascending, without duplicates.
+    #[must_use]
+    pub fn server_cpus(&self) -> Vec<u32> {
+        each_once(&self.server)
+    }
+
+    /// CPUs of the client, ascending, without duplicates.
+    #[must_use]
+    pub fn client_cpus(&self) -> Vec<u32> {
+        each_once(&self.client)
+    }
+}
+
+fn each_once(cpus: &[u32]) -> Vec<u32> {
+    let unique: std::collections::BTreeSet<u32> = cpus.iter().copied().collect();
+    unique.into_iter().collect()
+}
+
+/// A server in a guest, on an emulated NIC.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct GuestFacts {
+    /// Driver of the guest's NICs. Absent if the kernel does not report it.
+    pub driver: Option<String>,
+    /// IRQ number of the server's receive queue.
+    pub rx_irq: u32,
+    /// Source of the IRQ number.
+    #[serde(rename = "rx-irq-said-by")]
+    pub rx_irq_source: Provenance,
+    /// Availability of features in this kernel and driver.
+    pub features: Vec<Feature>,
+    /// Description of the generated load.
+    pub load: String,
+    /// Nearest alternative that this kernel accepts, for each mode that cannot be set. Each alternative was set,
+    /// verified and undone.
+    pub nearest: BTreeMap<String, Nearest>,
+}
+
+/// Availability of one feature.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Feature {
+    /// Name of the feature in kernel terminology.
+    pub name: String,
+    /// `yes`, or the reason why the feature is unavailable.
+    pub state: String,
+}

@@ -1,0 +1,30 @@
+//! Result of `quell tune`: the subject, and the search.
+
+use quell_tune::TuneResult;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::SubjectFacts;
+use crate::facts::HostFacts;
+
+/// Result file: the subject, and the search.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TuneFile {
+    /// Version of Quell that made the search.
+    pub quell_version: String,
+    /// Start of the search, in seconds since 1970-01-01 UTC.
+    pub started_unix_s: u64,
+    /// Machine on which the search ran.
+    pub host: HostFacts,
+    /// Subject whose mode was switched.
+    pub subject: SubjectFacts,
+    /// Reason why the result is not a measurement. Absent if it is a measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_a_measurement: Option<String>,
+    /// Settings that another program changed during the search, and that were therefore not restored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_alone: Vec<String>,
+    /// The search and its answer.
+    pub search: TuneResult,
+}

@@ -1,0 +1,155 @@
+//! Undoing after a keeper was killed, on a full disk, and with a damaged, locked or foreign journal.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use quell_change::journal::{Journal, Purpose};
+use quell_linux::proc::ProcRoot;
+use quell_test_support::small_disk::SmallDisk;
+use quell_test_support::{Lacks, skip};
+
+use super::stage::{MODE, Stage, kill, wait_until};
+
+#[test]
+fn an_attachment_of_another_pid_namespace_belongs_to_an_invisible_process() {
+    let Some(stage) = Stage::enter("cli-pidns") else { return };
+    let quell = env!("CARGO_BIN_EXE_quell");
+    let script = format!(
+        "memcached -u root -U 0 -t 1 -l 127.0.0.1 -p 11999 & \
+         while ! {quell} attach {MODE} $! --yes --follow --seconds 0; do sleep 0.2; done"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
+    unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+    let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "unshare is not installed") };
+    let count = || std::fs::read_dir(stage.journals()).map_or(0, Iterator::count);
+    let shows = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
+    wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment in the namespace is not listed");
+    for command in [&["detach", "--all"][..], &["revert"]] {
+        assert!(stage.says(2, command).contains("not visible here"), "{command:?}");
+    }
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    wait_until(|| !shows().contains("not visible here"), "the owners are gone");
+    stage.quell(&["revert"]).output().unwrap();
+}
+
+impl Stage {
+    /// Path of the only journal.
+    fn journal(&self) -> PathBuf {
+        let is_journal = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "journal");
+        let paths = std::fs::read_dir(self.journals()).unwrap().map(|entry| entry.unwrap().path());
+        let [journal] = &paths.filter(is_journal).collect::<Vec<_>>()[..] else { panic!("expected one journal") };
+        journal.clone()
+    }
+
+    fn attached_without_keeper(test: &str) -> Option<Self> {
+        let stage = Self::enter(test)?;
+        stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+        kill(&stage.keeper());
+        Some(stage)
+    }
+}
+
+#[test]
+fn revert_after_the_keeper_was_killed_reports_restored_settings() {
+    let Some(stage) = Stage::attached_without_keeper("cli-rev-k") else { return };
+    let said = stage.says(0, &["revert"]);
+    assert!(said.contains("detached memcached") && !said.contains("not restored"), "{said}");
+    stage.assert_back();
+}
+
+#[test]
+fn on_a_full_disk_detach_restores_and_reports_everything() {
+    // The undo records of so many epolls do not fit into the last page of the journal.
+    let Some(mut stage) = Stage::with_workers("cli-disk", 64) else { return };
+    stage.connect(128);
+    let Some(disk) = SmallDisk::mount(stage.journals()) else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    disk.fill();
+    let said = stage.says(0, &["detach", &stage.pid()]);
+    assert!(!said.contains("not restored") && !said.contains(": 0 settings"), "{said}");
+    assert!(!stage.is_set());
+}
+
+#[test]
+fn on_a_full_disk_a_profile_is_reverted() {
+    let Some(stage) = Stage::enter("cli-disk-p") else { return };
+    let Some(disk) = SmallDisk::mount(stage.journals()) else { return };
+    let profile = stage.dir.path().join("profile.toml");
+    std::fs::write(&profile, "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"suspend20\"\n")
+        .unwrap();
+    let before = stage.lab.napi();
+    stage.says(0, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
+    assert_ne!(stage.lab.napi(), before);
+    disk.fill();
+    let said = stage.says(0, &["revert"]);
+    assert!(!said.contains(": 0 settings"), "{said}");
+    assert_eq!(stage.lab.napi(), before);
+}
+
+#[test]
+fn the_readable_lines_of_a_damaged_journal_are_undone_and_the_rest_is_reported() {
+    let Some(stage) = Stage::attached_without_keeper("cli-damage") else { return };
+    let journal = stage.journal();
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let last_intention = text.lines().rfind(|line| line.contains("\"intend\"")).unwrap();
+    std::fs::write(&journal, text.replace(last_intention, "what a bad sector left")).unwrap();
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("quell revert") && status.contains("damaged"), "{status}");
+
+    let said = stage.says(2, &["revert"]);
+    assert!(!stage.is_set(), "the readable lines are undone");
+    assert!(said.contains("unreadable: line") && said.contains("--remove-damaged"), "{said}");
+    assert!(!said.contains("nothing to revert"), "{said}");
+    assert!(journal.exists());
+    let said = stage.says(0, &["revert", "--remove-damaged"]);
+    assert!(said.contains("file removed"), "{said}");
+    assert!(!journal.exists());
+}
+
+#[test]
+fn a_locked_journal_is_reported_with_the_process_that_holds_it() {
+    let Some(stage) = Stage::attached_without_keeper("cli-lock") else { return };
+    let held = std::fs::File::open(stage.journal()).unwrap();
+    held.lock().unwrap();
+    let said = stage.says(2, &["revert"]);
+    assert!(said.contains(&format!("process {} (", std::process::id())), "{said}");
+    assert_eq!(said.matches("holds its lock").count(), 1, "one attempt and one error: {said}");
+    assert!(!said.contains("nothing to revert"), "{said}");
+    drop(held);
+    stage.says(0, &["revert"]);
+    stage.assert_back();
+}
+
+#[test]
+fn an_attachment_that_was_killed_before_its_first_change_is_listed_and_reverted() {
+    let Some(stage) = Stage::enter("cli-begun") else { return };
+    let boot_id = ProcRoot::default().boot_id().unwrap().to_string();
+    let purpose = Purpose::Attachment { mode: MODE.parse().unwrap() };
+    drop(Journal::in_dir(stage.journals()).begin("attach-1", purpose, &boot_id).unwrap());
+    let left = format!("attach {MODE}");
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains(&format!("left by an earlier run: {left}")), "{status}");
+    let reverted = stage.says(0, &["revert"]);
+    assert!(reverted.contains(&format!("{left}: 0 settings restored")), "{reverted}");
+    assert!(stage.says(0, &["revert"]).contains("nothing to revert"));
+    stage.assert_back();
+}
+
+#[test]
+fn a_journal_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(stage) = Stage::attached_without_keeper("cli-forged") else { return };
+    let set_mode = |mode| std::fs::set_permissions(stage.journal(), std::fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(stage.journal().metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+    set_mode(0o666);
+    for command in ["revert", "detach"] {
+        let said = stage.says(if command == "revert" { 2 } else { 1 }, &[command]);
+        assert!(command == "detach" || said.contains("it is writable by others"), "{said}");
+    }
+    assert!(stage.is_set());
+    set_mode(0o600);
+    stage.says(0, &["revert"]);
+    stage.assert_back();
+}

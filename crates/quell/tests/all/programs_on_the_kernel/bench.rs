@@ -1,0 +1,154 @@
+//! Runs `quell bench --pid` on memcached with live traffic and ends the run in every possible way. Each test checks that
+//! the queues and epolls are restored. No test asserts a verdict.
+
+use std::process::Command;
+
+use quell_linux::Pid;
+use quell_linux::pidfd::Signal;
+use quell_linux::process::{Child, Spawn};
+use quell_test_support::small_disk::SmallDisk;
+
+use super::stage::{Stage, end};
+
+const LONG: &[&str] = &["--modes=base,suspend200", "--budget=600s", "--yes"];
+
+fn start(stage: &Stage, options: &[&str]) -> Child {
+    start_with_output(stage, stage.file().to_str().unwrap(), options)
+}
+
+fn start_with_output(stage: &Stage, output: &str, options: &[&str]) -> Child {
+    let fixed = ["bench", "--slice=50", "--settle=5", "--output", output];
+    stage.start(&[&fixed[..], options].concat())
+}
+
+/// Runs the bench until it exits. Returns exit code, stdout and stderr.
+fn run(stage: &Stage, options: &[&str]) -> (Option<i32>, String, String) {
+    end(start(stage, options))
+}
+
+#[test]
+fn under_live_traffic_server_metrics_are_compared_and_the_server_is_restored() {
+    let Some(stage) = Stage::enter("bp-live") else { return };
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200,defer200", "--budget=3s", "--yes"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("CPU/packet") && stdout.contains("suspend200"), "{stdout}");
+    assert!(stdout.contains("live traffic"), "{stdout}");
+    let result = stage.result();
+    assert_eq!(result["experiments"][0]["end"]["kind"], "stopped");
+    assert_eq!(result["subject"]["queues"].as_array().unwrap().len(), 1);
+    stage.assert_as_before();
+}
+
+#[test]
+fn figures_printed_by_a_command_are_compared() {
+    let Some(stage) = Stage::enter("bp-judge") else { return };
+    let judge = "--latency=sh -c 'echo p99 17; echo served/s 5'";
+    let (code, stdout, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes", judge]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.contains("p99") && stdout.contains("served/s"), "{stdout}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_failing_or_unparsable_command_ends_the_run_before_any_change() {
+    let Some(stage) = Stage::enter("bp-wrong") else { return };
+    for (judge, why) in [("--latency=false", "exit status: 1"), ("--latency=echo hello", "printed no usable figures")] {
+        let (code, _, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes", judge]);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+        assert!(!stage.file().exists());
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn a_load_that_exits_ends_the_experiment_with_its_output() {
+    let Some(stage) = Stage::enter("bp-load") else { return };
+    let load = "--load=sh -c 'sleep 2; echo out of connections >&2; exit 7'";
+    let (code, _, stderr) = run(&stage, &[LONG, &[load]].concat());
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains("exit status: 7") && stderr.contains("out of connections"), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_signal_ends_the_run_and_the_server_is_restored() {
+    let Some(stage) = Stage::enter("bp-int") else { return };
+    // Ctrl-C, and Ctrl-Z, after which a stopped process would leave the mode of the moment.
+    for signal in [Signal::INT, Signal::TSTP] {
+        let quell = start(&stage, LONG);
+        stage.wait_until_switched();
+        quell.pidfd().signal(signal).unwrap();
+        let (code, _, stderr) = end(quell);
+        assert_eq!(code, Some(130), "{stderr}");
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn after_a_kill_the_keeper_restores_the_server() {
+    let Some(stage) = Stage::enter("bp-kill") else { return };
+    let quell = start(&stage, LONG);
+    stage.wait_until_switched();
+    quell.pidfd().signal(Signal::KILL).unwrap();
+    let _ = end(quell);
+    stage.assert_as_before();
+}
+
+#[test]
+fn if_the_server_dies_its_pid_is_reported_and_the_measurements_are_kept() {
+    let Some(mut stage) = Stage::enter("bp-dies") else { return };
+    let quell = start(&stage, LONG);
+    stage.wait_until_a_slice_was_measured();
+    let pid: Pid = stage.server.pid();
+    stage.server.terminate(std::time::Duration::ZERO).unwrap();
+    let (code, _, stderr) = end(quell);
+    assert_eq!(code, Some(4), "{stderr}");
+    assert!(stderr.contains(&format!("process {pid} has exited")), "{stderr}");
+    assert_eq!(stage.result()["experiments"][0]["end"]["kind"], "failed");
+}
+
+#[test]
+fn a_full_disk_for_journals_ends_the_run_before_any_change() {
+    let Some(stage) = Stage::enter("bp-disk-j") else { return };
+    let Some(disk) = SmallDisk::mount(stage.dir.path().join("journal")) else { return };
+    disk.fill();
+    let (code, _, stderr) = run(&stage, &["--modes=base,suspend200", "--budget=3s", "--yes"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("No space left on device"), "{stderr}");
+    disk.clear();
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_result_that_does_not_fit_on_the_disk_is_printed_and_the_server_is_restored() {
+    let Some(stage) = Stage::enter("bp-disk-r") else { return };
+    let quell = start_with_output(&stage, "/dev/full", &["--modes=base,suspend200", "--budget=3s", "--yes"]);
+    let (code, stdout, stderr) = end(quell);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stdout.contains("CPU/packet"), "{stdout}");
+    assert!(stderr.contains("/dev/full") && stderr.contains("No space left on device"), "{stderr}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_program_without_packets_is_refused() {
+    let Some(stage) = Stage::enter("bp-none") else { return };
+    let sleeps = Spawn::new("sleep").args(["1000"]).start().unwrap();
+    let bench = |pid: &str| {
+        let journal = stage.dir.path().join("journal");
+        let file = stage.file();
+        let arguments = ["bench", "--pid", pid, "--yes", "--budget=3s", "--output", file.to_str().unwrap()];
+        let ended =
+            Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).env("QUELL_JOURNAL_DIR", journal).output();
+        let ended = ended.unwrap();
+        (ended.status.code(), String::from_utf8(ended.stderr).unwrap())
+    };
+    let (code, stderr) = bench(&sleeps.pid().to_string());
+    assert_eq!(code, Some(5), "{stderr}");
+    assert!(stderr.contains("no socket of the programs has received a packet"), "{stderr}");
+    let (code, stderr) = bench("2147483646");
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("there is no process 2147483646"), "{stderr}");
+    stage.assert_as_before();
+}

@@ -1,0 +1,6 @@
+//! Runs commands that switch the modes of running programs, on memcached with live traffic. The tests need root, Linux
+//! 6.13 and memcached.
+
+mod bench;
+mod stage;
+mod tune;

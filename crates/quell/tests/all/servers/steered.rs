@@ -1,0 +1,115 @@
+//! `--steer` with servers that have a listening socket per worker. Each worker's connections use one queue, for
+//! attached and launched servers, and after a reload. No filter remains.
+
+use std::collections::BTreeSet;
+
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::{FdKind, ProcRoot};
+use quell_linux::reuseport::{self, Detachment};
+use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
+use quell_test_support::{Lacks, skip, wait_until};
+
+use super::lab::{Launch, Server, ServersLab};
+use super::program::Program;
+use super::programs;
+use super::seen::{MODE, UNDER_LOAD};
+
+/// Queues of the lab.
+const QUEUES: u32 = 2;
+/// `LISTEN` from `include/net/tcp_states.h`.
+const LISTEN: u8 = 10;
+
+fn can_be_steered() -> impl Iterator<Item = Program> {
+    programs().into_iter().filter(|program| program.has_a_socket_for_each_worker())
+}
+
+/// Loads the server until each of this many workers has connections, all of them on one queue, and every queue has a
+/// worker.
+fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Server, workers: usize) {
+    let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
+    lab.wait_until_connected(server);
+    wait_until(|| {
+        let queues: Vec<BTreeSet<u32>> =
+            server.epolls().into_iter().map(|epoll| epoll.facts.napi_ids.into_iter().collect()).collect();
+        let all: BTreeSet<u32> = queues.iter().flatten().copied().collect();
+        let is_so = queues.len() == workers && queues.iter().all(|own| own.len() == 1) && all.len() == QUEUES as usize;
+        if is_so { Ok(()) } else { Err(format!("{}: {queues:?}; output: {}", program.name(), server.said())) }
+    });
+    let found = client.end().unwrap();
+    assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
+}
+
+/// Detaches the filter, if there is one.
+fn take_off(lab: &ServersLab, server: &Server) -> Detachment {
+    let mut listening = BTreeSet::new();
+    let mut sockets = SockDiag::open_in(&lab.veth.server.namespace).unwrap();
+    let note = |socket: quell_linux::sock_diag::InetSocket| {
+        if socket.state == LISTEN && socket.local == server.address {
+            listening.insert(u64::from(socket.inode));
+        }
+    };
+    sockets.for_each(InetProtocol::Tcp, InetFamily::V4, note).unwrap();
+    let fds = ProcRoot::default().process(server.pid()).fds().unwrap();
+    let is_one = |kind: &FdKind| matches!(kind, FdKind::Socket { inode } if listening.contains(inode));
+    let fd = fds.into_iter().find(|fd| is_one(&fd.kind)).unwrap();
+    reuseport::detach(PidFd::open(server.pid()).unwrap().duplicate(fd.number).unwrap()).unwrap()
+}
+
+#[test]
+fn a_launched_server_has_one_queue_per_worker_and_no_filter_remains() {
+    for program in can_be_steered() {
+        let Some(lab) = ServersLab::raise(QUEUES) else { return };
+        let before = lab.queues();
+        let server = lab.serve(program, QUEUES, Launch::Under(&[MODE, "--steer"])).unwrap();
+        let says = |wanted: &str| {
+            wait_until(|| if server.said().contains(wanted) { Ok(()) } else { Err(server.said()) });
+        };
+        says("steering tcp");
+        every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+        server.stop();
+        lab.wait_until_as_before(&before, program.name());
+    }
+}
+
+#[test]
+fn an_attached_server_has_one_queue_per_worker_and_no_filter_remains() {
+    for program in can_be_steered() {
+        let Some(lab) = ServersLab::raise(QUEUES) else { return };
+        let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+        let pid = server.pid().to_string();
+        lab.quell(&["attach", MODE, &pid, "--steer", "--yes"]).succeeded().unwrap();
+        every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+        lab.quell(&["detach", &pid]).succeeded().unwrap();
+        assert_eq!(take_off(&lab, &server), Detachment::WasAbsent, "{}", program.name());
+        assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+        server.stop();
+    }
+}
+
+#[test]
+fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
+    let program = Program::NginxReuseport;
+    let Some(lab) = ServersLab::raise(QUEUES) else { return };
+    if let Some(why) = program.missing() {
+        return skip(Lacks::Server("nginx"), &why);
+    }
+    let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
+    let master = PidFd::open(server.pid()).unwrap();
+    let pid = server.pid().to_string();
+    let follower = lab.start_quell(&["attach", MODE, &pid, "--steer", "--yes", "--follow", "--seconds", "0"]);
+    let said = || String::from_utf8(follower.0.stderr_tail().unwrap()).unwrap();
+    let says = |wanted: &str| wait_until(|| if said().contains(wanted) { Ok(()) } else { Err(said()) });
+    says("following: ");
+    every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
+
+    program.command(server.address, 2 * QUEUES, lab.dir());
+    master.signal(Signal::HUP).unwrap();
+    says("steering again tcp");
+    every_worker_has_one_queue(&lab, program, &server, 2 * QUEUES as usize);
+
+    follower.0.pidfd().signal(Signal::TERM).unwrap();
+    follower.end().succeeded().unwrap();
+    assert_eq!(take_off(&lab, &server), Detachment::WasAbsent);
+    assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+    server.stop();
+}
