@@ -20,9 +20,9 @@ pub fn run_of_cell(cell: &PublishedCell, host: &HostProfile, scale: RunScale) ->
     Run::memcached(cell.mode, cell.load, host, scale)
 }
 
-/// Comparison of all cells with the model.
+/// SuspensionComparison of all cells with the model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Comparison {
+pub struct SuspensionComparison {
     /// All cells.
     pub cells: Vec<ComparedCell>,
     /// Ratios of all modes to `base` at the same load.
@@ -52,7 +52,7 @@ pub fn irq_suspension(
     seeds: u64,
     threads: usize,
     progress: impl Fn(usize) + Sync,
-) -> Result<Comparison, RunError> {
+) -> Result<SuspensionComparison, RunError> {
     let seeds = seeds.max(1);
     let simulate = |index: usize| {
         let scale = RunScale { seed: scale.seed + index as u64 % seeds, ..scale };
@@ -66,7 +66,7 @@ pub fn irq_suspension(
     let pairs = cells.iter().zip(figures.chunks(seeds as usize));
     let cells: Vec<_> = pairs.filter_map(|(published, runs)| ComparedCell::new(published, runs.to_vec())).collect();
     let ratios = ratios_to_base(&cells);
-    Ok(Comparison {
+    Ok(SuspensionComparison {
         training: score(&cells, |cell| !held_out(&cell.mode)),
         held_out: score(&cells, |cell| held_out(&cell.mode)),
         base: score(&cells, |cell| cell.mode == DeliveryMode::default()),
