@@ -20,7 +20,7 @@ pub fn run_of_cell(cell: &PublishedCell, host: &HostProfile, scale: RunScale) ->
     Run::memcached(cell.mode, cell.load, host, scale)
 }
 
-/// SuspensionComparison of all cells with the model.
+/// Comparison of all cells with the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuspensionComparison {
     /// All cells.
