@@ -30,12 +30,16 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     vec![
         Check {
             claim: "the connections of each worker arrive on exactly one queue, and each queue has one worker".into(),
-            seen: if lists.is_empty() { "the server has no epoll with connections".into() } else { lists.join("; ") },
+            observed: if lists.is_empty() {
+                "the server has no epoll with connections".into()
+            } else {
+                lists.join("; ")
+            },
             holds: one_each && seen == queues,
         },
         Check {
             claim: "no connection bypasses NAPI".into(),
-            seen: format!("{} with SO_INCOMING_NAPI_ID 0", counted(bypassing, "connection")),
+            observed: format!("{} with SO_INCOMING_NAPI_ID 0", counted(bypassing, "connection")),
             holds: bypassing == 0 && !workers.is_empty(),
         },
     ]
@@ -46,7 +50,7 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
 pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     Check {
         claim: "no sysctl enables busy polling for all programs".into(),
-        seen: busy_poll_us.map_or_else(
+        observed: busy_poll_us.map_or_else(
             || "net.core.busy_poll does not exist".into(),
             |us| format!("net.core.busy_poll is {us} µs; to fix this, run: sysctl net.core.busy_poll=0"),
         ),
@@ -61,14 +65,14 @@ pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requ
         |softirqs: &Softirqs| -> Option<u64> { server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum() };
     let claim = "the server's CPUs do no receive work for the client".to_owned();
     let (Some(before), Some(after)) = (on(from), on(to)) else {
-        return Check { claim, seen: "the softirq counters of these CPUs could not be read".into(), holds: false };
+        return Check { claim, observed: "the softirq counters of these CPUs could not be read".into(), holds: false };
     };
     let softirqs = after.saturating_sub(before);
     #[expect(clippy::cast_precision_loss, reason = "counts of less than a second are far below 2^53")]
     let per_request = softirqs as f64 / requests.max(1) as f64;
     Check {
         claim,
-        seen: format!(
+        observed: format!(
             "{} on the server's CPUs for {}",
             counted(softirqs, "NET_RX softirq"),
             counted(requests, "request")

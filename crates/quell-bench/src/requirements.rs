@@ -18,7 +18,7 @@ pub struct Missing {
     /// Name of the requirement.
     pub what: String,
     /// Observed state.
-    pub seen: String,
+    pub observed: String,
     /// Instruction that fixes the problem.
     pub fix: String,
 }
@@ -42,7 +42,7 @@ fn missing_capabilities() -> Option<Missing> {
     let Ok(Some(effective)) = capability::effective(&ProcRoot::default()) else {
         return Some(Missing {
             what: "readable capabilities of this process".into(),
-            seen: "its /proc/self/status could not be read".into(),
+            observed: "its /proc/self/status could not be read".into(),
             fix: "mount the proc file system at /proc".into(),
         });
     };
@@ -56,13 +56,13 @@ fn missing_capabilities() -> Option<Missing> {
         let is_initial = capability::in_initial_user_namespace(&ProcRoot::default()).unwrap_or(true);
         return (!is_initial).then(|| Missing {
             what: "privileges: capabilities in the initial user namespace".into(),
-            seen: "this process is in another user namespace, as in a rootless container".into(),
+            observed: "this process is in another user namespace, as in a rootless container".into(),
             fix: "run quell as root of the host".into(),
         });
     }
     Some(Missing {
         what: format!("privileges: {}", lacking.join(", ")),
-        seen: "this process lacks them".into(),
+        observed: "this process lacks them".into(),
         fix: "run quell as root: sudo quell bench".into(),
     })
 }
@@ -80,7 +80,7 @@ fn missing_napi_settings() -> Option<Missing> {
     }
     Some(Missing {
         what: "per-NAPI settings (netlink family netdev, napi-set)".into(),
-        seen: error.to_string(),
+        observed: error.to_string(),
         fix: "boot Linux 6.13 or newer; older kernels have no IRQ suspension either".into(),
     })
 }
@@ -91,7 +91,7 @@ fn missing_kernel_threads() -> Option<Missing> {
     }
     Some(Missing {
         what: "visible kernel threads, to pin NAPI threads".into(),
-        seen: "this PID namespace does not contain the kernel's threads".into(),
+        observed: "this PID namespace does not contain the kernel's threads".into(),
         fix: "run quell outside of the container, or share the host's PID namespace with it (--pid=host)".into(),
     })
 }
@@ -111,7 +111,7 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
         ServerCommand::Other(_) => "specify the path of an existing program",
     };
     let what = format!("the server program {}", visible::path(&program));
-    Some(Missing { what, seen: "no such executable file".into(), fix: fix.into() })
+    Some(Missing { what, observed: "no such executable file".into(), fix: fix.into() })
 }
 
 fn is_executable(program: &Path) -> bool {

@@ -216,7 +216,7 @@ pub fn in_lab<T>(
 pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), BenchError> {
     let missing = missing(&spec.server);
     for lacking in &missing {
-        info!(what = lacking.what, seen = lacking.seen, "requirement not met");
+        info!(what = lacking.what, seen = lacking.observed, "requirement not met");
     }
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));

@@ -12,18 +12,15 @@ use quell_linux::{Ifindex, InterfaceName};
 use crate::namespaces;
 use crate::settings::SettingsError;
 
-/// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordedDevice {
     /// `SO_NETNS_COOKIE` of its namespace when the change was made.
     pub(crate) namespace_cookie: u64,
-    /// Interface index in that namespace.
     pub(crate) ifindex: Ifindex,
     /// Inode of its sysfs directory; absent if sysfs could not be mounted.
     pub(crate) sysfs_inode: Option<u64>,
 }
 
-/// A device and its current namespace.
 #[derive(Debug)]
 pub(crate) struct FoundDevice {
     pub(crate) namespace: Namespace,
@@ -43,9 +40,6 @@ fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> 
 
 /// Finds the device in any namespace. `None` means that it was deleted, or that only an open file keeps its namespace
 /// alive.
-///
-/// # Errors
-/// When a namespace or its devices cannot be read.
 pub(crate) fn find(proc: &ProcRoot, key: &RecordedDevice) -> Result<Option<FoundDevice>, SettingsError> {
     if let Some(namespace) = namespaces::by_cookie(proc, key.namespace_cookie)?
         && let Some(link) = link_of(&namespace, key)?

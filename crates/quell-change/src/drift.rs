@@ -9,10 +9,8 @@ use crate::change::{CompareError, Comparison, Drift, Present};
 use crate::journal::claims::Others;
 use crate::journal::{Entry, History};
 
-/// Current state of the settings of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Settings that no longer have the applied value.
     pub drifted: Vec<Drift>,
     /// Number of settings whose device or network namespace is gone.
     pub gone: usize,
@@ -22,9 +20,6 @@ pub struct Condition {
 
 /// Reads the current state of the settings in the journal at `path`. A value that another journal has set since does
 /// not count as drift.
-///
-/// # Errors
-/// When a setting or the other journals cannot be read.
 pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareError> {
     let mut condition = Condition::default();
     compare(path, history, |_, _, comparison| {
@@ -49,9 +44,6 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, CompareErr
 
 /// Applies the drifted settings of the profile in the journal at `path` again, if their objects exist. Returns the
 /// state before. It records nothing, because the journal already holds the values from before the profile.
-///
-/// # Errors
-/// When a setting cannot be read or applied.
 pub fn reassert(path: &Path, history: &History) -> Result<Condition, CompareError> {
     let before = condition(path, history)?;
     compare(path, history, |entry, present, comparison| match comparison {

@@ -14,7 +14,6 @@ pub fn virtio_rx_interrupt(bus: &str, queue: u32) -> String {
     format!("{bus}-input.{queue}")
 }
 
-/// Like [`virtio_rx_interrupt`], for a transmit queue.
 pub fn virtio_tx_interrupt(bus: &str, queue: u32) -> String {
     format!("{bus}-output.{queue}")
 }

@@ -5,7 +5,6 @@
 //! This crate decides no values and does not print.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs, reason = "an interface for crates of this workspace; comments say what names and types do not")]
 
 pub mod change;
 mod devices;

@@ -6,40 +6,28 @@ use std::collections::HashSet;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
 
-/// Reason why the search failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// A namespace could not be entered, or the named namespaces could not be listed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
 
 /// Finds the namespace with this cookie: the caller's, a named one, or one of a running process. Returns `None` if
 /// there is no match. Cannot find a namespace that only an open file keeps alive.
-///
-/// # Errors
-/// See [`SearchError`].
 pub fn by_cookie(proc: &ProcRoot, cookie: u64) -> Result<Option<Namespace>, SearchError> {
     let mut seen = HashSet::new();
     find(proc, |namespace| Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie))
 }
 
 /// Like [`by_cookie`], but by inode. The kernel reuses inodes after a namespace is freed.
-///
-/// # Errors
-/// See [`SearchError`].
 pub fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, SearchError> {
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
 /// Returns the first namespace that `is_it` accepts. Tries the caller's, then named ones, then those of processes.
-///
-/// # Errors
-/// See [`SearchError`].
 pub(crate) fn find(
     proc: &ProcRoot,
     is_it: impl FnMut(&Namespace) -> Result<bool, NamespaceError>,

@@ -12,10 +12,7 @@ use quell_linux::process::ProcessError;
 use crate::undo::UndoError;
 
 /// Kills all processes in `namespace` with SIGKILL and waits for their exit, at most until `bound`. Includes processes
-/// that are started meanwhile. Spares this process. Ignores processes that it may not inspect.
-///
-/// # Errors
-/// When a process cannot be killed, or does not exit in time.
+/// that are started in the meantime. Spares this process. Ignores processes that it may not inspect.
 pub(crate) fn end_processes(namespace: &Namespace, proc: &ProcRoot, bound: Duration) -> Result<(), UndoError> {
     let started = Instant::now();
     loop {
@@ -56,7 +53,6 @@ fn still_inside(namespace: &Namespace, left: &[Pid], within: Duration) -> UndoEr
     }
 }
 
-/// Kills one process if it is still in the namespace.
 fn kill(namespace: &Namespace, proc: &ProcRoot, pid: Pid) -> Result<Option<PidFd>, UndoError> {
     let Some(handle) = unless_gone(PidFd::open(pid))? else { return Ok(None) };
     // Check while the pidfd is open, so that both refer to the same process.

@@ -32,14 +32,11 @@ impl<T> Default for Claims<T> {
     }
 }
 
-/// What to do when an owner ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End<T> {
-    /// The right value is in force already.
     Nothing,
     /// A newer owner has set the value.
     Covered,
-    /// Set this value.
     Set(T),
     /// Another program has set the value in force. It is kept; before the owner the value was this one.
     Foreign {
@@ -68,12 +65,16 @@ impl<T: Clone + PartialEq> Claims<T> {
     /// Returns the claim of a new owner that finds the value `now` and sets `values`.
     pub fn take(&self, at: u64, now: Option<&T>, values: Vec<T>) -> Claim<T> {
         let mut claim = Claim { at, since: at, before: now.cloned(), values, made: false };
+        // From the newest claim downwards: the first whose value is in force is the one that this claim covers, and
+        // both share the value from before the first owner.
         for below in self.0.iter().rev() {
             if now.is_some_and(|now| below.is_in_force(now)) {
                 claim.since = below.since;
                 claim.before.clone_from(&below.before);
                 break;
             }
+            // Its owner did set it, and the value is another one now: a program other than Quell has written since. A
+            // claim that was perhaps not made proves nothing, so the search goes on below it.
             if below.made {
                 break;
             }
@@ -91,10 +92,13 @@ impl<T: Clone + PartialEq> Claims<T> {
         if self.cover(own, now) {
             return End::Covered;
         }
+        // The newest owner below gets its value back. Below the last owner it is the value from before the first one.
         let target = self.below(own).or(own.before.as_ref());
         match target {
             None => End::Nothing,
             Some(target) if target == now => End::Nothing,
+            // Only a value that this owner has set is replaced. Anything else was written by another program, and is
+            // kept.
             Some(target) if own.is_in_force(now) => End::Set(target.clone()),
             // A driver that recreates a queue resets it to the value from before the first owner.
             Some(_) if own.before.as_ref() == Some(now) => End::Nothing,

@@ -20,27 +20,19 @@ use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
 /// Signal that sends a confirmation to the watchdog.
 const CONFIRM: Signal = Signal::USR1;
-/// Time limit for the watchdog to record the confirmation.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Persistent changes of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Persistent {
     pub path: PathBuf,
-    /// Contents of the journal.
     pub history: History,
-    /// How long the changes persist.
     pub state: PersistState,
 }
 
-/// How long persistent changes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PersistState {
-    /// Until they are reverted on request.
     UntilReverted,
-    /// Until the watchdog's deadline, unless confirmed.
     Unconfirmed(Watchdog),
-    /// As long as this keeper process runs.
     MaintainedBy(Keeper),
     /// As long as a process in another PID namespace runs. Contains its PID there.
     OutOfSight(u32),
@@ -48,77 +40,52 @@ pub enum PersistState {
     BeforeThisBoot,
 }
 
-/// Reason why persistent changes could not be listed, confirmed, watched or undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PersistError {
-    /// A journal could not be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The watchdog could not be signalled.
     #[error(
         "could not signal the watchdog of {}: {source}; it undoes all changes unless they are confirmed in time",
         visible::path(path)
     )]
     Watchdog { path: PathBuf, source: PidFdError },
-    /// The owner of an attachment or experiment could not be signalled.
     #[error("could not signal the owner of {}: {source}; its changes stay until it ends", visible::path(path))]
     Keeper { path: PathBuf, source: PidFdError },
-    /// The process was signalled and has not exited yet.
     #[error(
         "process {pid}, the owner of {}, is still running {} s after SIGTERM; it restores its changes when it ends",
         visible::path(path),
         after.as_secs()
     )]
-    StillAtIt {
-        path: PathBuf,
-        pid: Pid,
-        /// Time waited.
-        after: Duration,
-    },
-    /// The process runs in another PID namespace.
+    StillRunning { path: PathBuf, pid: Pid, after: Duration },
     #[error(
         "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
          in that namespace; nothing was changed",
         visible::path(path)
     )]
-    OutOfSight {
-        path: PathBuf,
-        /// PID of the process in its own namespace.
-        pid: u32,
-    },
-    /// The watchdog's deadline passed, or the watchdog was killed.
+    OutOfSight { path: PathBuf, pid: u32 },
     #[error(
         "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
         visible::path(path)
     )]
     TooLate { path: PathBuf },
-    /// The watchdog cannot receive confirmations.
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
-    /// A part of the journal cannot be read.
     #[error(transparent)]
     Unusable(#[from] UnusableJournal),
 }
 
-/// Outcome of a watchdog.
 #[derive(Debug)]
 pub enum WatchEnded {
-    /// The changes were confirmed and persist.
     Confirmed,
-    /// Everything was reverted already.
     AlreadyReverted,
     /// All changes were undone, either because nobody confirmed them or because the process that made them died early.
     Reverted(Reverted),
 }
 
 /// Lists persistent changes, ordered by journal name. Only reads.
-///
-/// # Errors
-/// When the journals cannot be listed or the boot ID cannot be read.
 pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -185,25 +152,18 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, Persi
     }
 }
 
-/// Outcome of reverting a damaged journal.
 #[derive(Debug)]
 pub struct Salvaged {
     /// Path of the journal, which may be removed by now.
     pub path: PathBuf,
-    /// Outcome of reverting its readable lines.
     pub reverted: Reverted,
-    /// Its unreadable lines.
     pub unreadable: Vec<HistoryError>,
-    /// Whether it was removed.
     pub removed: bool,
 }
 
 /// Undoes the changes in the readable lines of a damaged journal, the last one first. The file stays, because changes
 /// of the unreadable lines may still be in place. `remove` removes it, as does a journal of an earlier boot. Returns
 /// `None` if there is no such journal, or if it is not damaged.
-///
-/// # Errors
-/// When the journal cannot be locked, read or removed, or the boot ID cannot be read.
 pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Salvaged>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -223,10 +183,6 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
     Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
 }
 
-/// Removes journals of persistent changes from before the last boot, which has reset the changes.
-///
-/// # Errors
-/// When they cannot be listed or removed, or the boot ID cannot be read.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
     let earlier = list(journal)?.into_iter().filter(|kept| kept.state == PersistState::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
@@ -237,28 +193,22 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 /// # Errors
 /// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
-    tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
+    signal_guardian(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Persistent| kept.path == path && kept.state == PersistState::UntilReverted;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
 }
 
 /// Makes a watchdog undo its changes now and reports the outcome, even if its deadline has just passed. Changes that it
 /// could not undo stay in the journal, for [`release`].
-///
-/// # Errors
-/// When the watchdog cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, PersistError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
-    tell(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
+    signal_guardian(path, Guardian::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
     Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen)
 }
 
-/// Process that guards a journal.
 #[derive(Debug, Clone, Copy)]
 pub enum Guardian {
-    /// Until the changes are confirmed.
     Watchdog(Watchdog),
-    /// As long as the attachment lasts.
     Keeper(Keeper),
 }
 
@@ -282,7 +232,7 @@ impl Guardian {
 
 /// Signals the guardian of the journal at `path` and waits for its exit. The guardian may have exited before. The
 /// journal records the outcome.
-pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
+pub fn signal_guardian(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -298,7 +248,7 @@ pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Res
     });
     match signalled {
         Ok(true) => Ok(()),
-        Ok(false) => Err(PersistError::StillAtIt { path: path.to_owned(), pid, after: within }),
+        Ok(false) => Err(PersistError::StillRunning { path: path.to_owned(), pid, after: within }),
         Err(error) if error.is_gone() => Ok(()),
         Err(error) => Err(who.signal_error(path, error)),
     }
@@ -320,9 +270,13 @@ impl PersistError {
 ///
 /// # Errors
 /// When the journal cannot be read; names the holder of the lock ten seconds after a signal.
-pub fn take_over(journal: &Journal, path: &Path, told: &Interruption) -> Result<Option<OwnedJournal>, PersistError> {
+pub fn take_over(
+    journal: &Journal,
+    path: &Path,
+    interruption: &Interruption,
+) -> Result<Option<OwnedJournal>, PersistError> {
     debug!(journal = visible::path(path), "waiting for the journal's lock");
-    match journal.take_when_abandoned(path, told)? {
+    match journal.take_when_abandoned(path, interruption)? {
         Some(JournalFile::Abandoned(owned)) => Ok(Some(owned)),
         Some(JournalFile::Unusable(unusable)) => {
             warn!(error = %unusable, "the journal that was taken over is damaged");
@@ -337,20 +291,21 @@ pub fn take_over(journal: &Journal, path: &Path, told: &Interruption) -> Result<
 
 /// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then waits at most
 /// `patience` for a confirmation. Calls `ready` once it can receive confirmations.
-///
-/// # Errors
-/// When it cannot receive signals, or the journal cannot be read or written.
 pub fn watch(
     journal: &Journal,
     path: &Path,
     patience: Duration,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<WatchEnded, PersistError> {
+    // Before `ready`: a confirmation that arrived earlier would kill this process, whose default action for the signal
+    // is to exit.
     let asked = Interruption::listen_to(&[CONFIRM, Signal::TERM, Signal::INT]).map_err(PersistError::Listen)?;
     ready().map_err(PersistError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let _span = error_span!("watch").entered();
+    // The lock decides who acts: it is free once `apply` has left the journal, or was killed. Both end in this process,
+    // which reverts unless the journal says that all changes were made.
     let Some(mut owned) = take_over(journal, path, &asked)? else { return Ok(WatchEnded::AlreadyReverted) };
     info!(persistence = ?owned.history().persistence, ?patience, "took over the journal");
     if matches!(owned.history().persistence, Persistence::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
@@ -358,6 +313,7 @@ pub fn watch(
         owned.write(Record::Persist)?;
         return Ok(WatchEnded::Confirmed);
     }
+    // Also if `apply` died before it recorded `PersistIfConfirmed`: then there is nothing to confirm.
     info!("not confirmed: reverting");
     Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
 }
@@ -368,6 +324,7 @@ fn is_confirmed(asked: &Interruption, patience: Duration) -> Result<bool, Persis
         let left = until.saturating_duration_since(Instant::now());
         match asked.wait(left).map_err(PersistError::Listen)? {
             Some(signal) => return Ok(signal.number() == CONFIRM.as_raw()),
+            // Not every return of `wait` without a signal is the deadline.
             None if left.is_zero() => return Ok(false),
             None => {}
         }

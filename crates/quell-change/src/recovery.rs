@@ -22,14 +22,11 @@ use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::UndoError;
 
-/// Outcome of reverting a journal.
 #[derive(Debug, Default)]
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
     pub undone: Vec<Change>,
-    /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
-    /// Changes that were partly undone, with the reason for the rest.
     pub partial: Vec<(Change, String)>,
     /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
@@ -40,16 +37,12 @@ pub struct Reverted {
     pub waiting: Vec<(Change, String)>,
     /// Changes that another process undid or found gone, without recording it because the disk was full.
     pub unrecorded: Vec<Change>,
-    /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<(Change, UndoError)>,
 }
 
 impl Reverted {
     /// Outcome of a revert by another process that has exited, first change first. Omits changes that remain to be
     /// undone.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
     pub fn as_seen_by(witness: &mut Witness) -> io::Result<Self> {
         let history = witness.history()?;
         let everything = witness.is_removed()?;
@@ -64,7 +57,6 @@ impl Reverted {
         Ok(reverted)
     }
 
-    /// Merges an earlier outcome into this one.
     pub fn after(self, before: Self) -> Self {
         fn joined<T>(mut before: Vec<T>, after: Vec<T>) -> Vec<T> {
             before.extend(after);
@@ -90,7 +82,6 @@ impl Reverted {
         self.undone.iter().chain(&self.already_gone).chain(with_reasons).any(|settled| settled == change)
     }
 
-    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.partial.len()
@@ -108,27 +99,22 @@ impl Reverted {
     }
 }
 
-/// A journal found on disk, and its outcome.
 #[derive(Debug)]
 pub enum Found {
-    /// Its owner is running; it was left alone.
     Running {
         path: PathBuf,
-        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// Its changes persist or have a guardian; it was left alone.
-    Kept { path: PathBuf, history: History },
-    /// Its owner was dead. It was reverted, at least in part.
+    Kept {
+        path: PathBuf,
+        history: History,
+    },
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
-        /// What the owner did, and for which program.
         owner: String,
-        /// Outcome of the revert.
         reverted: Reverted,
     },
-    /// Its owner was dead, and the journal is partly unreadable. It was left alone.
     Unusable(UnusableJournal),
     /// It could not be taken over or read, or could not be removed after the revert.
     Failed(JournalError),
@@ -136,17 +122,11 @@ pub enum Found {
 
 /// Reverts every journal whose owner is dead, and reports the others. An unreadable or unwritable journal does not stop
 /// the rest.
-///
-/// # Errors
-/// When the journals cannot be listed, or the boot ID cannot be read.
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     recover_except(journal, &BTreeSet::new())
 }
 
 /// Like [`recover`], without another wait for the journals in `tried`, if other processes hold their locks.
-///
-/// # Errors
-/// As [`recover`].
 pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -159,9 +139,6 @@ pub fn recover_except(journal: &Journal, tried: &BTreeSet<PathBuf>) -> Result<Ve
 }
 
 /// Like [`recover`], for the journal at `path` only. Returns `None` if there is no such journal.
-///
-/// # Errors
-/// When the journal or the boot ID cannot be read.
 pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -216,7 +193,6 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
     }
 }
 
-/// Whether the holder of the lock is the owner named in the journal.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
     let keeper = match history.persistence {
@@ -228,9 +204,6 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
 }
 
 /// Contents of the journals that [`recover`] would revert. Only reads.
-///
-/// # Errors
-/// As [`recover`].
 pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -254,7 +227,6 @@ pub fn waiting_settings(history: &History) -> Vec<String> {
     history.pending().filter_map(waiting).collect()
 }
 
-/// Whether a journal without a running owner must be left alone.
 fn persists(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.persistence {
@@ -309,13 +281,14 @@ pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Re
     Ok(reverted)
 }
 
-/// Undoes the changes of a journal of this boot, without removing the file.
 pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Reverted {
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
     let others = Others::beside(journal.path(), boot_id.to_string());
     let pending = in_the_order_of_undoing(journal.history());
     let are_epolls = |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| is_epoll(one) && is_epoll(other);
+    // Consecutive epolls are undone together: inspecting a process and freeing its queues take far longer than setting
+    // an epoll.
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
         // Hold the lock until the undo is recorded. If two processes undo the same queue, the second must see the
@@ -387,6 +360,8 @@ fn epolls(entries: &[(u32, Entry)]) -> Vec<(&EpollParameters, bool)> {
 
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
+    // `pending` yields the last change first, and the sort is stable: changes of equal order are undone in the reverse
+    // order of making them.
     pending.sort_by_key(|(_, entry)| entry.change.kind().undo_order());
     pending
 }

@@ -29,44 +29,32 @@ pub enum Protocol {
 pub struct GroupKey {
     /// Inode of their network namespace.
     pub namespace: u64,
-    /// Transport protocol.
     pub protocol: Protocol,
-    /// Local address and port.
     pub local: SocketAddr,
     /// Bound device (`SO_BINDTODEVICE`). A server that binds to several devices has one group per device.
     pub bound_to: Option<Ifindex>,
-    /// User that created them (UID).
     pub uid: u32,
 }
 
-/// A socket that may belong to a reuseport group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSocket {
-    /// Key of its group.
     pub key: GroupKey,
-    /// Socket inode.
     pub inode: u64,
 }
 
-/// A filter that the server has attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServersFilter {
-    /// The program.
     pub program: GroupProgram,
     /// Reason why it is lost when it is replaced; absent if it can be attached again.
     pub lost: Option<String>,
 }
 
-/// A filter to attach to a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupFilter {
-    /// Key of the group.
     pub group: GroupKey,
     /// Inodes of its sockets, in ascending order.
     pub sockets: Vec<u64>,
-    /// The filter.
     pub filter: QueueSteering,
-    /// The server's filter that it replaces.
     pub replaces: Option<ServersFilter>,
 }
 
@@ -97,10 +85,6 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// Listening and unconnected sockets of a namespace.
-///
-/// # Errors
-/// When they cannot be listed.
 pub fn waiting_sockets(namespace: &Namespace) -> Result<Vec<GroupSocket>, NetlinkError> {
     let mut diag = SockDiag::open_in(namespace)?;
     let mut found = Vec::new();

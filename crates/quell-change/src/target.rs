@@ -10,7 +10,6 @@ use tracing::info;
 
 use crate::journal::TargetProgram;
 
-/// Selection of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     /// These processes and their descendants.
@@ -19,7 +18,6 @@ pub enum Selection {
     Cgroup(Cgroup),
 }
 
-/// The selected processes at the last search.
 #[derive(Debug, Clone)]
 pub struct Targets {
     selection: Selection,
@@ -31,29 +29,21 @@ pub struct Targets {
 /// Processes that started and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
-    /// Processes that appeared.
     pub came: Vec<TargetProgram>,
-    /// Processes that exited.
     pub ended: Vec<TargetProgram>,
 }
 
-/// Reason why the processes could not be found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// No process has this PID.
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    /// The cgroup has no processes.
     #[error("no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
-    /// Every process exited before it could be read.
     #[error("the processes exit before they can be inspected")]
     Gone,
-    /// The cgroup could not be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
@@ -67,10 +57,6 @@ struct Seen {
 }
 
 impl Targets {
-    /// Searches for the selected processes.
-    ///
-    /// # Errors
-    /// When no process is found, or the processes cannot be listed.
     pub fn find(selection: Selection) -> Result<Self, TargetError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -96,9 +82,6 @@ impl Targets {
     }
 
     /// Returns the still running processes of `known`, and their descendants.
-    ///
-    /// # Errors
-    /// When the processes cannot be listed.
     pub(crate) fn still_living<'a>(
         known: impl Iterator<Item = &'a TargetProgram>,
     ) -> Result<Vec<TargetProgram>, TargetError> {
@@ -111,9 +94,6 @@ impl Targets {
     }
 
     /// Searches again and returns the difference.
-    ///
-    /// # Errors
-    /// When the processes cannot be listed.
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
         let seen = self.see()?;
         let is_same = |target: &&TargetProgram| {
@@ -121,9 +101,12 @@ impl Targets {
             now.is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
         };
         let (still, ended): (Vec<&TargetProgram>, Vec<&TargetProgram>) = self.living.values().partition(is_same);
+        // Every known process is a root, not only the selected ones: workers stay targets when the process that started
+        // them exits.
         let mut roots: Vec<Pid> = still.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
         let ended: Vec<TargetProgram> = ended.into_iter().cloned().collect();
         if let Selection::Cgroup(cgroup) = &self.selection {
+            // A process that moves into the group descends from none of them.
             roots.extend(cgroup.processes()?);
         }
         let living = with_descendants(&seen, &roots);
@@ -140,18 +123,15 @@ impl Targets {
         Ok(Turnover { came, ended })
     }
 
-    /// Processes that were running at the last search, in ascending order.
     pub fn living(&self) -> impl Iterator<Item = &TargetProgram> {
         self.living.values()
     }
 
-    /// PIDs of the running processes.
     #[must_use]
     pub fn pids(&self) -> BTreeSet<Pid> {
         self.living.keys().copied().collect()
     }
 
-    /// The selection.
     #[must_use]
     pub fn selection(&self) -> &Selection {
         &self.selection
@@ -181,6 +161,7 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
     let is_meant = |pid: Pid| {
         // Bounds the walk: no ancestor chain is longer than the number of processes.
         let line = std::iter::successors(Some(pid), |pid| seen.get(pid)?.parent).take(seen.len() + 1);
+        // The nearest of them decides. If Quell runs in a shell that is selected, its own children are not targets.
         line.into_iter().find(|pid| roots.contains(pid) || *pid == this).is_some_and(|found| roots.contains(&found))
     };
     let target = |(pid, seen): (&Pid, &Seen)| {

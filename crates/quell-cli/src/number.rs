@@ -19,13 +19,11 @@ pub fn short(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { thousands(&format!("{value:.decimals$}")) }
 }
 
-/// Formats a count with thousands separators.
 #[must_use]
 pub fn count(value: usize) -> String {
     thousands(&value.to_string())
 }
 
-/// Formats a count with thousands separators, and its noun.
 #[must_use]
 pub fn counted(value: usize, one: &str) -> String {
     format!("{} {}", count(value), noun(&value, one))

@@ -48,7 +48,6 @@ pub fn json_line(value: &impl Serialize) -> Result<(), ProgramFailure> {
     write_json(serde_json::to_string(value))
 }
 
-/// Whether somebody reads standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     /// As far as known.

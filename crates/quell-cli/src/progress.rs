@@ -8,15 +8,18 @@ use tracing::level_filters::LevelFilter;
 
 use crate::output;
 
-/// Shows the current activity, progress and remaining time.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Progress {
-    /// A bar of unknown length.
-    #[expect(clippy::new_without_default, reason = "a bar is shown as soon as it exists")]
     #[must_use]
     pub fn new() -> Self {
         // A progress bar and log lines would overwrite each other.

@@ -6,10 +6,8 @@ use terminal_size::{Width, terminal_size_of};
 
 /// Width of prose if the terminal's width is unknown; also its maximum.
 const PROSE_COLUMNS: usize = 100;
-/// Minimum width of prose.
 const PROSE_COLUMNS_MIN: usize = 40;
 
-/// Properties of the output terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Terminal {
     /// Number of columns; absent for files and pipes.
@@ -19,7 +17,6 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Properties of standard output.
     #[must_use]
     pub fn of_stdout() -> Self {
         let stdout = std::io::stdout();
@@ -29,13 +26,11 @@ impl Terminal {
         Self { columns: columns.map(|(Width(columns), _)| columns.into()), colour: is_terminal && wanted }
     }
 
-    /// Whether a line of this width fits.
     #[must_use]
     pub fn fits(self, columns: usize) -> bool {
         self.columns.is_none_or(|width| columns <= width)
     }
 
-    /// Width for wrapping prose.
     #[must_use]
     pub fn prose_columns(self) -> usize {
         self.columns.unwrap_or(PROSE_COLUMNS).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS)

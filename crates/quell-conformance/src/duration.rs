@@ -15,7 +15,6 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Units. A suffix such as `s` is listed after the longer suffixes that end with it.
 const UNITS: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Reason why a text is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration `{0}`: expected 0, or a number with a unit (ns, us, ms, s) up to one hour, such as 20ms")]
 pub struct NotADuration(String);

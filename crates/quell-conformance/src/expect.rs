@@ -25,77 +25,56 @@ pub enum Backend {
     Guest,
 }
 
-/// All required observations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Expectations(pub Vec<Expectation>);
 
-/// One required observation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
     /// Arms that the expectation applies to. Empty: all arms.
     pub on: Vec<Backend>,
-    /// Subject and expected value.
     pub what: Subject,
 }
 
-/// Subject of an expectation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Subject {
     /// Every message of a packet row is read a given time after it was sent.
     SeenAfter {
-        /// Index of the packet row.
         packet: usize,
-        /// Time from sending to reading.
         after: Nanos,
     },
     /// A given number of messages of a packet row are not read before the end.
     Unseen {
-        /// Index of the packet row.
         packet: usize,
-        /// Number of unread messages.
         count: Count,
     },
-    /// An `epoll_wait` returns a given number of events.
     WaitEvents {
-        /// Index of the application.
         application: usize,
         /// Number of the wait, from 1.
         number: usize,
-        /// Number of events.
         events: Count,
     },
-    /// An `epoll_wait` takes a given time.
     WaitTook {
-        /// Index of the application.
         application: usize,
-        /// Number of the wait, from 1.
         number: usize,
         /// Time from call to return.
         took: Nanos,
     },
-    /// A counter of a queue has a given value.
     QueueCount {
-        /// Index of the queue.
         queue: usize,
-        /// Counter.
         counter: Counter,
-        /// Expected value.
         count: Count,
     },
     /// `TcpExt BusyPollRxPackets` has a given value.
     BusyPollRxPackets(Count),
     /// `SO_INCOMING_NAPI_ID` of a descriptor identifies a given queue, or is 0.
     IncomingNapi {
-        /// Index of the descriptor.
         descriptor: usize,
         /// Index of the queue. Absent: the value is 0.
         queue: Option<usize>,
     },
 }
 
-/// Counter of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the fields of `observe::Queue`")]
 pub enum Counter {
     Polls,
     EmptyPolls,
@@ -110,7 +89,6 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All counters.
     pub const ALL: [Self; 10] = [
         Self::Polls,
         Self::EmptyPolls,
@@ -124,7 +102,6 @@ impl Counter {
         Self::Suspensions,
     ];
 
-    /// Name in scenario files and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -160,14 +137,11 @@ impl Counter {
 /// An expected count: exact, or an inclusive range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// Smallest accepted value.
     pub least: u64,
-    /// Largest accepted value.
     pub greatest: u64,
 }
 
 impl Count {
-    /// Accepts exactly this value.
     #[must_use]
     pub fn exactly(count: u64) -> Self {
         Self { least: count, greatest: count }
@@ -201,7 +175,6 @@ pub struct ExpectationResult {
     pub observed: String,
 }
 
-/// Compares the observations with the scenario's expectations for this arm.
 #[must_use]
 pub fn judge(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<ExpectationResult> {
     let Expectations(expectations) = &scenario.expect;

@@ -12,31 +12,19 @@ use crate::scenario::Scenario;
 /// [`ScenarioResult`] as JSON per line.
 pub const GUEST_COMMAND: &str = "vm-conformance";
 
-/// Reason why a guest has no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InGuestError {
-    /// The guest failed before the command exited.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The command failed in the guest.
     #[error("the command in the guest exited with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
-    Command {
-        /// Exit code; absent if a signal killed the command.
-        code: Option<i32>,
-        /// Output of the command.
-        said: String,
-    },
-    /// The guest's output could not be parsed.
+    Command { code: Option<i32>, said: String },
     #[error("could not parse the guest's output: {0}")]
     Unreadable(serde_json::Error),
 }
 
 /// Runs scenarios in a guest and passes each result to `watch` as it arrives. Calls `stopped` often and ends early when
 /// it returns true.
-///
-/// # Errors
-/// See [`InGuestError`].
 pub fn play(
     machine: &Machine,
     scenarios: &[Scenario],

@@ -17,27 +17,19 @@ const RING_SIZE: usize = 256;
 /// Length in ns of one µs of busy polling in the kernel (`busy_loop_current_time`).
 const BUSY_POLL_USEC_NS: u64 = 1024;
 
-/// Reason why the model cannot run a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioModelError {
-    /// The scenario is invalid on the model.
     #[error("the model cannot run it: {0}")]
     Scenario(#[from] sim::ScenarioError),
-    /// The base host profile is missing.
     #[error(transparent)]
     Profile(#[from] HostProfileError),
 }
 
-/// Runs a scenario on the model.
-///
-/// # Errors
-/// When the model rejects the scenario.
 pub fn play(scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     play_on(host()?, scenario)
 }
 
-/// Runs a scenario on a given host profile.
 pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ScenarioModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();

@@ -3,26 +3,21 @@
 
 use std::ops::Range;
 
-/// Reason why a scenario file is invalid, with the position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}\n{margin} |\n{line} | {text}\n{margin} | {caret}", margin = " ".repeat(line.to_string().len()))]
 pub struct FileError {
-    /// File name.
     pub file: String,
     /// Line number, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Description of the error, and how to fix it.
     pub message: String,
-    /// Content of the line.
     pub text: String,
     /// Spaces and carets to print below the line.
     pub caret: String,
 }
 
 impl FileError {
-    /// Creates an error about a byte range of the content.
     #[must_use]
     pub fn new(file: &str, content: &str, span: Range<usize>, message: String) -> Self {
         let start = floor(content, span.start);

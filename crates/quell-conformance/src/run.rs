@@ -18,7 +18,6 @@ use crate::model;
 use crate::observe::Observations;
 use crate::scenario::{KernelRule, Need, Scenario};
 
-/// Value of the `schema` field of a [`ConformanceReport`].
 pub const SCHEMA: &str = "quell-conformance/1";
 
 /// Report of a conformance run.
@@ -53,7 +52,7 @@ pub enum ScenarioOutcome {
     /// The expectations held in the required number of runs.
     Held {
         /// Number of runs.
-        plays: u32,
+        runs: u32,
         /// Failed expectations of each failed run.
         misses: Vec<Vec<ExpectationResult>>,
         /// Findings of the last run.
@@ -62,7 +61,7 @@ pub enum ScenarioOutcome {
     /// The expectations failed too often.
     DidNotHold {
         /// Number of runs.
-        plays: u32,
+        runs: u32,
         /// Failed expectations of each failed run.
         misses: Vec<Vec<ExpectationResult>>,
         /// Factor by which all times of the file were multiplied in the last run.
@@ -76,22 +75,13 @@ pub enum ScenarioOutcome {
         reason: String,
     },
     /// The scenario could not be run because permissions are missing or an operation failed.
-    NotPlayed {
+    NotRun {
         /// Cause.
         reason: String,
     },
 }
 
-impl ConformanceReport {
-    /// JSON Schema of the report.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
-}
-
 impl ScenarioOutcome {
-    /// Whether an expectation failed.
     #[must_use]
     pub fn is_difference(&self) -> bool {
         matches!(self, Self::DidNotHold { .. })
@@ -100,9 +90,6 @@ impl ScenarioOutcome {
 
 /// Capabilities in the initial user namespace that this process lacks for running scenarios on the kernel; empty if it
 /// can run them.
-///
-/// # Errors
-/// When the capabilities of the process cannot be read.
 pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::ProcError> {
     const NEEDED: [Capability; 4] = [Capability::NetAdmin, Capability::SysAdmin, Capability::SysNice, Capability::Bpf];
     let proc = ProcRoot::default();
@@ -114,10 +101,8 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// A backend with its resources.
 #[derive(Debug, Clone, Copy)]
 pub enum BackendContext<'a> {
-    /// The model.
     Model,
     /// The running kernel, on veth pairs recorded in this journal.
     Kernel(&'a Journal),
@@ -126,7 +111,6 @@ pub enum BackendContext<'a> {
 }
 
 impl BackendContext<'_> {
-    /// The kind of this backend.
     #[must_use]
     pub fn arm(self) -> Backend {
         match self {
@@ -171,7 +155,7 @@ pub fn run<'a>(
 #[must_use]
 pub fn on_the_model(scenario: &Scenario) -> ScenarioOutcome {
     let once = KernelRule { holds: 1, of: 1, ..scenario.kernel };
-    plays(scenario, Backend::Model, once, 1, model::play)
+    runs(scenario, Backend::Model, once, 1, model::play)
 }
 
 /// Runs a scenario on the running kernel. Each run uses a new veth pair.
@@ -183,16 +167,16 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> ScenarioOutcome
     match missing_for_the_kernel() {
         Ok(missing) if !missing.is_empty() => {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            return ScenarioOutcome::NotPlayed { reason: format!("needs {}: run it as root", missing.join(", ")) };
+            return ScenarioOutcome::NotRun { reason: format!("needs {}: run it as root", missing.join(", ")) };
         }
         Ok(_) => {}
-        Err(error) => return ScenarioOutcome::NotPlayed { reason: error.to_string() },
+        Err(error) => return ScenarioOutcome::NotRun { reason: error.to_string() },
     }
     if let Some(reason) = too_few_cpus(scenario).or_else(|| no_kernel_threads(scenario)) {
         return ScenarioOutcome::NotPossible { reason };
     }
     let queues = scenario.queues.len() as u32;
-    plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| {
+    runs(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| {
         let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
         let played = kernel::play(&raised.site, stretched);
         // Changes that could not be undone stay in the journal, where the next run finds them.
@@ -225,7 +209,7 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> ScenarioOutcome {
     if let Some(reason) = lacking(scenario, site) {
         return ScenarioOutcome::NotPossible { reason };
     }
-    plays(scenario, Backend::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
+    runs(scenario, Backend::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
 /// Requirement of the scenario that the device or kernel of the guest does not meet.
@@ -270,7 +254,7 @@ enum SitePlayError {
 /// Repeats a scenario until it has held as often as required, or no longer can. The first run multiplies all times by
 /// `stretch`; each miss doubles the factor. A slow host is late by a fixed number of ms, so longer times separate the
 /// decisive events.
-fn plays<E: std::error::Error>(
+fn runs<E: std::error::Error>(
     scenario: &Scenario,
     arm: Backend,
     rule: KernelRule,
@@ -284,7 +268,7 @@ fn plays<E: std::error::Error>(
         let stretched = scenario.clone().stretched(stretch);
         let observations = match play(&stretched) {
             Ok(observations) => observations,
-            Err(error) => return ScenarioOutcome::NotPlayed { reason: error.to_string() },
+            Err(error) => return ScenarioOutcome::NotRun { reason: error.to_string() },
         };
         let findings = judge(&stretched, &observations, arm);
         let wrong: Vec<ExpectationResult> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
@@ -294,12 +278,12 @@ fn plays<E: std::error::Error>(
             misses.push(wrong);
         }
         let missed = misses.len() as u32;
-        let plays = held + missed;
+        let runs = held + missed;
         if held == rule.holds {
-            return ScenarioOutcome::Held { plays, misses, findings };
+            return ScenarioOutcome::Held { runs, misses, findings };
         }
         if rule.of - missed < rule.holds {
-            return ScenarioOutcome::DidNotHold { plays, misses, stretch, observations: Box::new(observations) };
+            return ScenarioOutcome::DidNotHold { runs, misses, stretch, observations: Box::new(observations) };
         }
     }
 }
@@ -312,7 +296,7 @@ mod tests {
 
     /// Outcome on a kernel that fires every timer `timer_ns` late and gives every thread its CPU `wake_ns` late.
     fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> ScenarioOutcome {
-        plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ScenarioModelError> {
+        runs(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ScenarioModelError> {
             let mut host = model::host()?;
             (host.constants.timer_irq_ns, host.constants.wake_ns) = (timer_ns, wake_ns);
             model::play_on(host, stretched)
@@ -344,6 +328,6 @@ mod tests {
     fn a_scenario_that_fails_even_when_scaled_by_8_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
-        assert!(matches!(outcome, ScenarioOutcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");
+        assert!(matches!(outcome, ScenarioOutcome::DidNotHold { runs: 4, stretch: 8, .. }), "{outcome:#?}");
     }
 }

@@ -6,36 +6,28 @@ use quell_mode::{EpollParams, NapiSettings, Threaded};
 use crate::duration::Nanos;
 use crate::expect::Expectations;
 
-/// A scenario that can be run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// File name without the extension.
     pub name: String,
     /// Behaviour that the scenario demonstrates, as a sentence.
     pub statement: String,
     /// Source of this behaviour: kernel function and file, or document.
     pub source: String,
-    /// Duration of the scenario.
     pub lasts: Nanos,
-    /// Features that a kernel's device must have.
     pub needs: Vec<Need>,
     /// Whether packets bypass NAPI, as on a veth whose peer has TSO on.
     pub past_napi: bool,
     /// NAPI settings of each queue at the start.
     pub queues: Vec<NapiSettings>,
-    /// The epolls.
     pub epolls: Vec<ScenarioEpoll>,
     /// Sockets, and events that stay ready after they are raised.
     pub descriptors: Vec<Descriptor>,
-    /// The applications.
     pub applications: Vec<Application>,
     /// Packets, in file order.
     pub packets: Vec<ScenarioPacket>,
     /// External changes, in file order.
     pub changes: Vec<ScenarioChange>,
-    /// Repetitions and tolerance on a real kernel.
     pub kernel: KernelRule,
-    /// Required observations.
     pub expect: Expectations,
 }
 
@@ -50,12 +42,9 @@ pub enum Need {
     Interrupt,
 }
 
-/// An epoll of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScenarioEpoll {
-    /// Name in the file.
     pub name: String,
-    /// Busy-poll parameters.
     pub settings: EpollParams,
     /// Whether the parameters were set before the sockets were added. The kernel records a NAPI ID only in that case.
     pub napi_known: bool,
@@ -63,30 +52,23 @@ pub struct ScenarioEpoll {
     pub inside: Option<usize>,
 }
 
-/// A descriptor that applications wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// Name in the file. Sockets of a row are called `NAME.0`, `NAME.1` and so on.
     pub name: String,
     /// Index of the epoll that contains it; absent if an application receives from it directly.
     pub epoll: Option<usize>,
-    /// Type of the descriptor.
     pub kind: DescriptorKind,
 }
 
-/// Type of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DescriptorKind {
-    /// A UDP socket.
     Socket(ScenarioSocket),
-    /// An eventfd.
     Event,
 }
 
-/// Properties of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioSocket {
-    /// Index of the queue on which its packets arrive.
     pub queue: usize,
     /// `EPOLLET`.
     pub edge_triggered: bool,
@@ -94,27 +76,21 @@ pub struct ScenarioSocket {
     pub gro: bool,
     /// `SO_BUSY_POLL`, in units of 1,024 ns.
     pub busy_poll_usecs: u32,
-    /// `SO_PREFER_BUSY_POLL`.
     pub prefer_busy_poll: bool,
 }
 
 /// An application: one thread on its own CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Application {
-    /// Name in the file.
     pub name: String,
     /// Index of the epoll that its steps use. The application has its own reference to the epoll.
     pub epoll: usize,
-    /// `maxevents` of its `epoll_wait` calls.
     pub max_events: usize,
-    /// Steps, in order.
     pub steps: Vec<ApplicationStep>,
 }
 
-/// A step of an application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApplicationStep {
-    /// `epoll_wait`.
     Wait {
         /// Timeout; absent if the call waits without a limit.
         timeout: Option<Nanos>,
@@ -131,47 +107,33 @@ pub enum ApplicationStep {
     SetEpoll(EpollParams),
     /// Adds a duplicate of a socket with an empty interest mask.
     AddWithoutInterest(usize),
-    /// Closes its reference to the epoll.
     CloseEpoll,
-    /// Continues with the first step.
     Repeat,
 }
 
-/// One packet, or several packets sent at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScenarioPacket {
-    /// Name in the file.
     pub name: String,
-    /// Send time.
     pub at: Nanos,
     /// Sockets that receive one packet each, in this order.
     pub to: Vec<usize>,
 }
 
-/// An external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioChange {
-    /// Time of the change.
     pub at: Nanos,
-    /// Type of the change.
     pub what: ChangeKind,
 }
 
-/// Type of an external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Replaces the settings of a queue (`napi-set`).
     Napi {
-        /// Index of the queue.
         queue: usize,
-        /// New settings.
         settings: NapiSettings,
     },
     /// Sets parameters of an epoll from another process (`EPIOCSPARAMS`).
     Epoll {
-        /// Index of the epoll.
         epoll: usize,
-        /// New parameters.
         settings: EpollParams,
     },
     /// Raises an event, which then stays ready.
@@ -181,7 +143,6 @@ pub enum ChangeKind {
 /// How often a scenario runs on a kernel, and how far times may deviate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelRule {
-    /// Maximum deviation of a time.
     pub tolerance: Nanos,
     /// Required number of successful runs.
     pub holds: u32,
@@ -223,7 +184,6 @@ impl Scenario {
         all.any(|settings| settings.busy_poll_budget == budget)
     }
 
-    /// Total number of packets sent.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.packets.iter().map(|packet| packet.to.len()).sum()

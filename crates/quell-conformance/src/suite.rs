@@ -6,7 +6,6 @@ use crate::scenario::Scenario;
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        /// Name and content of every scenario file, in alphabetical order.
         pub const FILES: &[(&str, &str)] =
             &[$(($name, include_str!(concat!("../../../conformance/", $name, ".toml")))),*];
     };
@@ -66,27 +65,19 @@ files![
     "without-deferral-every-lone-packet-interrupts",
 ];
 
-/// Reason why a requested scenario is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
-    /// No scenario has this name.
     #[error("unknown scenario `{name}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     Unknown {
-        /// Requested name.
         name: String,
         /// Name of the most similar scenario, if one is similar enough.
         nearest: Option<&'static str>,
     },
-    /// The scenario file is invalid.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// Returns the scenario with this name.
-///
-/// # Errors
-/// [`SuiteError::Unknown`], with the most similar name.
 pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
         return Err(SuiteError::Unknown { name: name.to_owned(), nearest: nearest(name) });
@@ -103,10 +94,6 @@ fn nearest(name: &str) -> Option<&'static str> {
     (similarity >= SIMILAR).then_some(nearest)
 }
 
-/// Returns all scenarios.
-///
-/// # Errors
-/// The error in the first invalid file.
 pub fn all() -> Result<Vec<Scenario>, FileError> {
     FILES.iter().map(|(name, content)| parse::scenario(name, content)).collect()
 }

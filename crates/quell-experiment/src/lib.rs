@@ -8,6 +8,7 @@
 //! - [`drive`]: runs a [`Designer`], such as a [`Switchback`], on a subject, and restores the subject on every path.
 //! - [`analyse`]: computes the results of an [`ExperimentRecord`], which are the same at any later time.
 
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod alpha_spending;

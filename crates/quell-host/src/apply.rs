@@ -24,21 +24,17 @@ use crate::snapshot::{Reading, SnapshotScope, TakeError, UnknownReason, take};
 
 /// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
-/// Interval between two of these snapshots.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// A profile and the namespace to apply it to.
 #[derive(Debug)]
 pub struct ApplyRequest<'a> {
     /// Name of the network namespace; absent: the caller's.
     pub netns: Option<&'a NamespaceName>,
-    /// Profile.
     pub profile: &'a Profile,
     /// Name of the profile in the journal: its file name.
     pub called: &'a str,
     /// Identifies the texts of its files ([`content`]).
     pub content: u32,
-    /// Whether to apply the possible changes if other changes are not possible.
     pub skip_impossible: bool,
 }
 
@@ -54,97 +50,57 @@ pub fn content(layers: &[Source]) -> u32 {
     hasher.finalize()
 }
 
-/// Starts the watchdog of a journal, or returns the reason why it could not.
 pub type StartWatchdog<'a> = dyn FnMut(&Path) -> Result<Watchdog, String> + 'a;
 
-/// Result of applying a profile.
 #[derive(Debug)]
 pub struct Applied {
     /// Path of the journal; absent when nothing had to change.
     pub journal: Option<PathBuf>,
-    /// Changes that were made, and those that were not possible.
     pub plan: ProfilePlan,
 }
 
-/// Reason why a profile was not applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// The host could not be observed.
     #[error(transparent)]
     Look(#[from] TakeError),
-    /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Some changes are not possible here; nothing was changed.
     #[error("{} in the profile cannot be applied here; nothing was changed", counted(.0.impossible.len(), "setting"))]
     Impossible(ProfilePlan),
-    /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
     #[error(transparent)]
     Forget(PersistError),
-    /// It is unknown whether settings of an earlier profile still exist.
     #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
-    /// The namespace already has a profile.
     #[error("{} is already applied here; nothing was changed", history.begin.purpose)]
-    AlreadyApplied {
-        /// Path of its journal.
-        path: PathBuf,
-        /// Contents of the journal.
-        history: Box<History>,
-    },
-    /// The transaction could not be started.
+    AlreadyApplied { path: PathBuf, history: Box<History> },
     #[error(transparent)]
     Begin(ChangeError),
-    /// The watchdog could not be started; nothing was changed.
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
-    /// The watchdog has exited, so that nobody would undo the changes. They were undone.
     #[error("the watchdog process {pid} has exited")]
-    WatchdogEnded {
-        /// Its PID.
-        pid: u32,
-        /// Outcome of undoing the changes.
-        reverted: Result<Reverted, JournalError>,
-    },
-    /// A change failed; everything was undone.
+    WatchdogEnded { pid: u32, reverted: Result<Reverted, JournalError> },
     #[error("{change}: {source}")]
-    Change {
-        /// Change that failed.
-        change: Box<ChangeText>,
-        /// Cause.
-        source: Box<ChangeError>,
-        /// Outcome of undoing the other changes.
-        reverted: Result<Reverted, JournalError>,
-    },
+    Change { change: Box<ChangeText>, source: Box<ChangeError>, reverted: Result<Reverted, JournalError> },
     /// All changes were made, but the host does not match the profile. Everything was undone.
     #[error(
         "all changes were made, but {} did not last; the first is: {}", left.steps.len(),
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
-    NotInEffect {
-        /// Changes that are still missing.
-        left: ProfilePlan,
-        /// Outcome of undoing.
-        reverted: Result<Reverted, JournalError>,
-    },
-    /// Persistence could not be recorded; the changes were undone.
+    NotInEffect { left: ProfilePlan, reverted: Result<Reverted, JournalError> },
     #[error(transparent)]
     Keep(JournalError),
 }
 
-/// Takes a snapshot with everything that a plan for `profile` needs.
-///
-/// # Errors
-/// When the namespace or its devices cannot be read.
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<PlanInput, ApplyError> {
     let scope = SnapshotScope { netns: netns.map(ToString::to_string), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope)?;
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
-    let is_absent =
-        |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Absent);
+    let is_absent = |reading: &Reading<String>| {
+        reading.why_unknown().is_some_and(|unknown| unknown.reason == UnknownReason::Absent)
+    };
     // The initial network namespace is the only one with host-wide sysctls. It usually is the caller's namespace.
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
@@ -185,9 +141,6 @@ fn sysctl(name: &str) -> Reading<String> {
 }
 
 /// Fails as [`apply`] would before its first change. Changes nothing.
-///
-/// # Errors
-/// [`ApplyError`].
 pub fn check(journal: &Journal, request: &ApplyRequest<'_>, plan: &ProfilePlan) -> Result<(), ApplyError> {
     if !plan.impossible.is_empty() && !request.skip_impossible {
         return Err(ApplyError::Impossible(plan.clone()));
@@ -265,9 +218,6 @@ pub fn apply(
 }
 
 /// Checks that no other owner of a queue refuses the plan at present.
-///
-/// # Errors
-/// [`ApplyError::Begin`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &ProfilePlan) -> Result<(), ApplyError> {
     let planned = plan.steps.iter().filter_map(|step| match &step.change {
         PlannedChange::Napi(queue) => Some(queue),

@@ -32,33 +32,23 @@ use crate::attach::stall_guard::StallGuard;
 use crate::attach::{AttachError, SocketId, Targets};
 use crate::snapshot::Snapshot;
 
-/// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SwitchPlan {
-    /// Queues to switch.
     pub queues: Vec<SwitchedQueue>,
-    /// Epolls to switch.
     pub epolls: Vec<SwitchedEpoll>,
     /// Obstacles by mode; empty for a mode that can be set.
     pub impossible: Vec<Vec<AttachObstacle>>,
-    /// Parts of each mode that cannot be provided from outside the programs.
     pub limitations: Vec<Vec<Limitation>>,
     /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<AttachPlan>,
-    /// Whether a mode stays although its queues stall.
     pub accepts_stalls: bool,
 }
 
-/// A queue and its values by mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchedQueue {
-    /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// Device name.
     pub device: String,
-    /// Receive queues that the instance polls, if known.
     pub queues: Vec<u32>,
-    /// NAPI instance.
     pub napi: NapiId,
     /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
@@ -68,24 +58,15 @@ pub struct SwitchedQueue {
     pub values: Vec<PartialNapiSettings>,
 }
 
-/// An epoll and its parameters by mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchedEpoll {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// File descriptor in that process.
     pub fd: i32,
-    /// Number of TCP and UDP sockets that it watches.
     pub sockets: usize,
-    /// NAPI instances that these sockets receive from.
     pub napis: Vec<NapiId>,
-    /// Sockets that identify it.
     pub watched: Vec<SocketId>,
-    /// Current parameters.
     pub old: EpollParams,
-    /// Parameters by mode.
     pub params: Vec<EpollParams>,
 }
 
@@ -101,54 +82,36 @@ pub struct Switching {
     current: Option<usize>,
 }
 
-/// Reason why the programs could not be switched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
-    /// One of the programs is attached already, or the keeper could not be started.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// No queue of the programs is known.
     #[error(
         "there is nothing to switch: no socket of the programs has received a packet through a queue. Send requests \
          from another machine or network namespace (not over loopback, which has no queue), then try again"
     )]
     NothingToSwitch,
     /// No queue of the programs is known, because no mode can be planned.
-    #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.why)]
+    #[error("not possible here: {what}: {why}; nothing was changed", what = .0.what, why = .0.reason)]
     NotPossible(AttachObstacle),
-    /// The network namespace of a queue is gone.
     #[error("the network namespace of {0} is gone")]
     NamespaceGone(String),
-    /// Another program has changed a value during the experiment.
     #[error("another program has changed {what} from {set} to {now}, so modes cannot be compared")]
-    ChangedByOthers {
-        /// Object with the changed value: a queue or an epoll.
-        what: String,
-        /// Value that Quell had set.
-        set: String,
-        /// Current value.
-        now: String,
-    },
-    /// A program has exited.
+    ChangedByOthers { what: String, set: String, now: String },
     #[error("process {0} has exited")]
     ProgramEnded(Pid),
-    /// The journal could not be written or read.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// The journal could not be written or read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A queue could not be read.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A value could not be set.
     #[error(transparent)]
     Settings(#[from] SettingsError),
 }
 
 impl SwitchPlan {
-    /// Plans switching the processes `targets` of a snapshot between `modes`.
     #[must_use]
     pub fn new(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
         let pids = targets.pids();
@@ -205,7 +168,6 @@ impl SwitchPlan {
         }
     }
 
-    /// NAPI instances that are switched.
     #[must_use]
     pub fn napis(&self) -> BTreeSet<NapiId> {
         self.queues.iter().map(|queue| queue.napi).collect()
@@ -221,7 +183,7 @@ fn only_once(step: &AttachStep) -> Option<AttachObstacle> {
         AttachStep::Queue(_) | AttachStep::Epoll(_) => return None,
     };
     let why = "an experiment can switch only queues and epolls".to_owned();
-    Some(AttachObstacle { what: what.to_owned(), why })
+    Some(AttachObstacle { what: what.to_owned(), reason: why })
 }
 
 /// Collects the queues of all plans. If a mode does not set a field of a queue, it gets the current value of the field.
@@ -327,6 +289,8 @@ impl Switching {
             let netdev = Netdev::open_in(&namespace)?;
             queues.push((namespace, netdev, queue.clone()));
         }
+        // All values of all modes are recorded once, before the first switch. A switch then writes nothing to the disk,
+        // which would disturb the measurement, and any of the values is recognized as Quell's.
         let recorded: Vec<QueueValues<'_>> = queues
             .iter()
             .map(|(namespace, _, queue)| QueueValues {
@@ -341,7 +305,6 @@ impl Switching {
         Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
     }
 
-    /// Path of the journal.
     #[must_use]
     pub fn journal_path(&self) -> &Path {
         self.transaction.journal_path()
@@ -357,17 +320,11 @@ impl Switching {
     }
 
     /// Sets the values from before the experiment. It can continue with another mode.
-    ///
-    /// # Errors
-    /// As [`Self::switch_to`].
     pub fn set_none(&mut self) -> Result<(), SwitchError> {
         self.switch(None)
     }
 
     /// Begins to watch the queues for stalls; `None` if no mode suspends or stalls are accepted.
-    ///
-    /// # Errors
-    /// When polls cannot be counted.
     pub fn stall_guard(&self) -> Result<Option<StallGuard>, SamplerError> {
         let suspends = |values: &PartialNapiSettings| values.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let suspended = self.queues.iter().filter(|(.., queue)| queue.values.iter().any(suspends));
@@ -426,13 +383,11 @@ impl Switching {
         self.current
     }
 
-    /// Number of epolls that are still open and switched.
     #[must_use]
     pub fn epolls(&self) -> usize {
         self.epolls.len()
     }
 
-    /// The programs.
     #[must_use]
     pub fn targets(&self) -> &Targets {
         &self.targets
@@ -448,9 +403,6 @@ impl Switching {
 }
 
 /// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
-///
-/// # Errors
-/// [`SwitchError::Change`] with [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 pub fn refuse_queues_of_others(journal: &Journal, plan: &SwitchPlan) -> Result<(), SwitchError> {
     Ok(refuse_queues_of_programs(journal, plan.queues.iter().map(|queue| (queue.namespace_cookie, queue.napi)))?)
 }

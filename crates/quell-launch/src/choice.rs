@@ -7,33 +7,22 @@ use std::num::NonZeroU32;
 use quell_mode::profile::{Place, Placed, ProgramProfile};
 use quell_mode::{DeliveryMode, ParseModeError};
 
-/// Environment variables that set launch parameters.
 pub mod variable {
-    /// Delivery mode.
     pub const MODE: &str = "QUELL_RUN_MODE";
-    /// Maximum number of events per wait.
     pub const MAX_EVENTS: &str = "QUELL_RUN_MAX_EVENTS";
-    /// Devices whose queues are configured, separated by commas.
     pub const DEVICES: &str = "QUELL_RUN_DEVICES";
 }
 
-/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen<T> {
-    /// Value of the parameter.
     pub value: T,
-    /// Source from which the value comes.
     pub by: By,
 }
 
-/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum By {
-    /// The command line.
     CommandLine,
-    /// An environment variable.
     Environment(&'static str),
-    /// A line of a profile.
     Profile(Place),
 }
 
@@ -50,18 +39,13 @@ impl fmt::Display for By {
 /// Parameters from one source. A field is `None` or empty if the source does not set it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Delivery mode.
     pub mode: Option<DeliveryMode>,
-    /// Maximum number of events per wait.
     pub max_events: Option<NonZeroU32>,
-    /// Devices whose queues are configured.
     pub devices: Vec<String>,
 }
 
-/// Parameters of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchChoice {
-    /// Delivery mode.
     pub mode: Chosen<DeliveryMode>,
     /// Maximum number of events per wait. If it is absent, the program's own limit applies.
     pub max_events: Option<Chosen<NonZeroU32>>,
@@ -70,26 +54,18 @@ pub struct LaunchChoice {
     pub devices: Option<Chosen<Vec<String>>>,
 }
 
-/// Why launch parameters are incomplete or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// No source sets the mode.
     #[error("no delivery mode given: use `quell run MODE -- COMMAND`, or a profile with a mode")]
     NoMode,
-    /// `QUELL_RUN_MODE` has an invalid value.
     #[error("QUELL_RUN_MODE: {0}")]
     Mode(ParseModeError),
-    /// `QUELL_RUN_MAX_EVENTS` has an invalid value.
     #[error("QUELL_RUN_MAX_EVENTS: invalid number of events `{0}`: expected an integer from 1")]
     MaxEvents(String),
 }
 
 impl Said {
-    /// Reads the parameters from the environment.
-    ///
-    /// # Errors
-    /// When a variable has an invalid value.
     pub fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
         let given = |name| variable(name).filter(|text| !text.is_empty());
         let events = |text: String| text.parse().map_err(|_| ChoiceError::MaxEvents(text));
@@ -103,10 +79,6 @@ impl Said {
 }
 
 impl LaunchChoice {
-    /// Combines the parameters of the three sources.
-    ///
-    /// # Errors
-    /// When no source sets the mode.
     pub fn of(command_line: Said, environment: Said, profile: Option<ProgramProfile>) -> Result<Self, ChoiceError> {
         let (of_profile, cap_of_profile) = profile.map_or((None, None), |profile| (profile.mode, profile.max_events));
         Ok(Self {

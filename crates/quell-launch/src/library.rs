@@ -24,37 +24,20 @@ pub(crate) const FILE_NAME: &str = "libquell-preload-";
 const OF_ROOT: [&str; 2] = ["/run/quell", "/var/cache/quell"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Why the library file could not be provided.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// No directory is suitable for the file.
     #[error(
         "no directory for the preload library permits execution: {0}; set XDG_RUNTIME_DIR or \
          XDG_CACHE_HOME to one that is not mounted noexec"
     )]
     NoDirectory(String),
-    /// An existing file or directory is not trustworthy.
     #[error("{path} is not safe for code that is loaded into programs: {why}; remove it")]
-    NotOurs {
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Why it is not trustworthy.
-        why: &'static str,
-    },
-    /// The path contains a space or a colon, which separate paths in `LD_PRELOAD`.
+    NotOurs { path: PathBuf, why: &'static str },
     #[error("the path of the preload library, {0}, contains a space or colon, which LD_PRELOAD does not support")]
     Unspeakable(PathBuf),
-    /// The file could not be read or written.
     #[error("{action} {path}: {source}")]
-    File {
-        /// Operation that failed.
-        action: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
+    File { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Provides the library file for programs that this user starts, and returns its path.
@@ -69,9 +52,6 @@ pub fn place() -> Result<PathBuf, PlaceError> {
 }
 
 /// Checks whether [`place`] would find a directory, without creating anything.
-///
-/// # Errors
-/// When no directory is suitable.
 pub fn check_placeable() -> Result<(), PlaceError> {
     in_first_directory(|directory, _| {
         let failed = |source| PlaceError::File { action: "creating a file in", path: directory.to_owned(), source };
@@ -139,7 +119,6 @@ fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
     can_hold_code(directory).map_err(|error| failed("examining", error))
 }
 
-/// Name of the library's file.
 #[must_use]
 pub fn file_name() -> String {
     format!("{FILE_NAME}{:08x}.so", crc32fast::hash(LIBRARY))

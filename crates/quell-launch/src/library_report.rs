@@ -13,10 +13,8 @@ use crate::library::{LIBRARY, file_name};
 
 const SYMBOL: &[u8] = b"quell_report";
 
-/// State of the preload library in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
-    /// The library is not loaded.
     Absent,
     /// The library is loaded, and the process has made these calls.
     Loaded(Calls),
@@ -36,7 +34,6 @@ pub struct Calls {
 }
 
 impl Library {
-    /// Reads the report of the library in a process.
     #[must_use]
     pub fn of(process: &ProcDir) -> Self {
         static FILE: LazyLock<String> = LazyLock::new(file_name);

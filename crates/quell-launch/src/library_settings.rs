@@ -13,7 +13,6 @@ use crate::preload_settings::{ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, 
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Error for a setting of a mode that the library does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{mode}: {what}")]
 pub struct BeyondTheLibrary {
@@ -23,9 +22,6 @@ pub struct BeyondTheLibrary {
 
 /// Library settings for a mode, with an optional maximum number of events per wait. They equal the default if the mode
 /// requires no changes in the program.
-///
-/// # Errors
-/// When a number is out of the library's range.
 pub fn library_settings(
     mode: &DeliveryMode,
     max_events: Option<NonZeroU32>,

@@ -17,7 +17,6 @@ use std::fmt;
 
 use quell_mode::{EpollParams, NAPI_POLL_WEIGHT, PollUsecs};
 
-/// Environment variable that contains the settings.
 pub const ENVIRONMENT_VARIABLE: &str = "QUELL_PRELOAD_SETTINGS";
 
 /// Version prefix of the text. A library that does not support the version changes nothing.
@@ -36,16 +35,12 @@ pub struct PreloadSettings {
     /// resumes interrupts (`ep_poll` in `fs/eventpoll.c`). Under IRQ suspension, a program that spins would get packets
     /// only after the suspend timeout.
     pub timed_zero_waits: bool,
-    /// Change to waits that may sleep.
     pub wait: WaitChange,
-    /// Maximum number of events that a wait returns.
     pub events_max: Option<EventsMax>,
 }
 
-/// Change to the program's waits that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WaitChange {
-    /// Waits are not changed.
     #[default]
     AsWritten,
     /// Waits are split into waits of at most this length. This is invisible to the program.
@@ -65,7 +60,6 @@ impl<const MIN: u32, const MAX: u32> Ranged<MIN, MAX> {
         (MIN..=MAX).contains(&number).then_some(Self(number))
     }
 
-    /// Value of the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0

@@ -22,52 +22,39 @@ use crate::library::LIBRARY;
 const INTERPRETERS_MAX: usize = 5;
 /// Maximum length of a script's first line in bytes (`BINPRM_BUF_SIZE`).
 const SCRIPT_LINE_MAX: u64 = 256;
-/// Prefix of the file name of glibc's dynamic linker.
 const GLIBC_LINKER: &str = "ld-linux";
 /// Sections that the Go linker writes. They remain after stripping.
 const GO_SECTIONS: [&[u8]; 2] = [b".note.go.buildid", b".go.buildinfo"];
 
-/// A program that can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchProgram {
-    /// Path of the executable file.
     pub path: PathBuf,
-    /// How Quell can reach its system calls.
     pub reach: Reach,
 }
 
-/// How Quell reaches a program's epolls and sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// Through the preload library in the program.
     Preload,
     /// Only from outside, through duplicates of the running program's file descriptors.
     FromOutside(NotPreloaded),
 }
 
-/// Why the preload library does not reach a program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPreloaded {
-    /// The program is linked statically and has no dynamic linker.
     #[error("it is statically linked")]
     Static,
-    /// The program makes its system calls without the C library.
     #[error("it is a Go program, which does not use libc for system calls")]
     Go,
-    /// The program uses a dynamic linker other than glibc's.
     #[error("its dynamic linker is {0}, not glibc's")]
     OtherLinker(String),
-    /// The program is built for another architecture, or is a 32-bit program.
     #[error("it is built for another architecture")]
     OtherMachine,
     /// The kernel cannot execute the file: it is empty, for example.
     #[error("it is no complete ELF file and no script")]
     NotExecutable,
-    /// The interpreter of the script is a script, and so on, further than the kernel follows.
     #[error("it is a script whose interpreters are scripts, {INTERPRETERS_MAX} or more (the kernel refuses: ELOOP)")]
     NestedScripts,
-    /// Executing the program changes its privileges.
     #[error(
         "it changes privileges on execution (set-user-ID, set-group-ID or file capabilities), so that its dynamic \
              linker ignores preloaded libraries"
@@ -75,28 +62,18 @@ pub enum NotPreloaded {
     Privileged,
 }
 
-/// Why the program could not be found or examined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchProgramError {
-    /// No directory in `PATH` contains the program.
     #[error("`{0}` not found in PATH")]
     NotFound(String),
     /// The file cannot be read. Quell cannot check a file that is executable but not readable.
     #[error("reading {path}: {source}")]
-    Unreadable {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
 }
 
 impl LaunchProgram {
     /// Finds a program by its path, or by its name in the directories of `search` (the value of `PATH`).
-    ///
-    /// # Errors
-    /// When the program does not exist or cannot be read.
     pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, LaunchProgramError> {
         let path =
             look_up(name, search).ok_or_else(|| LaunchProgramError::NotFound(name.to_string_lossy().into_owned()))?;

@@ -11,7 +11,6 @@ use quell_mode::{EpollParams, PollUsecs};
 use crate::library_report::Library;
 use crate::preload_settings::{PreloadSettings, WaitChange};
 
-/// Settings that a mode requires in a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Parameters that every epoll with sockets must have.
@@ -22,53 +21,37 @@ pub struct Needs {
     pub waits: bool,
 }
 
-/// Result of checking one kind of object in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachedObjects {
     /// The mode does not require a setting, or the kernel did not report it.
     Unknown,
-    /// The process has no object of this kind.
     Nothing,
-    /// Every object has the required values.
     Everywhere,
-    /// Some objects lack the required values.
     Lacking {
-        /// Number of objects without the required values.
         without: usize,
-        /// Number of all objects.
         of: usize,
     },
 }
 
-/// How a process waits for events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
     /// The mode does not depend on the waits, or they are unknown.
     Unknown,
     /// The process has not called a wait function yet.
     NotSeen,
-    /// The process waits through the preload library.
     ThroughLibrary,
     /// The process waits with system calls that bypass the preload library.
     AroundLibrary,
 }
 
-/// Effect of a mode in one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reached {
-    /// PID of the process.
     pub pid: Pid,
-    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Name of the process.
     pub name: String,
-    /// Result for the epolls of the process.
     pub epolls: ReachedObjects,
-    /// Result for the sockets of the process.
     pub sockets: ReachedObjects,
-    /// How the process waits.
     pub waits: Waits,
-    /// State of the preload library in the process.
     pub library: Library,
 }
 
@@ -199,7 +182,6 @@ impl Reached {
         lacks_all(self.epolls) || lacks_all(self.sockets) || lacks_waits
     }
 
-    /// Whether an object is missing that the process may still create.
     fn waits_for_something(&self) -> bool {
         self.epolls == ReachedObjects::Nothing || self.waits == Waits::NotSeen
     }

@@ -14,7 +14,6 @@ use crate::netns::Namespace;
 /// `IFA_F_NODAD`: the address is usable at once, without duplicate address detection.
 const IFA_F_NODAD: u8 = 0x02;
 
-/// An IP address of an interface with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InterfaceAddress {
     ip: IpAddr,
@@ -32,7 +31,6 @@ impl InterfaceAddress {
         Some(Self { ip, prefix_bits })
     }
 
-    /// The IP address without its prefix length.
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         self.ip
@@ -56,7 +54,6 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-/// Handle to the addresses of one network namespace.
 #[derive(Debug)]
 pub struct Addresses {
     socket: NetlinkSocket,
@@ -64,17 +61,11 @@ pub struct Addresses {
 
 impl Addresses {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
@@ -98,10 +89,6 @@ impl Addresses {
         self.socket.act("add an address to", &RequestTarget::Index(index), &request)
     }
 
-    /// Lists the IPv4 and IPv6 addresses of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);

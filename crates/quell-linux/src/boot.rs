@@ -31,7 +31,6 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
 /// File systems that are optional, because a kernel may be built without them.
 const OPTIONAL: &[&str] = &["tracefs"];
 
-/// A boot step that failed.
 #[derive(Debug, Error)]
 #[error("could not {action} {path}: {source}")]
 pub struct BootError {
@@ -67,9 +66,6 @@ pub fn mount_kernel_file_systems() -> Result<(), BootError> {
 }
 
 /// Brings online the CPUs that `maxcpus=` left offline at boot.
-///
-/// # Errors
-/// When a CPU does not start.
 pub fn start_further_cpus() -> Result<(), BootError> {
     let cpus = Path::new("/sys/devices/system/cpu");
     for entry in fs::read_dir(cpus).map_err(BootError::on("list", cpus))? {
@@ -98,9 +94,6 @@ pub fn load_module(path: &Path) -> Result<(), BootError> {
 }
 
 /// Opens a serial port in raw mode, in both directions.
-///
-/// # Errors
-/// When the port does not exist or is not a terminal.
 pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
     let open = || {
         let no_controlling_terminal = OFlags::NOCTTY.bits().cast_signed();
@@ -113,18 +106,11 @@ pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
     open().map_err(BootError::on("open the serial port", path))
 }
 
-/// Waits until the port has transmitted all written bytes.
-///
-/// # Errors
-/// When the file is not a terminal.
 pub fn drain_serial_port(port: &File) -> io::Result<()> {
     Ok(tcdrain(port)?)
 }
 
 /// Restarts the machine at once, without writing back file systems, because the guest stores no data.
-///
-/// # Errors
-/// When the caller lacks the privilege, or the restart fails.
 pub fn restart() -> io::Result<()> {
     Ok(reboot(RebootCommand::Restart)?)
 }

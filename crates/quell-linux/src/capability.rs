@@ -35,11 +35,9 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All capabilities of this enum.
     pub const ALL: [Self; 6] =
         [Self::NetAdmin, Self::SysPtrace, Self::SysAdmin, Self::SysNice, Self::Perfmon, Self::Bpf];
 
-    /// Name of the capability, as in `capabilities(7)`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,13 +62,11 @@ impl fmt::Display for Capability {
 pub struct CapabilitySet(u64);
 
 impl CapabilitySet {
-    /// Creates a set from the kernel's bit mask.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Whether the set contains this capability.
     #[must_use]
     pub const fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
@@ -86,18 +82,12 @@ impl CapabilitySet {
 
 /// Effective capabilities of the calling thread; `None` if the kernel does not report them. They apply to this thread's
 /// user namespace; see [`in_initial_user_namespace`].
-///
-/// # Errors
-/// When `/proc/thread-self/status` cannot be read.
 pub fn effective(proc: &ProcRoot) -> Result<Option<CapabilitySet>, ProcError> {
     Ok(proc.thread_self().status()?.cap_eff)
 }
 
 /// Whether this process is in the initial user namespace. The kernel checks the capabilities for `napi-set` and for
 /// most of `bpf(2)` in that namespace. The root user of a container usually runs in another one.
-///
-/// # Errors
-/// When the namespace file cannot be examined.
 pub fn in_initial_user_namespace(proc: &ProcRoot) -> io::Result<bool> {
     /// Inode of the initial user namespace (`include/linux/proc_ns.h`, `PROC_USER_INIT_INO`).
     const PROC_USER_INIT_INO: u64 = 0xEFFF_FFFD;

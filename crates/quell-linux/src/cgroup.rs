@@ -15,7 +15,6 @@ use crate::Pid;
 use crate::proc::{ProcRoot, unescaped_unit};
 use crate::visible;
 
-/// Usual mount point of the cgroup file systems.
 const USUAL_MOUNT: &str = "/sys/fs/cgroup";
 /// Maximum number of ancestors whose mounts are searched.
 const ANCESTORS_MAX: usize = 64;
@@ -25,66 +24,37 @@ const DEPTH_MAX: u32 = 16;
 const UNIT_SUFFIXES: [&str; 11] =
     ["service", "socket", "device", "mount", "automount", "swap", "target", "path", "timer", "slice", "scope"];
 
-/// Why a group or its processes could not be found.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// No hierarchy with the groups of systemd is mounted.
     #[error(
         "no cgroup2 or systemd hierarchy is mounted here, and none is visible to an ancestor of this process \
          (`ip netns exec` hides /sys): run the command outside, or select the processes by PID"
     )]
     NotMounted,
-    /// The group does not exist.
     #[error("no cgroup {} in {}", visible::name(path), listed(mounts))]
-    NoSuchGroup {
-        /// Path of the group, as the caller gave it.
-        path: String,
-        /// Mount points below which the group was searched.
-        mounts: Vec<PathBuf>,
-    },
-    /// No running unit has that name.
+    NoSuchGroup { path: String, mounts: Vec<PathBuf> },
     #[error(
         "no cgroup of unit {} in {}: the unit is not running, or its name is misspelled",
         visible::name(unit),
         listed(mounts)
     )]
-    NoSuchUnit {
-        /// Name of the unit.
-        unit: String,
-        /// Mount points below which the unit was searched.
-        mounts: Vec<PathBuf>,
-    },
-    /// Several groups have the unit's name.
+    NoSuchUnit { unit: String, mounts: Vec<PathBuf> },
     #[error(
         "{} and {} both belong to {}: select one with --cgroup",
         visible::path(first),
         visible::path(second),
         visible::name(unit)
     )]
-    Ambiguous {
-        /// Name of the unit.
-        unit: String,
-        /// First group that was found.
-        first: PathBuf,
-        /// Second group that was found.
-        second: PathBuf,
-    },
-    /// A directory or file could not be read.
+    Ambiguous { unit: String, first: PathBuf, second: PathBuf },
     #[error("reading {}: {source}", visible::path(path))]
-    Read {
-        /// Path of the directory or file.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
 }
 
 fn listed(mounts: &[PathBuf]) -> String {
     mounts.iter().map(|mount| visible::path(mount)).collect::<Vec<_>>().join(" and ")
 }
 
-/// A control group, identified by its absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
     /// Root directory of the mount namespace that has the path.
@@ -94,9 +64,6 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Finds the group at `path`, relative to a mount point or absolute.
-    ///
-    /// # Errors
-    /// When it does not exist, or no hierarchy is mounted.
     pub fn at(path: &str) -> Result<Self, CgroupError> {
         Hierarchies::mounted()?.at(path)
     }
@@ -122,9 +89,6 @@ impl Cgroup {
 
     /// PIDs of the processes in the group and its descendants, in ascending order. Returns an empty list if the group
     /// no longer exists.
-    ///
-    /// # Errors
-    /// When a group cannot be read.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
         let mut pids = Vec::new();
         let mut refused = None;

@@ -21,50 +21,24 @@ pub struct CpuList(BTreeSet<u32>);
 /// Highest accepted CPU number plus one. x86 kernels support at most 8,192 CPUs.
 pub const CPU_LIMIT: u32 = 65_536;
 
-/// Why a CPU list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuListError {
-    /// A part between commas is neither a CPU number nor a range.
     #[error("CPU list: `{part}` is neither a CPU number nor a range like 0-3")]
-    NotARange {
-        /// The invalid part.
-        part: String,
-    },
-    /// A range ends before it starts.
+    NotARange { part: String },
     #[error("CPU list: the range `{part}` ends before it starts")]
-    Backwards {
-        /// The invalid part.
-        part: String,
-    },
-    /// A CPU number exceeds the kernel's limit.
+    Backwards { part: String },
     #[error("CPU list: `{part}` names a CPU above {max}", max = CPU_LIMIT - 1)]
-    TooHigh {
-        /// The invalid part.
-        part: String,
-    },
+    TooHigh { part: String },
 }
 
-/// Why a CPU list could not be read from sysfs.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CpuSetReadError {
-    /// The file could not be read.
     #[error("reading {path}: {source}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The file does not hold a CPU list.
+    Read { path: PathBuf, source: io::Error },
     #[error("{path}: {source}")]
-    Parse {
-        /// Path of the file.
-        path: PathBuf,
-        /// Why the content is invalid.
-        source: CpuListError,
-    },
+    Parse { path: PathBuf, source: CpuListError },
 }
 
 impl CpuList {
@@ -73,67 +47,50 @@ impl CpuList {
         self.0.iter().copied()
     }
 
-    /// Whether the list contains this CPU.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// Number of CPUs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the list contains no CPU.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// CPUs of this list that `other` does not contain.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// CPUs that both lists contain.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
     /// Online CPUs, from `devices/system/cpu/online` below `sys` (normally `/sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn online(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/online"))
     }
 
     /// CPUs that may come online before the next boot, from `devices/system/cpu/possible` below `sys`. The kernel
     /// allocates one per-CPU value for each of them.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn possible(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/possible"))
     }
 
     /// CPUs excluded from load balancing by `isolcpus=` or a cpuset partition (`devices/system/cpu/isolated` below
     /// `sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn isolated(sys: &Path) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join("devices/system/cpu/isolated"))
     }
 
     /// Hardware threads of a CPU's core, including the CPU itself
     /// (`devices/system/cpu/cpuN/topology/thread_siblings_list` below `sys`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed; this includes a CPU that does not exist.
     pub fn siblings(sys: &Path, cpu: u32) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
     }

@@ -13,20 +13,15 @@ use thiserror::Error;
 use quell_mode::USECS_MAX;
 pub use quell_mode::{EpollParams, NAPI_POLL_WEIGHT};
 
-/// Why the parameters of an epoll could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EpollParamsError {
-    /// The kernel lacks the ioctl.
     #[error("this kernel does not support busy-poll parameters of epolls (needs Linux 6.9)")]
     Unsupported,
-    /// The kernel has the ioctl, but not `CONFIG_NET_RX_BUSY_POLL`.
     #[error("this kernel is built without CONFIG_NET_RX_BUSY_POLL")]
     NoBusyPoll,
-    /// The kernel has the ioctl, but the file is not an epoll.
     #[error("the file is not an epoll")]
     NotAnEpoll,
-    /// `busy_poll_usecs` exceeds the kernel's limit. The parameters are unchanged.
     #[error(
         "busy_poll_usecs {0} is above the kernel's limit of {max}",
         max = USECS_MAX
@@ -34,23 +29,11 @@ pub enum EpollParamsError {
     UsecsTooHigh(u32),
     /// The budget exceeds the limit for an unprivileged caller. The parameters are unchanged.
     #[error("setting busy_poll_budget {budget}: {source}; above {NAPI_POLL_WEIGHT} it needs CAP_NET_ADMIN")]
-    Denied {
-        /// Requested budget in packets.
-        budget: u16,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error.
+    Denied { budget: u16, source: io::Error },
     #[error("{action} the busy-poll parameters of an epoll: {source}")]
-    Refused {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, source: io::Error },
 }
 
-/// The kernel's `struct epoll_params`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RawParams {
@@ -65,10 +48,6 @@ const EPOLL_IOC_TYPE: u8 = 0x8A;
 const EPIOCSPARAMS: ioctl::Opcode = ioctl::opcode::write::<RawParams>(EPOLL_IOC_TYPE, 1);
 const EPIOCGPARAMS: ioctl::Opcode = ioctl::opcode::read::<RawParams>(EPOLL_IOC_TYPE, 2);
 
-/// Reads the parameters of an epoll.
-///
-/// # Errors
-/// When the file is not an epoll or the kernel does not support the parameters.
 pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
     get_raw(epoll).map_err(|errno| refusal("reading", errno))
 }

@@ -18,7 +18,6 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{read, write};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
-/// When an epoll reports a registered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// In every wait while the file is readable (level-triggered).
@@ -49,10 +48,8 @@ impl Trigger {
     }
 }
 
-/// An event that an epoll reported for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Token that was given when the file was registered.
     pub token: u64,
     /// Whether the peer closed the connection or the file has an error, so that no more data will arrive.
     pub hung_up: bool,
@@ -65,10 +62,6 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// Creates an epoll that reports at most `events_max` events per wait.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_create1(2)`.
     pub fn new(events_max: usize) -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -81,26 +74,17 @@ impl Epoll {
     }
 
     /// Registers `file` with `token`. The kernel removes the registration when the file is closed.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_ctl(2)`.
     pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::add(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Re-arms a registered file (`EPOLL_CTL_MOD`), for example after a one-shot event.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_ctl(2)`.
     pub fn rearm(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Waits for events. `None` waits without a time limit, and zero does not wait. A signal ends the wait without
     /// events.
-    ///
-    /// # Errors
-    /// The error returned by `epoll_wait(2)`, or by `epoll_pwait2(2)` if the timeout is not a whole number of ms.
     #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.events.clear();
@@ -140,14 +124,12 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, self.events.as_mut_ptr(), room, timeout, no_mask, 0_usize) }
     }
 
-    /// Number of events that the last wait returned.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether the last wait returned no events.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -180,9 +162,6 @@ fn whole_ms(timeout: Option<Duration>) -> Option<i32> {
 impl Epoll {
     /// Creates another reference to the same epoll, with its own event buffer of the same size. Both share
     /// registrations and parameters; the epoll exists until both are dropped.
-    ///
-    /// # Errors
-    /// The error returned by `fcntl(2)`, for example too many open files.
     pub fn duplicate(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, events: Vec::with_capacity(self.events.capacity()) })
     }
@@ -199,18 +178,10 @@ impl AsFd for Epoll {
 pub struct WakeEvent(OwnedFd);
 
 impl WakeEvent {
-    /// Creates an event that is not raised.
-    ///
-    /// # Errors
-    /// The error returned by `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Raises the event.
-    ///
-    /// # Errors
-    /// The error returned by `write(2)`.
     pub fn raise(&self) -> io::Result<()> {
         write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())
@@ -230,9 +201,6 @@ pub struct Ticker(OwnedFd);
 
 impl Ticker {
     /// Creates a ticker that ticks every `interval` from now on. A zero interval never ticks.
-    ///
-    /// # Errors
-    /// The error returned by `timerfd_create(2)` or `timerfd_settime(2)`.
     pub fn new(interval: Duration) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;

@@ -23,9 +23,7 @@ const CAPABILITIES_SIZE: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileId {
-    /// Device number of the file system (`st_dev`).
     pub device: u64,
-    /// Inode number (`st_ino`).
     pub inode: u64,
 }
 
@@ -38,9 +36,6 @@ impl From<&fs::Metadata> for FileId {
 /// Whether executing the file changes the user, group or capabilities of this process. In that case the dynamic linker
 /// ignores paths in `LD_PRELOAD` (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). The function does
 /// not check for a `nosuid` mount, which would prevent the change.
-///
-/// # Errors
-/// When the file cannot be examined.
 pub fn gains_privileges(file: &Path) -> io::Result<bool> {
     let metadata = fs::metadata(file)?;
     let other_user = metadata.mode() & SET_USER_ID != 0 && metadata.uid() != geteuid().as_raw();
@@ -62,14 +57,10 @@ fn has_capabilities(file: &Path) -> io::Result<bool> {
 }
 
 /// Whether files in a directory can be mapped as code, which a `noexec` mount prevents.
-///
-/// # Errors
-/// When the directory cannot be examined.
 pub fn can_hold_code(directory: &Path) -> io::Result<bool> {
     Ok(!statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// Effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     geteuid().as_raw()

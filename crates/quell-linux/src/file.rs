@@ -23,9 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Allocates the first `bytes` of a file without changing its length, so that later writes do not fail with a full
 /// disk. A file system that does not support `fallocate(2)` reserves nothing.
-///
-/// # Errors
-/// When the file system or the quota lacks the space.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
@@ -33,10 +30,6 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Takes the exclusive lock of a file if it is free.
-///
-/// # Errors
-/// The error returned by `flock(2)`.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -47,9 +40,6 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
 
 /// Takes the exclusive lock of a file that others hold only briefly. Gives up after `patience`, or when `stop` returns
 /// true. Returns whether the lock was taken.
-///
-/// # Errors
-/// The error returned by `flock(2)`.
 pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bool) -> io::Result<bool> {
     let until = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -65,13 +55,12 @@ pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bo
 
 /// Takes the exclusive lock of a file without a time limit. After a signal, it waits for at most `grace`. Returns
 /// whether the lock was taken.
-///
-/// # Errors
-/// The error returned by `flock(2)`, or when the kernel refuses to wait.
 pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: Duration) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
+    // `flock(2)` is not a file that can be waited for together with a signal. A thread blocks in it, and a pipe turns
+    // the lock into something readable.
     let (mut reader, mut writer) = io::pipe()?;
     // A duplicate refers to the same open file description, so the caller owns the lock. If the caller gives up,
     // closing this duplicate releases the lock.
@@ -108,14 +97,10 @@ pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: 
     }
 }
 
-/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// PID of the process.
     pub pid: Pid,
-    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
-    /// Whether the process runs in a child PID namespace.
     pub is_in_other_namespace: bool,
 }
 
@@ -144,7 +129,6 @@ fn pid_namespace(proc: &ProcRoot, pid: Pid) -> Option<FileId> {
     Some(FileId::from(&std::fs::metadata(proc.process(pid).path().join("ns/pid")).ok()?))
 }
 
-/// Whether a process locked the file at `path`.
 #[must_use]
 pub fn is_locked_by(proc: &ProcRoot, path: &Path, pid: Pid) -> bool {
     file_id(path).is_some_and(|file| has_locked(proc, pid, file))

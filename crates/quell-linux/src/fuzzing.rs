@@ -29,7 +29,6 @@ pub fn netlink(bytes: &[u8]) {
     let _ = coalescing.map(|device| ethtool::parse_words(bytes, &device));
 }
 
-/// Decodes bytes as replies of the ethtool ioctl.
 pub fn ethtool_ioctl(bytes: &[u8]) {
     let _ = ethtool::parse_driver_info(bytes);
     let _ = ethtool::parse_rule(bytes, 0);
@@ -43,7 +42,6 @@ pub fn bit_mask(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as each of the one-line files of sysfs, /proc/irq and /proc/sys.
 pub fn one_line_files(bytes: &[u8]) {
     let _ = cpu::parse_word(bytes);
     let _ = cpu::parse_cpu_list_or_null(bytes);
@@ -62,7 +60,6 @@ pub fn one_line_files(bytes: &[u8]) {
     }
 }
 
-/// Runs all parsers of /proc files on the same bytes.
 pub fn proc_files(bytes: &[u8]) {
     for error in [
         Stat::parse(bytes).err(),
@@ -96,7 +93,6 @@ pub fn cpu_list(bytes: &[u8]) {
     }
 }
 
-/// Parses bytes as each of the files from which other programs set queues.
 pub fn settings_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let _ = files::parse_link_file(&text);
@@ -105,7 +101,6 @@ pub fn settings_files(bytes: &[u8]) {
     let _ = files::IrqBans::parse(text.split('\0'));
 }
 
-/// Parses BTF and looks up what the sampler needs.
 pub fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
     let _ = btf.member_offset("napi_struct", "napi_id");

@@ -27,7 +27,6 @@ impl Ifindex {
         }
     }
 
-    /// The index as a number; never zero.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
@@ -45,7 +44,6 @@ impl fmt::Display for Ifindex {
     }
 }
 
-/// A number that is not a valid interface index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid interface index {0}: expected 1 to {max}", max = i32::MAX)]
 pub struct InvalidIfindex(u32);
@@ -71,7 +69,6 @@ impl From<Ifindex> for u32 {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName(String);
 
-/// An invalid interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interface name {name:?}: {reason}")]
 pub struct InvalidInterfaceName {
@@ -83,10 +80,6 @@ impl InterfaceName {
     /// Maximum length in bytes: `IFNAMSIZ` without the terminating zero.
     pub const MAX_BYTES: usize = libc::IFNAMSIZ - 1;
 
-    /// Validates a name.
-    ///
-    /// # Errors
-    /// [`InvalidInterfaceName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidInterfaceName> {
         let name = name.into();
         match Self::broken_rule(&name) {
@@ -113,7 +106,6 @@ impl InterfaceName {
         None
     }
 
-    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -166,7 +158,6 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// Text that is not a unicast Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid Ethernet address `{0}`: expected a unicast address such as 02:00:00:00:00:fe")]
 pub struct InvalidMacAddress(String);

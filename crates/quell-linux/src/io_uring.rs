@@ -23,34 +23,16 @@ const IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
 /// Timeout of the ring's wait in ns. The ring polls before it waits, and no event ever arrives.
 const WAIT_NS: i64 = 1_000_000;
 
-/// Why a NAPI instance could not be polled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NapiPollError {
-    /// The kernel lacks io_uring, or its io_uring cannot poll a NAPI instance by id (before Linux 6.13).
     #[error("polling NAPI {napi} by io_uring: not supported by this kernel (needs Linux 6.13)")]
-    Unsupported {
-        /// Id of the NAPI instance.
-        napi: NapiId,
-    },
+    Unsupported { napi: NapiId },
     /// This process may not use io_uring, because of `kernel.io_uring_disabled` or a seccomp filter.
     #[error("polling NAPI {napi} by io_uring: {source}; see sysctl kernel.io_uring_disabled, and seccomp filters")]
-    Denied {
-        /// Id of the NAPI instance.
-        napi: NapiId,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error.
+    Denied { napi: NapiId, source: io::Error },
     #[error("polling NAPI {napi} by io_uring: {action}: {source}")]
-    Refused {
-        /// Id of the NAPI instance.
-        napi: NapiId,
-        /// Step that failed.
-        action: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { napi: NapiId, action: &'static str, source: io::Error },
 }
 
 /// A ring without requests. It only registers NAPI ids and waits.
@@ -59,9 +41,6 @@ pub struct Ring(OwnedFd);
 
 impl Ring {
     /// Creates a ring that any thread may use.
-    ///
-    /// # Errors
-    /// The error returned by `io_uring_setup(2)`: io_uring is unsupported or not permitted, or too many files are open.
     pub fn new() -> io::Result<Self> {
         Ok(Self(setup(IoringSetupFlags::empty())?))
     }
@@ -84,9 +63,6 @@ pub(crate) fn setup(flags: IoringSetupFlags) -> Result<OwnedFd, Errno> {
 /// Polls the instance once with preferred busy polling. If packets are waiting, at least one of them reaches its
 /// socket. The kernel then sets the instance's timer to `gro-flush-timeout` (`busy_poll_stop` in `net/core/dev.c`). An
 /// id without an instance is not an error, and no instance is polled.
-///
-/// # Errors
-/// See [`NapiPollError`].
 pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let refused = |action| move |errno| refusal(napi, action, errno);
     let ring = setup(IoringSetupFlags::empty()).map_err(refused("creating the ring"))?;

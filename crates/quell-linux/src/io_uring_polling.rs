@@ -30,28 +30,18 @@ pub struct RingPolling {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingPollingError {
-    /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`, so only the thread that created it may configure it.
     #[error(
         "the ring has a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that created it may configure it"
     )]
     SingleIssuer,
-    /// The kernel does not support busy polling of rings, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
     #[error("io_uring busy polling is unsupported: it needs Linux 6.9 and a ring without IORING_SETUP_IOPOLL")]
     Unsupported,
-    /// The ring is restricted, or this process may not use io_uring.
     #[error(
         "could not configure polling of an io_uring: {source}; it is restricted, or io_uring is disabled for this process"
     )]
-    Denied {
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error.
+    Denied { source: io::Error },
     #[error("could not configure polling of an io_uring: {source}")]
-    Refused {
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { source: io::Error },
 }
 
 impl From<Errno> for RingPollingError {
@@ -65,10 +55,6 @@ impl From<Errno> for RingPollingError {
     }
 }
 
-/// Checks whether this thread may configure the ring, without changing it.
-///
-/// # Errors
-/// The reason why the thread may not configure the ring.
 pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer. The array has that size.
@@ -77,9 +63,6 @@ pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
 }
 
 /// Enables busy polling from the ring's next wait on. This replaces earlier settings.
-///
-/// # Errors
-/// See [`RingPollingError`].
 pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError> {
     let mut request = io_uring_napi::default();
     request.busy_poll_to = polling.busy_poll_us;
@@ -87,10 +70,6 @@ pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError
     register(ring, IoringRegisterOp::RegisterNapi, request)
 }
 
-/// Disables busy polling of the ring.
-///
-/// # Errors
-/// See [`RingPollingError`].
 pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
     register(ring, IoringRegisterOp::UnregisterNapi, io_uring_napi::default())
 }
@@ -105,9 +84,7 @@ fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi)
 /// Busy-poll state of an io_uring, from `/proc/PID/fdinfo/FD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingPollingInfo {
-    /// The ring does not busy poll.
     Off,
-    /// The ring busy polls with these settings.
     On(RingPolling),
     /// The kernel does not report the settings. It is older than 6.13, or the ring was in use during the read.
     Unreported,
@@ -201,10 +178,6 @@ fn of_name(name: &str) -> RingRequests {
 }
 
 impl ProcDir {
-    /// Reads the requests of an io_uring at a file descriptor of this process.
-    ///
-    /// # Errors
-    /// When the file cannot be read, which needs ptrace access.
     pub fn ring_requests(&self, fd: i32) -> Result<RingRequests, ProcError> {
         self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingRequests::parse(bytes)))
     }

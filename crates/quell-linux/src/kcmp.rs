@@ -21,7 +21,6 @@ struct Slot {
     toff: u32,
 }
 
-/// A file descriptor of a process.
 pub type FdOf = (Pid, i32);
 
 /// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
@@ -64,10 +63,6 @@ pub fn is_registered(epoll: FdOf, (tfd, number): (i32, u32), file: FdOf) -> io::
     same(compared)
 }
 
-/// Whether two descriptors refer to the same open file.
-///
-/// # Errors
-/// The error returned by `kcmp(2)`, as for [`is_registered`].
 pub fn is_same_file(one: FdOf, other: FdOf) -> io::Result<bool> {
     let index = |fd: FdOf| libc::c_ulong::from(fd.1.unsigned_abs());
     // SAFETY: `KCMP_FILE` takes only numbers.

@@ -6,19 +6,16 @@ use std::path::Path;
 use crate::Pid;
 use crate::proc::ProcRoot;
 
-/// Identification of the kernel (`uname(2)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     /// Release, for example `6.18.4-amd64`.
     pub release: String,
     /// Build number, build options and date, for example `#1 SMP PREEMPT_DYNAMIC …`.
     pub version: String,
-    /// Architecture, for example `x86_64`.
     pub machine: String,
 }
 
 impl Kernel {
-    /// Reads the identification of the running kernel.
     #[must_use]
     pub fn running() -> Self {
         let uname = rustix::system::uname();
@@ -27,7 +24,6 @@ impl Kernel {
     }
 }
 
-/// Mount point of sysfs, for functions with a `sys` parameter.
 #[must_use]
 pub fn sysfs() -> &'static Path {
     Path::new("/sys")

@@ -22,11 +22,9 @@ const XDP_ATTACHED_NONE: u8 = 0;
 /// `RTEXT_FILTER_SKIP_STATS`: omits the counters. Quell does not use them, and they take up most of a reply.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
-/// A network interface, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// Index of the interface in its namespace.
     pub index: Ifindex,
     /// Name of the interface. Bytes that are not UTF-8 become U+FFFD.
     pub name: String,
@@ -34,7 +32,6 @@ pub struct Link {
     pub kind: Option<String>,
     /// MAC address; `None` if the interface has another type of address.
     pub mac: Option<MacAddress>,
-    /// MTU in bytes.
     pub mtu: Option<u32>,
     /// Whether the administrator set the interface up (`IFF_UP`).
     pub is_up: bool,
@@ -42,7 +39,6 @@ pub struct Link {
     pub operational_state: OperationalState,
     /// Number of allocated receive queues. The `ethtool` channels give the number in use.
     pub rx_queues: Option<u32>,
-    /// Number of allocated transmit queues.
     pub tx_queues: Option<u32>,
     /// Peer of a pair, or the lower interface of a stacked one.
     pub peer: Option<Peer>,
@@ -97,12 +93,9 @@ impl OperationalState {
     }
 }
 
-/// One end of a veth pair to create.
 #[derive(Debug, Clone)]
 pub struct VethEnd<'a> {
-    /// Namespace in which the kernel creates this end.
     pub namespace: &'a Namespace,
-    /// Name of this end in its namespace.
     pub name: InterfaceName,
     /// MAC address. With `None`, the kernel generates one.
     pub mac: Option<MacAddress>,
@@ -113,17 +106,13 @@ pub struct VethEnd<'a> {
 /// Interface indices of a new veth pair. Each index belongs to the namespace of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VethPair {
-    /// Index of the first end.
     pub left: Ifindex,
-    /// Index of the second end.
     pub right: Ifindex,
 }
 
-/// Counters of lost packets of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceDrops {
     pub(crate) index: Ifindex,
-    /// Peer, if the interface is a veth.
     pub(crate) veth_peer: Option<Peer>,
     /// Packets that found no free buffer: the largest of `rx_missed_errors`, `rx_over_errors` and `rx_fifo_errors`, of
     /// which many drivers report several for the same packets.
@@ -132,7 +121,6 @@ pub(crate) struct DeviceDrops {
     pub(crate) tx_dropped: u64,
 }
 
-/// Handle to the interfaces of one network namespace.
 #[derive(Debug)]
 pub struct Links {
     socket: NetlinkSocket,
@@ -140,46 +128,28 @@ pub struct Links {
 
 impl Links {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
     }
 
-    /// Lists all interfaces, in the kernel's order.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.collect("list the interfaces of", &RequestTarget::Namespace, &request, decode_link)
     }
 
-    /// Finds an interface by name.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.get("read the state of", &RequestTarget::Name(name.clone()), &request, decode_link)
     }
 
-    /// Finds an interface by index.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
@@ -219,18 +189,11 @@ impl Links {
         Ok(VethPair { left: left_links.by_name(&left.name)?.index, right: right_links.by_name(&right.name)?.index })
     }
 
-    /// Sets an interface up.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn set_up(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         self.set_flag_up(index, true)
     }
 
     /// Sets an interface down. Drivers that do not store NAPI settings persistently lose them.
-    ///
-    /// # Errors
-    /// [`NetlinkError`].
     pub fn set_down(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         self.set_flag_up(index, false)
     }

@@ -28,14 +28,12 @@ impl NapiId {
         }
     }
 
-    /// The id as a number; never zero.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// The error for zero, which is not a valid id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("0 is not a NAPI ID")]
 pub struct InvalidNapiId;

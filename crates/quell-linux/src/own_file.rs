@@ -2,7 +2,7 @@
 //! directories that may belong to other users, for example `/tmp`, or the home directory of the user who called `sudo`.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -16,39 +16,19 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Why other users could replace the file at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOwn {
-    /// Another user owns a directory or link on the path.
     #[error("{path} is owned by user {owner}, who could replace its contents", path = visible::path(.path))]
-    Owner {
-        /// Path of the directory or link.
-        path: PathBuf,
-        /// User id of the owner.
-        owner: u32,
-    },
-    /// Other users may write to a directory on the path.
+    Owner { path: PathBuf, owner: u32 },
     #[error("{path} is writable by others, who could replace its contents", path = visible::path(.path))]
-    Writable {
-        /// Path of the directory.
-        path: PathBuf,
-    },
-    /// A part of the path cannot be examined.
+    Writable { path: PathBuf },
     #[error("could not inspect {path}: {source}", path = visible::path(.path))]
-    Look {
-        /// Path that could not be examined.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Look { path: PathBuf, source: io::Error },
 }
 
 /// Checks whether the caller could create a file in a directory, and the directory itself if it is absent. Nothing is
 /// created: the file that tries it has no name.
-///
-/// # Errors
-/// When the caller could not.
 pub fn check_creatable(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(&dir);
@@ -62,9 +42,6 @@ pub fn check_creatable(dir: &Path) -> io::Result<()> {
 /// Rejects a directory that users other than this one and root could replace. Such a user owns a directory or link on
 /// the path, or may write to a directory on it. The directory itself need not exist. A path that passes the check
 /// remains safe, because nobody else can change it.
-///
-/// # Errors
-/// [`NotOwn`] with the first untrusted part of the path.
 pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
     let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
@@ -113,14 +90,27 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Replaces the content of a file that [`open`] accepts. Only this user may write to it, regardless of the umask.
-///
-/// # Errors
-/// As [`open`], and those of `write(2)`.
 pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = open(path)?;
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.set_len(0)?;
     file.write_all(content)
+}
+
+/// Reads a text of at most `max_bytes`. An endless file such as `/dev/zero` is refused.
+///
+/// # Errors
+/// When the file cannot be read, is not UTF-8 (`InvalidData`), or is larger (`FileTooLarge`).
+pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
+    match text.len() as u64 <= max_bytes {
+        true => Ok(text),
+        false => {
+            let limit = format!("larger than the limit of {} MiB", max_bytes >> 20);
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, limit))
+        }
+    }
 }
 
 /// Opens a file that the user named for writing, without truncating it. Links of this user and of root are followed, also

@@ -16,45 +16,23 @@ pub struct HardwareCounters {
     instructions: CpuCounter,
 }
 
-/// Values of [`HardwareCounters`] at one time.
 #[derive(Debug, Clone)]
 pub struct HardwareReading {
     cycles: Vec<CounterValue>,
     instructions: Vec<CounterValue>,
 }
 
-/// Reason why a hardware counter cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfEventError {
-    /// The CPU or the hypervisor has no such counter.
     #[error("CPU {cpu} has no hardware counter of {event} (perf_event_open: {source}); hypervisors often hide it")]
-    NoCounter {
-        /// What is counted.
-        event: &'static str,
-        /// Number of the CPU.
-        cpu: u32,
-        /// Error of the kernel.
-        source: io::Error,
-    },
-    /// The kernel refused the counter.
+    NoCounter { event: &'static str, cpu: u32, source: io::Error },
     #[error(
         "counting {event} on CPU {cpu}: perf_event_open: {source}; CAP_PERFMON or kernel.perf_event_paranoid=0 permits it"
     )]
-    Refused {
-        /// What is counted.
-        event: &'static str,
-        /// Number of the CPU.
-        cpu: u32,
-        /// Error of the kernel.
-        source: io::Error,
-    },
+    Refused { event: &'static str, cpu: u32, source: io::Error },
 }
 
 impl HardwareCounters {
-    /// Starts counting on `cpus`.
-    ///
-    /// # Errors
-    /// See [`PerfEventError`].
     pub fn open(cpus: &CpuList) -> Result<Self, PerfEventError> {
         Ok(Self {
             cycles: CpuCounter::open("CPU cycles", Hardware::CPU_CYCLES, cpus)?,
@@ -85,7 +63,6 @@ impl HardwareReading {
     }
 }
 
-/// One event, counted on each of several CPUs.
 #[derive(Debug)]
 struct CpuCounter(Vec<Counter>);
 

@@ -15,7 +15,6 @@ use thiserror::Error;
 #[schemars(with = "i32")]
 pub struct Pid(NonZeroI32);
 
-/// The error for text that is not a process id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid process ID `{text}`: expected a number from 1 to {max}", max = i32::MAX)]
 pub struct PidParseError {
@@ -38,19 +37,16 @@ impl Pid {
         i32::try_from(value).ok().and_then(Self::new)
     }
 
-    /// PID of the calling process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self::from_rustix(rustix::process::getpid())
     }
 
-    /// TID of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
         Self::from_rustix(rustix::thread::gettid())
     }
 
-    /// The id as a number; always positive.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0.get()

@@ -16,50 +16,20 @@ use crate::unpreempted::Unpreempted;
 
 pub use rustix::process::Signal;
 
-/// Why an operation on a process failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PidFdError {
-    /// The process exited or never existed.
     #[error("{action} process {pid}: it does not exist")]
-    Gone {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-    },
-    /// The caller lacks permission.
+    Gone { action: &'static str, pid: Pid },
     #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
-    Denied {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The process does not have this file descriptor.
+    Denied { action: &'static str, pid: Pid, source: io::Error },
     #[error("process {pid} has no file descriptor {fd}")]
-    NoSuchFd {
-        /// PID of the process.
-        pid: Pid,
-        /// Number of the file descriptor in the process.
-        fd: i32,
-    },
-    /// The kernel returned another error.
+    NoSuchFd { pid: Pid, fd: i32 },
     #[error("{action} process {pid}: {source}")]
-    Refused {
-        /// Operation that failed.
-        action: &'static str,
-        /// PID of the process.
-        pid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, pid: Pid, source: io::Error },
 }
 
 impl PidFdError {
-    /// Whether the process does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
@@ -75,7 +45,6 @@ impl PidFdError {
     }
 }
 
-/// A handle to a process.
 #[derive(Debug)]
 pub struct PidFd {
     pid: Pid,
@@ -136,16 +105,11 @@ impl PidFd {
             .map_err(|errno| PidFdError::new("opening thread", tid, errno))
     }
 
-    /// PID of the process. It is also valid after the process exits.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Sends a signal.
-    ///
-    /// # Errors
-    /// When the process was reaped, or belongs to another user.
     pub fn signal(&self, signal: Signal) -> Result<(), PidFdError> {
         pidfd_send_signal(&self.fd, signal).map_err(|errno| PidFdError::new("signalling", self.pid, errno))
     }
@@ -169,9 +133,6 @@ impl PidFd {
     /// Duplicates a file descriptor like [`Self::duplicate`], for a few non-blocking system calls. Until the result is
     /// dropped, only real-time threads preempt the calling thread. The duplicate therefore does not stay open while
     /// other threads run.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::duplicate`].
     pub fn duplicate_briefly(&self, fd: i32) -> Result<BriefDuplicate, PidFdError> {
         let unpreempted = Unpreempted::begin();
         Ok(BriefDuplicate { file: self.duplicate(fd)?, _unpreempted: unpreempted })
@@ -179,34 +140,24 @@ impl PidFd {
 
     /// Waits up to `timeout` for the exit of all threads of the process, and returns whether they exited. It does not
     /// reap the process, because that is the parent's task.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait_for_exit(&self, timeout: Duration) -> Result<bool, PidFdError> {
         poll_readable(self.fd.as_fd(), Some(timeout)).map_err(|errno| PidFdError::new("waiting for", self.pid, errno))
     }
 }
 
 impl DuplicatedFd {
-    /// Number of the duplicate in this process.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
     /// Inode of the file; for a socket, the number in `socket:[…]`.
-    ///
-    /// # Errors
-    /// The error returned by `fstat(2)`.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
     /// Which of these events, and of `EPOLLERR` and `EPOLLHUP`, are pending. The events are `EPOLLIN` and similar; flags
     /// such as `EPOLLET` are ignored. An event stays pending for other waiters.
-    ///
-    /// # Errors
-    /// The error returned by `poll(2)`.
     pub fn pending(&self, events: u32) -> io::Result<u32> {
         // The low 16 bits of epoll events equal those of `poll(2)` (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);

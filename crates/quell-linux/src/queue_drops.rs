@@ -7,7 +7,6 @@ use crate::netlink::NetlinkError;
 use crate::netns::Namespace;
 use crate::{Ifindex, InterfaceName};
 
-/// Handle to the counters of the devices of one network namespace.
 #[derive(Debug)]
 pub struct QueueDrops {
     links: Links,
@@ -16,18 +15,10 @@ pub struct QueueDrops {
 }
 
 impl QueueDrops {
-    /// Opens the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { links: Links::open()?, netdev: Netdev::open().ok() })
     }
 
-    /// Opens another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { links: Links::open_in(namespace)?, netdev: Netdev::open_in(namespace).ok() })
     }
@@ -44,9 +35,6 @@ impl QueueDrops {
 
     /// Packets from and to the device that were lost because a queue was full or refused them, since the device was
     /// created: those of [`QueueDrops::received`], and its `tx_dropped`.
-    ///
-    /// # Errors
-    /// As [`QueueDrops::received`].
     pub fn both_ways(&mut self, name: &InterfaceName) -> Result<u64, NetlinkError> {
         let index = self.links.by_name(name)?.index;
         let device = self.links.drops(index, None)?;

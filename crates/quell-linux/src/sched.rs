@@ -65,55 +65,21 @@ pub struct Scheduling {
     pub reset_on_fork: bool,
 }
 
-/// Why the scheduling of a thread could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
-    /// The thread exited or never existed.
     #[error("{action} thread {tid}: it does not exist")]
-    Gone {
-        /// Operation that failed.
-        action: &'static str,
-        /// TID of the thread.
-        tid: Pid,
-    },
-    /// The caller lacks permission.
+    Gone { action: &'static str, tid: Pid },
     #[error("{action} thread {tid}: {source}; needs its user, or CAP_SYS_NICE")]
-    Denied {
-        /// Operation that failed.
-        action: &'static str,
-        /// TID of the thread.
-        tid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The list of CPUs is empty. The affinity is unchanged.
+    Denied { action: &'static str, tid: Pid, source: io::Error },
     #[error("thread {tid} cannot be pinned to an empty list of CPUs")]
-    NoCpu {
-        /// TID of the thread.
-        tid: Pid,
-    },
-    /// The policy cannot be set. The scheduling is unchanged.
+    NoCpu { tid: Pid },
     #[error("thread {tid}: setting {policy:?} is not supported")]
-    ReadOnly {
-        /// TID of the thread.
-        tid: Pid,
-        /// Requested policy.
-        policy: Policy,
-    },
+    ReadOnly { tid: Pid, policy: Policy },
     /// The kernel returned another error. `EINVAL`: the CPUs are offline or outside the thread's cpuset, a value is out
     /// of range, or the affinity of a kernel thread is fixed.
     #[error("{action} thread {tid}{detail}: {source}")]
-    Refused {
-        /// Operation that failed.
-        action: &'static str,
-        /// TID of the thread.
-        tid: Pid,
-        /// Value that was set, as a part of the error message.
-        detail: String,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, tid: Pid, detail: String, source: io::Error },
 }
 
 impl SchedError {
@@ -159,10 +125,6 @@ impl CpuMask {
     }
 }
 
-/// Reads the CPU affinity of a thread.
-///
-/// # Errors
-/// When the thread does not exist.
 pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     let mut mask = CpuMask(vec![0; (CPU_LIMIT / WORD_BITS) as usize]);
     let bytes = size_of_val(mask.0.as_slice());
@@ -177,9 +139,6 @@ pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
 
 /// Sets the CPU affinity of a thread. The kernel drops CPUs that are offline or outside the thread's cpuset, and fails
 /// if no CPU remains. Compare the result with [`affinity`] afterwards.
-///
-/// # Errors
-/// When the thread does not exist, its affinity cannot be changed, or no CPU is usable.
 pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
     if cpus.is_empty() {
         return Err(SchedError::NoCpu { tid });
@@ -189,10 +148,6 @@ pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
         .map_err(|source| SchedError::new("binding", tid, format!(" to CPUs {cpus}"), source))
 }
 
-/// Reads the scheduling parameters of a thread.
-///
-/// # Errors
-/// When the thread does not exist.
 pub fn scheduling(tid: Pid) -> Result<Scheduling, SchedError> {
     let mut raw = empty_attr();
     // SAFETY: the kernel writes at most `size` bytes to the structure, which has that size.

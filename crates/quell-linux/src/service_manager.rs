@@ -9,25 +9,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 
 /// Notifies the service manager that startup is complete, with a sentence for `systemctl status`.
-///
-/// # Errors
-/// When the socket cannot be written to.
 pub fn ready(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)])
 }
 
 /// Notifies the service manager of the current state, as a sentence for `systemctl status`.
-///
-/// # Errors
-/// When the socket cannot be written to.
 pub fn status(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Status(status)])
 }
 
 /// Notifies the service manager that this program is about to exit.
-///
-/// # Errors
-/// When the socket cannot be written to.
 pub fn stopping() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])
 }

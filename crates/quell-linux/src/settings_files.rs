@@ -25,14 +25,10 @@ pub enum SettingsOwner {
     GuestAgent,
 }
 
-/// A file with settings.
 #[derive(Debug)]
 pub struct SettingsFile {
-    /// Program that applies it.
     pub owner: SettingsOwner,
-    /// Path of the file.
     pub path: PathBuf,
-    /// Its contents, or the reason why they could not be read.
     pub content: io::Result<SettingsContent>,
 }
 
@@ -181,7 +177,6 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Section, key and value of every assignment of a configuration file.
 fn assignments(text: &str) -> Vec<(String, String, String)> {
     let mut section = String::new();
     let mut found = Vec::new();
@@ -320,7 +315,6 @@ pub struct IrqBans {
 }
 
 impl IrqBans {
-    /// Parses the arguments of irqbalance.
     #[must_use]
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Self {
         let mut bans = Self::default();

@@ -27,7 +27,6 @@ pub struct Interruption {
 #[derive(Clone, Debug)]
 pub struct InterruptionFlag(Arc<AtomicUsize>);
 
-/// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptionSignal(i32);
 
@@ -38,7 +37,6 @@ impl InterruptionSignal {
         self.0
     }
 
-    /// Name of the signal, for example `SIGINT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         signal_name(self.0).unwrap_or("a signal")
@@ -46,7 +44,6 @@ impl InterruptionSignal {
 }
 
 impl InterruptionFlag {
-    /// Last signal that arrived, if any.
     #[must_use]
     pub fn get(&self) -> Option<InterruptionSignal> {
         match self.0.load(Ordering::Relaxed) {
@@ -58,26 +55,16 @@ impl InterruptionFlag {
 
 impl Interruption {
     /// Starts to listen. From now on these signals do not end the program, even after this value is dropped.
-    ///
-    /// # Errors
-    /// When the kernel refuses a socket pair or a signal handler.
     pub fn listen() -> io::Result<Self> {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
     }
 
     /// Starts to listen also to SIGTSTP (Ctrl-Z), for commands that try settings: if the program stopped, the present one
     /// would stay.
-    ///
-    /// # Errors
-    /// As [`Self::listen`].
     pub fn listen_and_never_stop() -> io::Result<Self> {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP])
     }
 
-    /// Starts to listen to these signals instead of the default ones.
-    ///
-    /// # Errors
-    /// When the kernel refuses a socket pair or a signal handler, as for SIGKILL and SIGSTOP.
     pub fn listen_to(signals: &[Signal]) -> io::Result<Self> {
         let flag = Arc::new(AtomicUsize::new(NONE));
         let (wake, waker) = UnixStream::pair()?;
@@ -94,7 +81,6 @@ impl Interruption {
         Ok(listening)
     }
 
-    /// Returns the flag, for loops and other threads.
     #[must_use]
     pub fn flag(&self) -> InterruptionFlag {
         self.flag.clone()
@@ -102,9 +88,6 @@ impl Interruption {
 
     /// Waits up to `timeout` for a signal, and returns the last signal that arrived, if any. If a signal arrived before
     /// the call, it returns at once.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<InterruptionSignal>> {
         if self.flag.get().is_none() {
             poll_readable(self.wake.as_fd(), Some(timeout))?;
@@ -113,9 +96,6 @@ impl Interruption {
     }
 
     /// Clears the flag and pending wake-ups, so that a later signal is distinguished from an earlier one.
-    ///
-    /// # Errors
-    /// When the kernel refuses to read the bytes that the handlers wrote.
     pub fn reset(&self) -> io::Result<()> {
         let mut wake = &self.wake;
         let mut bytes = [0; 64];

@@ -18,16 +18,12 @@ pub struct SignalQueue {
     mask_before: libc::sigset_t,
 }
 
-/// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// The signal that arrived.
     pub signal: Signal,
-    /// Sender of the signal.
     pub from: Sender,
 }
 
-/// Sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The kernel, because of a timer or a terminal key. A terminal key signals the whole foreground process group.
@@ -39,9 +35,6 @@ pub enum Sender {
 impl SignalQueue {
     /// Blocks `signals` in the calling thread and in threads that it starts later. Call this while the process has only
     /// one thread. Ignored signals remain ignored and never arrive.
-    ///
-    /// # Errors
-    /// When the kernel refuses a call.
     pub fn of(signals: &[Signal]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: `sigemptyset` initializes the set. The numbers that are added are valid signals.
@@ -82,10 +75,6 @@ impl SignalQueue {
         }
     }
 
-    /// Takes the next signal from the queue, if there is one.
-    ///
-    /// # Errors
-    /// When the kernel refuses to read.
     pub fn take(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();

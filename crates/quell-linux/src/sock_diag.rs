@@ -15,25 +15,19 @@ use crate::netns::Namespace;
 const NOT_LISTED: u32 = 1 << TIME_WAIT;
 const TIME_WAIT: u8 = 6;
 
-/// Transport protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetProtocol {
-    /// Transmission Control Protocol.
     Tcp,
-    /// User Datagram Protocol.
     Udp,
 }
 
 /// Address family of a socket. An IPv6 socket may also serve IPv4. Its addresses then look like `::ffff:192.0.2.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetFamily {
-    /// `AF_INET`.
     V4,
-    /// `AF_INET6`.
     V6,
 }
 
-/// A TCP or UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InetSocket {
@@ -42,17 +36,14 @@ pub struct InetSocket {
     pub inode: u32,
     /// State, numbered as in `include/net/tcp_states.h`. A connected UDP socket has state 1, an unconnected one 7.
     pub state: u8,
-    /// Local address and port.
     pub local: SocketAddr,
     /// Remote address and port; `None` if the socket is not connected.
     pub remote: Option<SocketAddr>,
-    /// Interface to which the socket is bound.
     pub bound_to: Option<Ifindex>,
     /// Number of bytes received but not yet read. For a listening socket, the number of connections not yet accepted.
     pub receive_queue: u32,
     /// Number of bytes sent but not yet acknowledged. For a listening socket, the maximum backlog.
     pub send_queue: u32,
-    /// User id of the socket's creator.
     pub uid: u32,
 }
 
@@ -64,17 +55,11 @@ pub struct SockDiag {
 
 impl SockDiag {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_sock_diag()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, NetlinkSocket::open_sock_diag)? })
     }
@@ -130,7 +115,6 @@ pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
     })
 }
 
-/// Reads an IPv4 address from the first four of sixteen bytes.
 fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
     Ipv4Addr::new(a, b, c, d).into()
 }

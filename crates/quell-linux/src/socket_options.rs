@@ -38,137 +38,79 @@ impl SocketOption {
     }
 }
 
-/// Why a socket option could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SocketOptionError {
     /// The kernel does not support the option. It is too old, or was built without busy polling.
     #[error("{action} {option}: not supported by this kernel")]
-    Unsupported {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
-    /// The caller lacks permission.
+    Unsupported { action: &'static str, option: &'static str },
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
-    Denied {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
+    Denied { action: &'static str, option: &'static str, source: io::Error },
     #[error("{action} {option}: {source}")]
-    Refused {
-        /// Operation that failed: reading or setting.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, option: &'static str, source: io::Error },
 }
 
 impl SocketOptionError {
-    /// Whether the file is not a socket.
     #[must_use]
     pub fn is_no_socket(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENOTSOCK))
     }
 }
 
-/// Whether the socket is listening.
-///
-/// # Errors
-/// When the file is not a socket.
 pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
 /// NAPI instance that delivered the socket's last packet, or the first one of an unconnected UDP socket. `None` before the
 /// first packet, and for packets that no NAPI instance delivered (loopback, or a veth whose peer sends TSO frames).
-///
-/// # Errors
-/// When the file is not a socket or the kernel does not support the option.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptionError> {
     let value = get(socket, SocketOption::IncomingNapiId)?;
     Ok(NapiId::from_kernel(value.cast_unsigned()))
 }
 
 /// CPU that processed the socket's last packet; `None` before the first packet.
-///
-/// # Errors
-/// When the file is not a socket or the kernel does not support the option.
 pub fn incoming_cpu(socket: impl AsFd) -> Result<Option<u32>, SocketOptionError> {
     Ok(u32::try_from(get(socket, SocketOption::IncomingCpu)?).ok())
 }
 
 /// Whether the socket may share its address with other sockets (`SO_REUSEPORT`).
-///
-/// # Errors
-/// When the file is not a socket.
 pub fn reuse_port(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::ReusePort)? != 0)
 }
 
 /// Whether the socket uses IPv4 or IPv6. The check excludes Unix sockets, which never have a NAPI instance and thus
 /// look like sockets before their first packet.
-///
-/// # Errors
-/// When the file is not a socket.
 pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
 }
 
-/// Whether the socket is an AF_XDP socket.
-///
-/// # Errors
-/// When the file is not a socket.
 pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
 }
 
 /// Time for which a blocking receive busy polls before it sleeps, in µs. A new socket starts with the sysctl
 /// `net.core.busy_read`.
-///
-/// # Errors
-/// When the file is not a socket or the kernel does not support the option.
 pub fn busy_poll_us(socket: impl AsFd) -> Result<u32, SocketOptionError> {
     get(socket, SocketOption::BusyPoll).map(i32::cast_unsigned)
 }
 
 /// Sets the time for which a blocking receive busy polls, in µs, at most 2³¹−1.
-///
-/// # Errors
-/// When the value is out of range, the file is not a socket, or the kernel does not support the option.
 pub fn set_busy_poll_us(socket: impl AsFd, microseconds: u32) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPoll, microseconds.cast_signed())
 }
 
 /// Whether the socket prefers busy polling to softirq processing (`SO_PREFER_BUSY_POLL`).
-///
-/// # Errors
-/// When the file is not a socket or the kernel does not support the option.
 pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::PreferBusyPoll)? != 0)
 }
 
 /// Sets preferred busy polling. Setting it to `true` needs CAP_NET_ADMIN.
-///
-/// # Errors
-/// When the caller lacks the capability, the file is not a socket, or the kernel does not support the option.
 pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::PreferBusyPoll, prefer.into())
 }
 
 /// Sets the socket's busy-poll budget in packets; 0 means 8. Raising it needs CAP_NET_ADMIN. The kernel has no way to
 /// read it.
-///
-/// # Errors
-/// When the caller lacks the capability, the file is not a socket, or the kernel does not support the option.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPollBudget, packets.into())
 }
@@ -223,12 +165,10 @@ fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), Socket
     if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
 }
 
-/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
     refused_by_name(action, option.name())
 }
 
-/// Converts `errno` of the failed call to an error, for an option given by name.
 fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {

@@ -13,9 +13,7 @@ const SERVERS: [&[u8]; 3] = [b"sshd", b"sshd-session", b"dropbear"];
 /// A TCP connection of an SSH session. IPv4 addresses are never mapped to IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SshConnection {
-    /// Address and port of the client.
     pub client: SocketAddr,
-    /// Address and port of the server.
     pub server: SocketAddr,
 }
 
@@ -44,7 +42,7 @@ impl SshConnection {
 pub fn server_ancestors(proc: &ProcRoot) -> Vec<Pid> {
     let mut servers = Vec::new();
     let mut pid = Pid::of_this_process();
-    // Each ancestor is older, but a process that exits meanwhile can have its ID reused.
+    // Each ancestor is older, but a process that exits in the meantime can have its ID reused.
     for _ in 0..GENERATIONS_MAX {
         let Ok(stat) = proc.process(pid).stat() else { break };
         if SERVERS.contains(&&*stat.comm) {

@@ -13,10 +13,8 @@ use rustix::net::{
     listen, recv, send, shutdown, sockopt,
 };
 
-/// Whether calls on a socket block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// A call waits until it can complete.
     Yes,
     /// A call that cannot complete returns `WouldBlock`.
     No,
@@ -90,9 +88,6 @@ impl TcpConnection {
     }
 
     /// Shuts down both directions. A thread that waits in [`TcpConnection::receive`] then reads the end of the stream.
-    ///
-    /// # Errors
-    /// The error returned by `shutdown(2)`, for example that the connection is already closed.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -104,7 +99,6 @@ impl AsFd for TcpConnection {
     }
 }
 
-/// A listening TCP socket.
 #[derive(Debug)]
 pub struct TcpListener(OwnedFd);
 
@@ -115,9 +109,6 @@ impl TcpListener {
     /// Listens at `address` with `SO_REUSEADDR`. For port 0 the kernel selects the port. With `share_port`
     /// (`SO_REUSEPORT`), several listeners of a user may share the address, and the kernel distributes connections over
     /// them.
-    ///
-    /// # Errors
-    /// The error returned by `bind(2)` or `listen(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -128,9 +119,6 @@ impl TcpListener {
     }
 
     /// Local address, with the port that the kernel selected.
-    ///
-    /// # Errors
-    /// The error returned by `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -148,9 +136,6 @@ impl TcpListener {
     }
 
     /// Stops listening. A thread that waits in [`TcpListener::accept`] gets an error.
-    ///
-    /// # Errors
-    /// The error returned by `shutdown(2)`.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -165,13 +150,11 @@ impl AsFd for TcpListener {
 /// Meaning of an error from [`TcpListener::accept`] for a server that continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptFailure {
-    /// No connection waits to be accepted.
     NoneWaits,
     /// One connection is lost. The server can accept the next one at once.
     ConnectionLost,
     /// File descriptors or memory are exhausted. Connections wait until some are freed.
     Exhausted,
-    /// The listener accepts no more connections.
     Final,
 }
 

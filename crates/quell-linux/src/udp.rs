@@ -10,15 +10,11 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, bind, connect, recv, recv
 
 use crate::tcp::{Blocking, local_address, socket};
 
-/// A UDP socket.
 #[derive(Debug)]
 pub struct UdpSocket(OwnedFd);
 
 impl UdpSocket {
     /// Creates a non-blocking socket that exchanges datagrams only with `address`.
-    ///
-    /// # Errors
-    /// The error returned by `socket(2)` or `connect(2)`.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         connect(&socket, &address)?;
@@ -27,9 +23,6 @@ impl UdpSocket {
 
     /// Creates a socket that receives from any sender. For port 0 the kernel selects the port. With `share_port`
     /// (`SO_REUSEPORT`), several sockets of a user may share the address, and the kernel distributes senders over them.
-    ///
-    /// # Errors
-    /// The error returned by `bind(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseport(&socket, share_port)?;
@@ -38,17 +31,10 @@ impl UdpSocket {
     }
 
     /// Sets the timeout after which a blocking receive returns `WouldBlock`.
-    ///
-    /// # Errors
-    /// The error returned by `setsockopt(2)`; a zero timeout is invalid.
     pub fn set_receive_timeout(&self, timeout: Duration) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?)
     }
 
-    /// Local address, with the port that the kernel selected.
-    ///
-    /// # Errors
-    /// The error returned by `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -65,28 +51,17 @@ impl UdpSocket {
     }
 
     /// Receives one datagram and the address of its sender. The address is `None` if the sender has none.
-    ///
-    /// # Errors
-    /// The same errors as [`UdpSocket::receive`].
     #[inline]
     pub fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
         let (_, length, sender) = recvfrom(&self.0, buffer, RecvFlags::TRUNC)?;
         Ok((length, sender.and_then(|address: SocketAddrAny| address.try_into().ok())))
     }
 
-    /// Sends one datagram to the connected peer.
-    ///
-    /// # Errors
-    /// The error returned by `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, datagram, SendFlags::NOSIGNAL)?)
     }
 
-    /// Sends one datagram to `address`.
-    ///
-    /// # Errors
-    /// The same errors as [`UdpSocket::send`].
     #[inline]
     pub fn send_to(&self, datagram: &[u8], address: SocketAddr) -> io::Result<usize> {
         Ok(sendto(&self.0, datagram, SendFlags::NOSIGNAL, &address)?)

@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
-/// Control characters that are printed unescaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// No control characters. The text is a name within a line.
@@ -24,7 +23,6 @@ pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
 }
 
-/// Escapes a path for one line.
 #[must_use]
 pub fn path(path: &Path) -> String {
     name(&path.to_string_lossy()).into_owned()
@@ -59,7 +57,6 @@ pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, one: &str) -> S
     format!("{count} {noun}")
 }
 
-/// The noun after this count: `packet`, `packets`.
 #[must_use]
 pub fn noun<N: PartialEq + From<u8>>(count: &N, one: &str) -> String {
     let ending = if one.ends_with(['s', 'x']) { "es" } else { "s" };

@@ -4,21 +4,13 @@
 /// Numbers of the calls on this architecture; `None` for a call that it lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitCalls {
-    /// `epoll_wait`.
     pub epoll_wait: Option<i64>,
-    /// `epoll_pwait`.
     pub epoll_pwait: i64,
-    /// `epoll_pwait2`.
     pub epoll_pwait2: i64,
-    /// `poll`.
     pub poll: Option<i64>,
-    /// `ppoll`.
     pub ppoll: i64,
-    /// `select`.
     pub select: Option<i64>,
-    /// `pselect6`.
     pub pselect6: i64,
-    /// `io_uring_enter`.
     pub io_uring_enter: i64,
     /// Calls that can sleep for the socket of their first argument.
     pub of_sockets: &'static [i64],

@@ -90,7 +90,6 @@ pub struct LoadOptions {
     pub check_content: bool,
 }
 
-/// Explanation of the distributions, for the end of the help.
 pub const DISTRIBUTIONS: &str = concat!(
     "Distributions: fixed:N, uniform:LOW,HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
     "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
@@ -120,16 +119,11 @@ pub enum PollingChoice {
     BusyPoll,
 }
 
-/// An option whose value is invalid, or which does not fit the others.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidLoadOption(String);
 
 impl LoadOptions {
-    /// Specification of the generator. Resolves the server's name.
-    ///
-    /// # Errors
-    /// Fails if the server has no address.
     pub fn spec(&self) -> Result<LoadSpec, InvalidLoadOption> {
         let transport = if self.udp { Transport::Udp } else { Transport::Tcp };
         let keys = || KeyValues {
@@ -164,10 +158,6 @@ impl LoadOptions {
         })
     }
 
-    /// Schedule and durations of the run.
-    ///
-    /// # Errors
-    /// Fails if an option is out of range or does not fit the others.
     pub fn run_spec(&self) -> Result<RunSpec, InvalidLoadOption> {
         if self.batch && self.rate != OfferedLoad::Max {
             return Err(InvalidLoadOption::new("--batch requires --rate max"));
@@ -189,9 +179,6 @@ impl LoadOptions {
     }
 
     /// Time limit for storing the keys. `None` if they are not stored.
-    ///
-    /// # Errors
-    /// Fails if the time is out of range.
     pub fn preload_limit(&self) -> Result<Option<Duration>, InvalidLoadOption> {
         let limit = Duration::from_millis(milliseconds("--preload-seconds", self.preload_seconds, 0.001)?.into());
         Ok((!self.no_preload).then_some(limit))

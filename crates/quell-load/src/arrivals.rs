@@ -25,7 +25,6 @@ impl Arrivals {
         arrivals
     }
 
-    /// Due time of the next request.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         self.origin_ns + self.due_ns as u64

@@ -45,13 +45,11 @@ impl ClockOffset {
         offsets.into_iter().min_by_key(|offset| offset.error_ns)
     }
 
-    /// Converts a local time to the remote clock.
     #[must_use]
     pub fn to_remote_ns(self, local_ns: u64) -> u64 {
         local_ns.saturating_add_signed(self.offset_ns)
     }
 
-    /// Converts a remote time to the local clock.
     #[must_use]
     pub fn to_local_ns(self, remote_ns: u64) -> u64 {
         remote_ns.saturating_add_signed(self.offset_ns.saturating_neg())
@@ -81,26 +79,16 @@ pub struct ClientFacts {
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum ClientsOrder {
     /// Asks for the time; answered at once.
-    Time {
-        /// Number of the request.
-        number: u64,
-    },
+    Time { number: u64 },
     /// Measure requests that are due in a window. Requests due outside all windows are in no report.
-    Window {
-        /// Number of the window.
-        number: u64,
-        /// The window, ns.
-        window_ns: Range<u64>,
-    },
+    Window { number: u64, window_ns: Range<u64> },
 }
 
-/// A line from the clients to the experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum ClientsNotice {
     /// All clients have connected, and the load runs.
     Ready {
-        /// Version of Quell on the clients.
         version: String,
         /// Specification of the whole load.
         spec: Box<LoadSpec>,
@@ -109,16 +97,12 @@ pub enum ClientsNotice {
         /// All clients, by rank.
         clients: Vec<ClientFacts>,
     },
-    /// Answer to [`ClientsOrder::Time`].
     Time {
-        /// Number of the request.
         number: u64,
-        /// Time of the answer, ns.
         clock_ns: u64,
     },
     /// A window was measured, or its order arrived at a client after its start.
     Window {
-        /// Number of the window.
         number: u64,
         /// Reports by rank. `None` if the order was too late; order a later window.
         reports: Option<Vec<LoadReport>>,

@@ -19,14 +19,12 @@ use crate::requests::Request;
 use crate::response::ResponseReader;
 use crate::spec::Transport;
 
-/// A TCP or UDP socket.
 pub(crate) enum Socket {
     Tcp(TcpConnection),
     Udp(UdpSocket),
 }
 
 impl Socket {
-    /// Opens a connected socket.
     pub(crate) fn connect(transport: Transport, address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         match transport {
             Transport::Tcp => TcpConnection::connect(address, timeout).map(Self::Tcp),
@@ -34,7 +32,6 @@ impl Socket {
         }
     }
 
-    /// Starts connecting a socket, without blocking.
     pub(crate) fn start(transport: Transport, address: SocketAddr) -> io::Result<Self> {
         match transport {
             Transport::Tcp => TcpConnection::start(address).map(Self::Tcp),
@@ -107,7 +104,6 @@ impl Socket {
     }
 }
 
-/// An outstanding request.
 #[derive(Clone, Copy)]
 pub(crate) struct Pending {
     pub(crate) request: Request,
@@ -122,7 +118,6 @@ pub(crate) enum State {
     Down { retry_ns: u64 },
 }
 
-/// One connection.
 pub(crate) struct Connection {
     pub(crate) address: SocketAddr,
     pub(crate) state: State,
@@ -130,7 +125,6 @@ pub(crate) struct Connection {
     pub(crate) reader: ResponseReader,
     /// Number of sockets that this connection has had. It identifies request slots that belong to an earlier socket.
     pub(crate) incarnation: u32,
-    /// Whether the connection is in the queue of connections to poll.
     pub(crate) queued: bool,
     unsent: Vec<u8>,
 }
@@ -179,7 +173,6 @@ impl Connection {
         !self.unsent.is_empty()
     }
 
-    /// Tries to send the stored bytes.
     pub(crate) fn send_rest(&mut self) -> io::Result<()> {
         let State::Up(socket) = &self.state else { return Ok(()) };
         let taken = taken(socket.send(&self.unsent))?;

@@ -23,7 +23,6 @@ enum Shape {
     GeneralizedPareto { location: f64, scale: f64, shape: f64 },
 }
 
-/// Reason why a text is not a valid distribution.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("distribution '{text}': {problem}")]
 pub struct DistributionError {
@@ -47,7 +46,6 @@ impl Distribution {
     /// Gaps of a Poisson process, scaled to the rate.
     pub const POISSON_GAPS: Self = Self(Shape::Exponential { mean: 1.0 });
 
-    /// Constant distribution: every draw is `value`.
     #[must_use]
     pub fn fixed(value: u32) -> Self {
         Self(Shape::Fixed { value: value.into() })

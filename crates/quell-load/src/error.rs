@@ -9,46 +9,28 @@ use quell_linux::netns::NamespaceError;
 use quell_linux::sched::SchedError;
 use thiserror::Error;
 
-/// Reason why a generator could not be set up or could not run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
     /// The specification is contradictory or exceeds a limit. Nothing has been done.
     #[error("load: {field}: {problem}")]
     Spec {
-        /// Field of [`crate::LoadSpec`] or [`crate::RunSpec`], or an argument.
         field: &'static str,
         /// Description of the error, with the allowed values.
         problem: String,
     },
-    /// A connection could not be opened before the run.
     #[error("could not connect to {address}: {source}; is a server listening there?")]
-    Connect {
-        /// The server's address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The responder could not listen.
+    Connect { address: SocketAddr, source: io::Error },
     #[error("could not listen on {address}: {source}")]
-    Listen {
-        /// Listening address.
-        address: SocketAddr,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// A generator thread could not enter the network namespace.
+    Listen { address: SocketAddr, source: io::Error },
     #[error("a generator thread could not enter the network namespace: {0}")]
     Namespace(#[from] NamespaceError),
-    /// A thread could not be pinned.
     #[error("could not pin a thread: {0}")]
     Pin(#[from] SchedError),
-    /// Another system call failed.
     #[error("could not {action}: {source}")]
     System {
         /// Attempted action, in the infinitive: `create a socket`.
         action: &'static str,
-        /// The kernel's error.
         source: io::Error,
     },
     /// Some stored keys are missing or have wrong values: the server has too little memory or answers incorrectly.
@@ -57,32 +39,24 @@ pub enum LoadError {
          give it more memory, or use fewer keys"
     )]
     Preload {
-        /// Number of keys to store.
         keys: u64,
         /// Number of keys that were read back with the stored value.
         present: u64,
-        /// Description of the errors that occurred.
         errors: String,
     },
-    /// The server took too long to store the keys.
     #[error(
         "preload: the server has {phase} {done} of {keys} keys within the time limit of {limit:?}; \
          increase the limit, or use fewer keys"
     )]
     PreloadTooSlow {
-        /// Number of keys to store and read back.
         keys: u64,
         /// Current phase: `stored` or `read back`.
         phase: &'static str,
-        /// Number of keys finished in this phase.
         done: u64,
-        /// Time limit for storing and reading back all keys.
         limit: Duration,
     },
-    /// The observer cancelled the run.
     #[error("the load was cancelled")]
     Cancelled,
-    /// A generator thread exited unexpectedly.
     #[error("a generator thread has exited unexpectedly")]
     ThreadLost,
 }

@@ -10,10 +10,8 @@ use crate::spec::HttpGet;
 /// Maximum size of the head of a response, and of the line at the start of a chunk, bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
-/// Maximum size of a response's body, bytes.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// The bytes of a request.
 pub(crate) fn request(get: &HttpGet, server: Option<&SocketAddr>) -> Vec<u8> {
     let host = server.map_or_else(String::new, ToString::to_string);
     format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", get.path).into_bytes()
@@ -25,7 +23,6 @@ enum Body {
     Chunks,
 }
 
-/// A response to `GET`.
 #[inline]
 pub(crate) fn parse_http(bytes: &[u8]) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];

@@ -46,7 +46,6 @@ impl KeyTable {
         self.ends.push(self.keys.len() as u32);
     }
 
-    /// Number of keys.
     pub(crate) fn len(&self) -> u32 {
         self.ends.len() as u32
     }
@@ -67,7 +66,6 @@ impl KeyTable {
     }
 }
 
-/// Number of decimal digits of `number`.
 pub(crate) fn digits(number: u32) -> u32 {
     number.checked_ilog10().unwrap_or(0) + 1
 }

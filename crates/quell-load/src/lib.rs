@@ -13,6 +13,7 @@
 pub mod args;
 mod arrivals;
 pub mod clients;
+pub mod cluster_run;
 mod connection;
 mod distribution;
 mod drive;

@@ -19,7 +19,6 @@ pub enum OfferedLoad {
     Max,
 }
 
-/// Error: the text is not a valid load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a load: write requests per second (200K, 1.2M, 35000), max, or, where base is measured, a share of its maximum throughput (50%)"

@@ -15,7 +15,6 @@ pub(crate) enum Purpose {
     GetOrSet = 5,
 }
 
-/// One stream of random numbers.
 pub(crate) struct Stream(Pcg64);
 
 impl Stream {

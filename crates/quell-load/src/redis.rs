@@ -48,7 +48,6 @@ pub(crate) fn parse_get(bytes: &[u8], value: &[u8]) -> Parsed {
     }
 }
 
-/// The response to `SET`: `+OK`.
 pub(crate) fn parse_set(bytes: &[u8]) -> Parsed {
     match first_line(bytes) {
         Ok(b"+OK") => complete(b"+OK", Answer::Right),

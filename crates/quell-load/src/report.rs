@@ -208,7 +208,6 @@ impl fmt::Display for ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Whether there were no errors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -232,7 +231,6 @@ impl ErrorCounts {
     }
 }
 
-/// Record of one thread in one run or window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,

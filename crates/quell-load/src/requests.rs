@@ -17,7 +17,6 @@ pub(crate) enum Request {
     Fixed,
 }
 
-/// Workload data that a generator's threads share.
 pub(crate) enum Content {
     Memcached(KeyValueContent),
     Redis(KeyValueContent),
@@ -53,7 +52,6 @@ impl Content {
         }
     }
 
-    /// Number of keys to store before a run.
     pub(crate) fn keys(&self) -> u32 {
         match self {
             Self::Memcached(values) | Self::Redis(values) => values.table.len(),
@@ -61,7 +59,6 @@ impl Content {
         }
     }
 
-    /// Appends the bytes of `request`.
     #[inline]
     pub(crate) fn write(&self, request: Request, out: &mut Vec<u8>) {
         match (self, request) {
@@ -91,7 +88,6 @@ impl Content {
         }
     }
 
-    /// Parses `bytes` as the response to `request`.
     #[inline]
     pub(crate) fn parse(&self, request: Request, bytes: &[u8]) -> Parsed {
         match (self, request) {
@@ -127,7 +123,6 @@ pub(crate) fn write_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Source of a thread's requests.
 pub(crate) enum Source {
     /// Endless: gets and sets in the workload's ratio.
     Drawn { keys: u32, get_share: f64, key_choice: Stream, get_or_set: Stream },

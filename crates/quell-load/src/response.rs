@@ -3,26 +3,24 @@
 
 use crate::spec::KeyValues;
 
-/// What a complete response means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A value or a fixed-size response, as expected.
     Right,
-    /// The server does not have the key.
     Miss,
     /// Well formed, but the content differs from what was stored.
     WrongContent,
-    /// The server reported an error.
     ServerError,
 }
 
-/// Result of parsing the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// The response is incomplete.
     Incomplete,
     /// The first `bytes` bytes are a response.
-    Complete { bytes: usize, answer: Answer },
+    Complete {
+        bytes: usize,
+        answer: Answer,
+    },
     /// The bytes are not a response to this request. The rest of the stream cannot be parsed either.
     Malformed,
 }

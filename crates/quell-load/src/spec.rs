@@ -143,11 +143,9 @@ impl Polling {
 }
 
 impl LoadSpec {
-    /// Maximum of `depth`.
     pub const DEPTH_MAX: u32 = 1024;
     /// Maximum number of connections, limited by the ports available to one address.
     pub const CONNECTIONS_MAX: u32 = 60_000;
-    /// Maximum number of threads.
     pub const THREADS_MAX: u32 = 1024;
 
     /// One thread, 64 connections of depth 1, no batches, seed 1, timeouts of 5 s for connecting and 2 s for answers.
@@ -187,10 +185,6 @@ impl LoadSpec {
         Ok(Self { connections, first_thread: index * self.threads, ..self.clone() })
     }
 
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.addresses.is_empty() {
             return Err(LoadError::spec("addresses", "empty list"));
@@ -246,7 +240,6 @@ impl KeyValues {
 }
 
 impl HttpGet {
-    /// Longest path, bytes.
     pub const PATH_BYTES_MAX: usize = 2_048;
 
     fn check(&self) -> Result<(), LoadError> {
@@ -260,9 +253,7 @@ impl HttpGet {
 }
 
 impl RequestResponse {
-    /// Maximum size of a request or response, bytes.
     pub const BYTES_MAX: u32 = 1 << 20;
-    /// Maximum payload of a UDP datagram, bytes.
     pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
     pub(crate) fn check(&self, transport: Transport) -> Result<(), LoadError> {
@@ -314,10 +305,6 @@ impl Schedule {
         }
     }
 
-    /// Checks the fields.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         let Self::Open { rate_per_s, gaps } = self else { return Ok(()) };
         if !(*rate_per_s > 0.0 && *rate_per_s <= Self::RATE_MAX) {
@@ -331,10 +318,6 @@ impl Schedule {
 }
 
 impl RunSpec {
-    /// Checks every field.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         within("measure_ms", self.measure_ms, 1, u32::MAX)?;
         self.schedule.check()

@@ -23,26 +23,22 @@ use crate::spec::{LoadSpec, Polling};
 /// Receive buffer size: larger than any datagram, and enough for a batch of pipelined answers.
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// Parameters of a thread.
 pub(crate) struct Assignment {
     pub(crate) spec: Arc<LoadSpec>,
     pub(crate) content: Arc<Content>,
     pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) cpu: Option<u32>,
-    /// Servers to which this thread connects.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) answered: Arc<AtomicU64>,
 }
 
-/// What a thread reports after opening its connections.
 pub(crate) struct Ready {
     pub(crate) tid: Pid,
     pub(crate) engine: EngineUsed,
     pub(crate) napi_ids: Vec<NapiId>,
 }
 
-/// What a thread reports after a plan.
 pub(crate) struct Done {
     pub(crate) result: Result<Tally, LoadError>,
     pub(crate) napi_ids: Vec<NapiId>,
@@ -164,7 +160,6 @@ fn busy_poll_refusal(connections: &[Connection]) -> Option<String> {
     sockets.into_iter().find_map(|socket| socket.busy_poll().err()).map(|error| error.to_string())
 }
 
-/// NAPI IDs of all connections, ascending.
 fn napi_ids(connections: &[Connection]) -> Vec<NapiId> {
     let mut ids: Vec<NapiId> = connections.iter().filter_map(Connection::socket).filter_map(Socket::napi_id).collect();
     ids.sort_unstable();

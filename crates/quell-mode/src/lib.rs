@@ -12,6 +12,7 @@
 //! # Ok::<(), quell_mode::ParseModeError>(())
 //! ```
 
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod check;

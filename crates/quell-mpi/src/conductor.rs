@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use quell_linux::clock::monotonic_ns;
 use quell_load::clients::{ClientFacts, ClockOffset, combined};
+use quell_load::cluster_run::{ClientRun, ClusterRun, SCHEMA, client_name, start_skew};
 use quell_load::{Generator, LoadReport, RunningLoad};
 use serde::de::DeserializeOwned;
 
-use crate::document::{ClientRun, ClusterRun, SCHEMA, start_skew};
 use crate::plan::{ClusterPlan, MEASURING_RANK, RankShare};
 use crate::rank::{self, Hello, RankOrder, RankReply};
-use crate::validity::{SaturatedClients, client_name, slower_clients, why_invalid};
+use crate::validity::{SaturatedClients, slower_clients, why_invalid};
 use crate::world::World;
 
 /// Time limit for the first message of a rank, after MPI itself has connected all ranks.

@@ -8,7 +8,6 @@
 
 #[cfg(feature = "mpi")]
 pub mod conductor;
-pub mod document;
 pub mod launch;
 pub mod output;
 pub mod plan;

@@ -15,10 +15,10 @@ use quell_linux::process::raise_open_files_limit;
 use quell_load::OfferedLoad;
 use quell_load::args::{DISTRIBUTIONS, InvalidLoadOption, LoadOptions};
 use quell_load::clients::{ClientsNotice, ClientsOrder};
+use quell_load::cluster_run::client_name;
 use quell_mpi::conductor::{Conductor, INVALID, REFUSED, RunFailure, USAGE};
 use quell_mpi::launch::launch;
 use quell_mpi::plan::{ClusterPlan, MeasuringLoad};
-use quell_mpi::validity::client_name;
 use quell_mpi::world::World;
 use quell_mpi::{output, rank};
 

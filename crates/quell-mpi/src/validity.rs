@@ -5,6 +5,7 @@ use std::time::Duration;
 use quell_linux::visible::{agree, counted};
 use quell_load::LoadReport;
 use quell_load::clients::ClientFacts;
+use quell_load::cluster_run::client_name;
 use quell_stats::LatencyHistogram;
 
 /// Number of windows in a row after which a client counts as saturated. One window can be a hiccup.
@@ -18,12 +19,6 @@ const SLOWER: f64 = 1.5;
 
 /// Smallest number of loading clients of which one can be slower than the rest.
 const CLIENTS_MIN: usize = 3;
-
-/// Names a client in a sentence.
-#[must_use]
-pub fn client_name(rank: u32, host: &str) -> String {
-    format!("rank {rank} ({host})")
-}
 
 /// Counts for each client the windows in a row in which it was saturated: its generator was late, or it alone could not
 /// keep up with its rate.

@@ -8,12 +8,11 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{NetDev, ProcDir, ProcRoot, TrafficCounters};
 use quell_linux::queue_drops::QueueDrops;
 
-use crate::report::ObservedDevice;
+use quell_result::top::ObservedDevice;
 
 /// A device: the inode of its namespace, and its name.
 type DeviceKey = (u64, String);
 
-/// Counters of one device.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct DropReading {
     traffic: Option<TrafficCounters>,
@@ -52,7 +51,6 @@ fn read_in(namespace: &NetworkNamespace, snapshot: &Snapshot) -> DeviceCounters 
     its.map(|device| (key(device), reading(device))).collect()
 }
 
-/// A way into a network namespace.
 enum Place {
     Here,
     Named(Namespace),
@@ -94,7 +92,6 @@ impl Place {
     }
 }
 
-/// What the devices of the snapshot dropped between two readings.
 pub(crate) fn between(snapshot: &Snapshot, before: &DeviceCounters, after: &DeviceCounters) -> Vec<ObservedDevice> {
     let observed = |device: &Device| {
         let key = key(device);

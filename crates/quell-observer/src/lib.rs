@@ -5,10 +5,6 @@
 
 mod drops;
 mod observer;
-mod report;
 mod skipped;
 
 pub use observer::Observer;
-pub use report::{
-    IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart,
-};

@@ -19,13 +19,13 @@ use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError, Unsampled}
 use tracing::{info, warn};
 
 use crate::drops::{self, DeviceCounters};
-use crate::report::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
 use crate::skipped::skipped;
+use quell_result::Document as _;
+use quell_result::top::{IntervalReport, ObservedIdleState, ObservedProgram, ObservedQueue, SkipReason, SkippedPart};
 
 /// A snapshot is taken after this many times the CPU time of the previous one: at most 0.5 % of one CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
 
-/// Readings at one time.
 #[derive(Debug, Default)]
 struct Readings {
     counters: BTreeMap<NapiId, PollCounters>,
@@ -33,7 +33,6 @@ struct Readings {
     interrupts: BTreeMap<(NapiId, u32), u64>,
     /// Run time of NAPI threads, by instance and thread ID.
     threads_ns: BTreeMap<(NapiId, Pid), u64>,
-    /// Run time of attached programs.
     attached_ns: BTreeMap<ProgramKey, u64>,
     devices: DeviceCounters,
     /// Entries of each idle state, by the name of the state. All CPUs together.
@@ -43,7 +42,6 @@ struct Readings {
 /// Process ID and start time.
 type ProgramKey = (u32, u64);
 
-/// Condition of the mode of a program.
 #[derive(Debug, Clone)]
 struct ModeCondition {
     /// Number of drifted settings of its attachment. Absent if they cannot be read.
@@ -52,7 +50,6 @@ struct ModeCondition {
     skipped: Vec<SkippedPart>,
 }
 
-/// Observes the queues and programs of a scope, from one report to the next.
 #[derive(Debug)]
 pub struct Observer {
     scope: SnapshotScope,
@@ -64,7 +61,6 @@ pub struct Observer {
     before: Option<Snapshot>,
     /// Conditions of the modes of attached programs at the time of the snapshot.
     conditions: BTreeMap<ProgramKey, ModeCondition>,
-    /// Why programs never polled their queues, according to the snapshot.
     causes: BTreeMap<(Pid, NapiId), NoPollCause>,
     next_snapshot: Instant,
     /// Packets of each instance since its selection, at the time of the snapshot.
@@ -129,7 +125,7 @@ impl Observer {
         // After the report: an instance without an earlier reading would look as if it had no polls.
         self.select();
         Ok(IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: clock::realtime_ns(),
             interval_ns,
             polls_unknown: self.sampler.as_ref().err().map(ToString::to_string),
@@ -141,7 +137,6 @@ impl Observer {
         })
     }
 
-    /// Selects the instances of the latest snapshot.
     fn select(&mut self) {
         let napis = napis(&self.snapshot).map(|(_, napi)| napi.id).collect();
         self.unsampled.clear();
@@ -368,7 +363,6 @@ fn rx_queues(device: &Device, napi: NapiId) -> Vec<u32> {
     queues.filter(|queue| queue.napi.known().is_some_and(of_napi)).map(|queue| queue.id).collect()
 }
 
-/// Modes of attached and launched programs, by process ID and start time.
 fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
     let attached = attachments(journal).unwrap_or_default();
     let of_attachment = attached.iter().flat_map(|attached| {
@@ -379,7 +373,6 @@ fn modes(journal: &Journal) -> BTreeMap<ProgramKey, String> {
     of_attachment.collect()
 }
 
-/// Conditions of the modes of attached programs.
 fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, ModeCondition> {
     let mut conditions = BTreeMap::new();
     for attached in attachments(journal).unwrap_or_default() {
@@ -440,11 +433,9 @@ fn ran_between(process: &Process, now: &Snapshot, before: &Snapshot) -> Option<(
     Some((ran_ns, elapsed_ns))
 }
 
-/// Programs that use a queue.
 #[derive(Default)]
 struct QueueUsers {
     all: usize,
-    /// Those that can poll it.
     polling: usize,
 }
 

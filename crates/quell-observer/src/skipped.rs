@@ -10,7 +10,7 @@ use quell_host::snapshot::Snapshot;
 use quell_linux::Pid;
 use quell_mode::DeliveryMode;
 
-use crate::report::{SkipReason, SkippedPart};
+use quell_result::top::{SkipReason, SkippedPart};
 
 /// Plans the mode of an attachment once more. Nothing is changed. Settings that the attachment has set and others have
 /// changed are drifted, not skipped. A part without a process concerns all of them.

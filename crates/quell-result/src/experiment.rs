@@ -1,8 +1,7 @@
 //! Result of a switchback experiment: design and slices. [`LoadExperiment::analyse`] derives the verdicts.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use quell_experiment::{ExperimentRecord, StopReason, SwitchbackAnalysis};
+use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
@@ -10,16 +9,14 @@ use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Document;
 use crate::facts::{CommandFacts, GuestFacts, HostFacts, LabFacts, ModelFacts, ProgramsFacts, ServerFacts};
-
-/// Value of the `schema` field in files of this version.
-pub const SCHEMA: &str = "quell-experiment/1";
 
 /// Result file of an experiment: the subject, the design and all slices. The verdicts are computed from the slices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExperimentResult {
-    /// Format of the file: [`SCHEMA`].
+    /// `quell-experiment/1`.
     pub schema: String,
     /// Version of Quell that made the measurement.
     pub quell_version: String,
@@ -34,6 +31,10 @@ pub struct ExperimentResult {
     /// Reason why the result is not a measurement. Absent if it is a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_a_measurement: Option<String>,
+}
+
+impl Document for ExperimentResult {
+    const SCHEMA: &'static str = "quell-experiment/1";
 }
 
 /// Subject whose mode was switched.
@@ -118,21 +119,15 @@ impl LoadExperiment {
 }
 
 impl ExperimentResult {
-    /// Returns the JSON Schema of result files.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
-    }
-
     /// Creates a result without experiments that begins now, on this host.
     ///
     /// # Errors
     /// Fails if the kernel does not report the CPUs that this process may use.
     pub fn begin(subject: SubjectFacts) -> Result<Self, SchedError> {
         Ok(Self {
-            schema: SCHEMA.to_owned(),
+            schema: Self::SCHEMA.to_owned(),
             quell_version: env!("CARGO_PKG_VERSION").to_owned(),
-            started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_unix_s: clock::realtime_ns() / 1_000_000_000,
             host: HostFacts::read(&ProcRoot::default())?,
             subject,
             experiments: Vec::new(),

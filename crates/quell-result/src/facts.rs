@@ -113,7 +113,7 @@ pub struct Check {
     /// Condition that must hold.
     pub claim: String,
     /// Observed value or state.
-    pub seen: String,
+    pub observed: String,
     /// Whether the condition holds.
     pub holds: bool,
 }
@@ -122,7 +122,7 @@ impl Check {
     /// Describes a failed check: the required condition and the observation.
     #[must_use]
     pub fn violation(&self) -> String {
-        format!("expected: {}; found: {}", self.claim, self.seen)
+        format!("expected: {}; found: {}", self.claim, self.observed)
     }
 }
 

@@ -83,14 +83,14 @@ pub fn checks(experiment: &LoadExperiment) -> Vec<Check> {
     if let Some(rx) = of(Delivery::Interrupts, IRQS) {
         checks.push(Check {
             claim: format!("more than {BASE_RX_MIN} RX interrupts per 1,000 requests under base"),
-            seen: seen(rx),
+            observed: seen(rx),
             holds: rx.median > BASE_RX_MIN,
         });
     }
     if let Some(rx) = of(Delivery::Suspension, IRQS) {
         checks.push(Check {
             claim: format!("fewer than {SUSPENSION_RX_MAX} RX interrupts per 1,000 requests under suspension"),
-            seen: seen(rx),
+            observed: seen(rx),
             holds: rx.median < SUSPENSION_RX_MAX,
         });
     }
@@ -98,7 +98,7 @@ pub fn checks(experiment: &LoadExperiment) -> Vec<Check> {
     if let (Some(suspension), Some(deferral)) = (timers(Delivery::Suspension), timers(Delivery::Deferral)) {
         checks.push(Check {
             claim: "suspension needs less than a third of deferral's timer interrupts".to_owned(),
-            seen: format!("suspension {}, deferral {} per 1,000 requests", seen(suspension), seen(deferral)),
+            observed: format!("suspension {}, deferral {} per 1,000 requests", seen(suspension), seen(deferral)),
             holds: suspension.median < deferral.median * TIMER_SHARE_MAX,
         });
     }

@@ -1,11 +1,65 @@
-//! Result documents of Quell: their types, and everything that follows from them without a measurement. Renderers read
-//! documents and nothing else. This crate prints nothing.
+//! Result documents of Quell: types that are written and read, their schemas, what follows from them without a
+//! measurement, and the store. Renderers read documents and nothing else. This crate prints nothing.
+//!
+//! Most types are here. Those that a lower crate writes or reads stay there, and are registered here like the others:
+//! snapshots, conformance reports, loads of many clients.
 
 #![forbid(unsafe_code)]
 
+mod document;
 pub mod experiment;
 pub mod facts;
 pub mod figures;
 pub mod guest_checks;
+pub mod list;
+pub mod load;
+pub mod output_file;
 pub mod published;
+pub mod simulation;
+pub mod store;
+pub mod top;
 pub mod tune;
+
+pub use document::{Document, DocumentError, DocumentKind};
+
+document::documents! {
+    /// Experiment of `quell bench`.
+    Experiment(experiment::ExperimentResult),
+    /// Search of `quell tune`.
+    Tune(tune::TuneFile),
+    /// Published experiment of `quell bench --experiment`.
+    Published(published::PublishedRun),
+    /// Report of `quell load`.
+    Load(load::LoadRun),
+    /// Report of `quell-mpi`.
+    Clients(quell_load::cluster_run::ClusterRun),
+    /// Rows of `quell sim run`.
+    Simulation(simulation::SimulationRun),
+    /// Rows of `quell sim run --sweep`.
+    Sweep(simulation::SweepRows),
+    /// One report of `quell top`.
+    Top(top::IntervalReport),
+    /// Snapshot of `quell show`.
+    Snapshot(quell_host::snapshot::Snapshot),
+    /// Report of `quell conformance`.
+    Conformance(quell_conformance::run::ConformanceReport),
+    /// List of `quell results`.
+    List(list::ResultsList),
+}
+
+/// Documents of lower crates.
+mod registered {
+    use super::Document;
+
+    impl Document for quell_load::cluster_run::ClusterRun {
+        const SCHEMA: &'static str = quell_load::cluster_run::SCHEMA;
+    }
+
+    impl Document for quell_host::snapshot::Snapshot {
+        const SCHEMA: &'static str = quell_host::snapshot::SCHEMA;
+    }
+
+    impl Document for quell_conformance::run::ConformanceReport {
+        const SCHEMA: &'static str = quell_conformance::run::SCHEMA;
+    }
+}

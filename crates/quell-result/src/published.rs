@@ -5,18 +5,17 @@ use quell_published::Experiment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Document;
 use crate::experiment::ExperimentResult;
 
-/// Value of the `schema` field of result files.
-pub const SCHEMA: &str = "quell-published/1";
 /// Value of [`PublishedRun::ended`] after a signal.
 pub const INTERRUPTED: &str = "interrupted";
 
 /// Result file: the parts of a published experiment, each measured as an experiment of its own.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PublishedRun {
-    /// Format of the file: `quell-published/1`.
+    /// `quell-published/1`.
     pub schema: String,
     /// Published experiment.
     pub experiment: Experiment,
@@ -31,8 +30,12 @@ pub struct PublishedRun {
     pub ended: Option<String>,
 }
 
+impl Document for PublishedRun {
+    const SCHEMA: &'static str = "quell-published/1";
+}
+
 /// One server under several modes.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PublishedPart {
     /// Transport protocol.

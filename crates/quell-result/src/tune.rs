@@ -4,13 +4,16 @@ use quell_tune::TuneResult;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Document;
 use crate::experiment::SubjectFacts;
 use crate::facts::HostFacts;
 
 /// Result file: the subject, and the search.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneFile {
+    /// `quell-tune/1`.
+    pub schema: String,
     /// Version of Quell that made the search.
     pub quell_version: String,
     /// Start of the search, in seconds since 1970-01-01 UTC.
@@ -27,4 +30,8 @@ pub struct TuneFile {
     pub left_alone: Vec<String>,
     /// The search and its answer.
     pub search: TuneResult,
+}
+
+impl Document for TuneFile {
+    const SCHEMA: &'static str = "quell-tune/1";
 }

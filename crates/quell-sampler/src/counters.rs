@@ -39,12 +39,9 @@ pub struct PollCounters {
     can: Abilities,
 }
 
-/// What the kernel and the attached programs can count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
-    /// The kernel can suspend interrupts.
     pub(crate) sees_suspension: bool,
-    /// The program at the start of softirqs is attached.
     pub(crate) times_softirqs: bool,
 }
 
@@ -70,7 +67,6 @@ pub struct PollsByPoller {
 }
 
 impl PollsByPoller {
-    /// All polls.
     #[must_use]
     pub fn total(&self) -> u64 {
         let Self { interrupt, timer, rescheduled, ksoftirqd, thread, program, program_last } = *self;
@@ -95,7 +91,7 @@ pub struct QueueSample {
     /// are then indistinguishable.
     pub program_found_suspended: Option<u64>,
     /// Nanoseconds of CPU time of polls in softirqs, with the processing of their packets in the network stack, and
-    /// interrupts meanwhile. Null if they are not measured.
+    /// the interrupts during them. Null if they are not measured.
     pub softirq_ns: Option<u64>,
     /// Nanoseconds with the interrupt enabled.
     pub enabled_ns: u64,
@@ -113,6 +109,8 @@ impl PollCounters {
     /// with the interrupt enabled or masked.
     pub(crate) fn at(mut words: [u64; WORDS], can: Abilities, now_ns: u64) -> Self {
         if words[TIMED_AT] > 0 {
+            // The programs add time only when a poll ends, so without this an idle queue would have no time at all.
+            // Whether it is suspended becomes known with the next poll; until then it counts as masked.
             let since_poll = now_ns.saturating_sub(words[TIMED_AT]);
             words[if words[FLAGS] & ENABLED != 0 { ENABLED_NS } else { MASKED_NS }] += since_poll;
         }

@@ -19,16 +19,12 @@ const ITERATORS: [(&str, &str); 2] = [("quell_tcp", "tcp"), ("quell_udp", "udp")
 const RECORD_BYTES: usize = 32;
 const INSTRUCTION_BYTES: usize = 8;
 
-/// The program that selects among the sockets of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupProgram {
-    /// The kernel selects by hash.
     Absent,
-    /// A filter of Quell.
     Quells,
     /// Classic BPF. The instructions are absent if there are more than 512, or the kernel does not keep them.
     Classic(Option<Vec<ClassicInstruction>>),
-    /// An eBPF program with this ID.
     Ebpf(u32),
 }
 
@@ -37,9 +33,6 @@ pub type GroupPrograms = BTreeMap<u64, GroupProgram>;
 
 /// Lists the programs of the reuseport groups of a network namespace. The kernel's BTF is read below `sys`, normally
 /// `/sys`.
-///
-/// # Errors
-/// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
 pub fn group_programs(sys: &Path, namespace: &Namespace) -> Result<GroupPrograms, SamplerError> {
     let new = SamplerError::new;
     let path = sys.join("kernel/btf/vmlinux");

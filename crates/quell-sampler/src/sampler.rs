@@ -12,7 +12,7 @@ use aya::{Btf, Ebpf, EbpfLoader, Endianness};
 use quell_linux::bpf::{Btf as KernelTypes, BtfError};
 use quell_linux::{NapiId, clock};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::counters::{Abilities, NAPI, PollCounters, WORDS};
@@ -33,33 +33,19 @@ const TIMERS: Program = ("quell_timer", "hrtimer_expire_entry");
 /// Runs for every softirq of the host.
 const SOFTIRQS: Program = ("quell_softirq", "softirq_entry");
 
-/// Why polls cannot be sampled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// The kernel has no BTF, or lacks something that the programs read.
     #[error("sampling polls: {0}")]
     Unsupported(#[source] BtfError),
-    /// The caller lacks permission.
     #[error("sampling polls: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user namespace")]
-    Denied {
-        /// Step that failed.
-        action: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel or the loader returned another error.
+    Denied { action: &'static str, source: io::Error },
     #[error("sampling polls: {action}: {said}")]
-    Refused {
-        /// Step that failed.
-        action: &'static str,
-        /// The error and its causes.
-        said: String,
-    },
+    Refused { action: &'static str, said: String },
 }
 
 /// Why one instance cannot be sampled beside the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, Error)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Unsampled {
@@ -175,9 +161,6 @@ impl Sampler {
     /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that time
     /// out count as masked, and
     /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
         let mut sampler = Self::attach_programs(sys, &[POLLS], None)?;
         sampler.select_all(napis.into_iter().collect())?;
@@ -186,9 +169,6 @@ impl Sampler {
 
     /// Watches these instances at the lowest cost. Only the total of [`polls`](crate::QueueSample::polls),
     /// [`packets`](crate::QueueSample::packets) and [`interrupt_enabled`](PollCounters::interrupt_enabled) are counted.
-    ///
-    /// # Errors
-    /// As [`attach`](Self::attach) and [`select_all`](Self::select_all).
     pub fn watching(sys: &Path, napis: BTreeSet<NapiId>) -> Result<Self, SamplerError> {
         let room = u32::try_from(napis.len().max(1)).unwrap_or(u32::MAX);
         let mut sampler = Self::attach_programs(sys, &[WATCH], Some(room))?;
@@ -198,14 +178,12 @@ impl Sampler {
 
     /// Selects these instances instead of the previous ones. Counters of those that stay selected go on; the others
     /// begin at zero. Returns the instances that cannot be sampled beside the others.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn select(&mut self, napis: BTreeSet<NapiId>) -> Result<BTreeMap<NapiId, Unsampled>, SamplerError> {
         let refused = |error: MapError| SamplerError::new(SELECTING, &error);
         let mut unsampled = BTreeMap::new();
         let gone: Vec<NapiId> = self.selected.keys().filter(|napi| !napis.contains(napi)).copied().collect();
         for napi in gone {
+            // The slot first: from then on the programs do not find the index, which the next instance gets.
             self.slots.set(self.slot(napi), 0, 0).map_err(refused)?;
             self.free.extend(self.selected.remove(&napi));
         }
@@ -224,6 +202,8 @@ impl Sampler {
             };
             let mut words = [0; WORDS];
             words[NAPI] = napi.get().into();
+            // The words before the slot: a poll that comes in between must not count into those of the previous
+            // instance.
             self.queues.set(at, words, 0).map_err(refused)?;
             self.slots.set(slot, at + 1, 0).map_err(refused)?;
             self.selected.insert(napi, at);
@@ -247,9 +227,6 @@ impl Sampler {
     }
 
     /// Reads the counters of the selected instances, with one system call each.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<NapiId, PollCounters>, SamplerError> {
         let read = |(&napi, at): (&NapiId, &u32)| {
             let words = self.queues.get(at, 0);

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 /// It is longer than the default suspension timeout, 20 ms. `bpf/sampler.bpf.c` has the same value.
 pub const STALLED_NS: u64 = 50_000_000;
 
-/// Number of buckets.
 pub(crate) const BUCKETS: usize = 224;
 const UNIT_BITS: usize = 7;
 const SUB_BITS: usize = 3;

@@ -28,17 +28,13 @@ type Key = [u32; 4];
 type Words = [u64; 6];
 /// `struct pending`.
 type Pending = [u32; 10];
-/// Words of the bit set of socket calls.
 const CALL_WORDS: usize = 8;
 
-/// Where a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitPlace {
     /// In `epoll_wait` on the epoll with this descriptor in the process.
     Epoll(i32),
-    /// In `poll` or `select`.
     Poll,
-    /// In `io_uring_enter`.
     IoUring,
     /// In `poll` or another call that slept for a TCP or UDP socket: its NAPI ID. A socket without a queue can have the
     /// number of a CPU instead, which no queue has as its ID.
@@ -50,13 +46,11 @@ pub enum WaitPlace {
 /// Calls of one thread that wait at one place, during an observation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitCounts {
-    /// All calls.
     pub calls: u64,
     /// Calls with timeout 0.
     pub zero: u64,
     /// Calls with timeout 0 that returned nothing.
     pub zero_empty: u64,
-    /// Calls that returned events.
     pub with_events: u64,
     /// Largest number of events that a call asked for.
     pub max_events: u64,
@@ -157,9 +151,6 @@ impl WaitSampler {
     }
 
     /// The calls since the beginning. A call counts when it begins; what it returned counts when it ends.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn read(&self) -> Result<BTreeMap<WaitKey, WaitCounts>, SamplerError> {
         let mut read = BTreeMap::new();
         for entry in self.waits.iter() {
@@ -176,7 +167,7 @@ impl WaitSampler {
     /// Epolls in which threads wait now, in calls with a timeout above 0 that began after [`attach`](Self::attach).
     #[must_use]
     pub fn asleep(&self) -> BTreeSet<(Pid, i32)> {
-        // Entries change while they are read: a call that ends meanwhile is not an error.
+        // Entries change while they are read: a call that ends in the meantime is not an error.
         let calls = self.pending.iter().filter_map(|entry| Some(entry.ok()?.1));
         let of_epolls = calls.filter(|&[_, _, kind, _, is_zero, ..]| kind == EPOLL && is_zero == 0);
         of_epolls.filter_map(|[tgid, _, _, fd, ..]| Some((Pid::from_kernel(tgid)?, fd.cast_signed()))).collect()

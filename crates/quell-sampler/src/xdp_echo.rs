@@ -11,12 +11,9 @@ use crate::sampler::SamplerError;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/xdp_echo.bpf.o");
 
-/// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct VethSide<'a> {
-    /// Network namespace that contains this end.
     pub namespace: &'a Namespace,
-    /// Interface index of this end in its namespace.
     pub interface: Ifindex,
 }
 

@@ -1,38 +1,71 @@
 //! Metrics of a run, and the columns of tables that show them.
 
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::run::RunResult;
 
-/// Metrics of one mode under one load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// Metrics of one mode under one load. A metric without events is NaN, and null in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct Figures {
     /// Responses per second.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub qps: f64,
     /// Mean latency in µs.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub mean_us: f64,
     /// Median latency in µs.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub p50_us: f64,
     /// 95th percentile of latency in µs.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub p95_us: f64,
     /// 99th percentile of latency in µs.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub p99_us: f64,
     /// CPU use as accounted by the kernel, in percent.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub cpu_pct: f64,
     /// Share of CPU time in softirqs and hard interrupts, in percent.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub softirq_pct: f64,
     /// Unhalted cycles per request.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub cycles_per_query: f64,
     /// Device interrupts per second, over all queues.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub irqs_per_s: f64,
     /// Packets per NAPI poll.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub poll_work: f64,
     /// NAPI polls per second and queue.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub polls_per_s: f64,
     /// Share of empty polls, in percent.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub empty_polls_pct: f64,
     /// Number of events per `epoll_wait` call, counting only calls that returned events.
+    #[serde(deserialize_with = "nan_if_null")]
+    #[schemars(with = "Option<f64>")]
     pub epoll_events: f64,
+}
+
+/// JSON has no number for the latency of a run without responses.
+fn nan_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Figures {

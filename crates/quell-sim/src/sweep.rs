@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use quell_mode::{DeliveryMode, ParseModeError};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{Digest, Ns};
 use crate::figures::Figures;
@@ -147,7 +148,8 @@ pub struct Point {
 }
 
 /// Result of one point.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct SweepRow {
     /// Delivery mode of the row.
     pub mode: DeliveryMode,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Ns;
@@ -29,8 +30,9 @@ const PACKET_SIZES: PacketSizes = PacketSizes {
 };
 
 /// An offered load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(into = "String", try_from = "String")]
+#[schemars(with = "String")]
 pub enum Load {
     /// Number of requests per second over all connections.
     Qps(f64),

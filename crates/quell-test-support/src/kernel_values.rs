@@ -9,15 +9,10 @@ use crate::{Lacks, skip};
 /// What the kernel reports for one NAPI instance; `None` for an attribute that it does not report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelNapi {
-    /// NAPI ID.
     pub id: u64,
-    /// `defer-hard-irqs`.
     pub defer_hard_irqs: Option<u64>,
-    /// `gro-flush-timeout` in nanoseconds.
     pub gro_flush_timeout_ns: Option<u64>,
-    /// `irq-suspend-timeout` in nanoseconds.
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// `threaded`.
     pub threaded: Option<u64>,
 }
 
@@ -41,7 +36,6 @@ impl KernelValues {
         Some(Self { process, answers })
     }
 
-    /// Instances of a device, by ID.
     pub fn napis(&self, device: &str) -> Vec<KernelNapi> {
         let napi = |line: String| {
             let mut words = line.split(' ').map(|word| word.parse::<u64>().ok());

@@ -28,7 +28,6 @@ use crate::{Lacks, skip};
 pub const SUSPENDED_FOR: Duration = Duration::from_secs(120);
 /// Time limit for a packet that nothing delays. Only an overloaded machine comes near it.
 pub const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
-/// Duration for which a stalled queue is observed.
 pub const WATCHED: Duration = Duration::from_millis(200);
 
 /// Values for a suspension that lasts during a test. Deferral does not run out, and a timer poll, which would end the
@@ -43,7 +42,6 @@ pub const SUSPENDING: PartialNapiSettings = PartialNapiSettings {
 pub const PREFER: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: NAPI_POLL_WEIGHT, prefer_busy_poll: true };
 
-/// Address of the server's device.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 /// Address of the server's second device, if the lab has one.
@@ -89,7 +87,6 @@ pub fn every_namespace_is_in_sight() -> bool {
     })
 }
 
-/// A change observer that never stops.
 pub fn go_on(_: usize, _: ChangeStage) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
@@ -99,7 +96,6 @@ pub fn no_keeper(_: &Path) -> Result<Keeper, String> {
     Keeper::this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
-/// A name that no other test uses.
 pub fn id(test: &str) -> String {
     format!("qt-{test}-{}", std::process::id())
 }
@@ -110,15 +106,11 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// A lab that is removed on drop.
 pub struct TestLab {
-    /// Namespace of the program.
     pub server: Namespace,
-    /// Namespace of the program's clients.
     pub client: Namespace,
-    /// Device of the server's side.
     pub server_index: Ifindex,
     /// NAPI instances of that device, in the order of its queues.
     pub napis: Vec<NapiId>,
-    /// Name for `quell show --netns`.
     pub server_name: String,
     transaction: Transaction,
     _journal_dir: tempfile::TempDir,
@@ -216,7 +208,6 @@ impl TestLab {
         Netdev::open_in(&self.server).unwrap().set_napi(self.napis[0], change).unwrap();
     }
 
-    /// Begins a transaction with its own journal in `dir`.
     pub fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
         Transaction::begin(&Journal::in_dir(dir.path()), &id(test), Purpose::Lab).unwrap()
     }
@@ -248,7 +239,6 @@ fn keep_flows_on_their_queues(sender: &Namespace) {
     sender.run(|| ProcRoot::default().set_sysctl(&name, "0")).unwrap().unwrap();
 }
 
-/// Assigns addresses to both ends and sets them up.
 fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, right]: [Ipv4Addr; 2]) {
     for (namespace, index, address) in [(server, pair.left, left), (client, pair.right, right)] {
         let address = InterfaceAddress::new(address.into(), 24).unwrap();
@@ -259,9 +249,7 @@ fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, rig
 
 /// A program with one datagram socket in one epoll, and a sender.
 pub struct UdpProgram {
-    /// Its socket.
     pub socket: UdpSocket,
-    /// The epoll that watches the socket.
     pub epoll: Epoll,
     trigger: Trigger,
     /// Socket on the client's side that sends to it.
@@ -290,12 +278,10 @@ impl UdpProgram {
         ProcessIdentity::of(&ProcRoot::default(), Pid::of_this_process()).unwrap()
     }
 
-    /// File descriptor of its epoll.
     pub fn epoll_fd(&self) -> i32 {
         std::os::fd::AsFd::as_fd(&self.epoll).as_raw_fd()
     }
 
-    /// Sends a datagram with the content `word`.
     pub fn send(&self, word: u8) {
         // A notification from the kernel, for example about work of an io_uring, also interrupts the call.
         while let Err(error) = self.sender.send(&[word]) {
@@ -346,7 +332,6 @@ impl UdpProgram {
         self.send(2);
     }
 
-    /// Whether the epoll returns an event within this time.
     pub fn has_event_within(&mut self, within: Duration) -> bool {
         self.epoll.wait(Some(within)).unwrap();
         !self.epoll.is_empty()

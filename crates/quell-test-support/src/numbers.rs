@@ -5,29 +5,24 @@
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// Begins the sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 
-    /// An index below `end`.
     pub fn usize_below(&mut self, end: usize) -> usize {
         usize::try_from(self.below(end as u64)).unwrap()
     }
 
-    /// An element of `choices`.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.usize_below(choices.len())]
     }
 }
 
-/// Value of an environment variable, or `default` if it is not set.
 pub fn number_of_variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }

@@ -15,15 +15,12 @@ use crate::lab::{SERVER, TestLab};
 use crate::{Lacks, skip, wait_until};
 
 const PROGRAM: &str = include_str!("shapes/shapes.py");
-/// Port of the servers.
 pub const PORT: u16 = 7_100;
 
 /// A running server, whose client sends a datagram or a request each millisecond.
 pub struct Shape {
-    /// The server.
     pub child: Child,
     client: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
-    /// Connections that stay open.
     _connections: Vec<TcpStream>,
 }
 
@@ -84,7 +81,6 @@ impl Drop for Shape {
     }
 }
 
-/// Connects to the server.
 pub fn connect() -> TcpStream {
     let mut connection = None;
     wait_until(|| match TcpStream::connect((SERVER, PORT)) {

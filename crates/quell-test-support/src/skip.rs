@@ -9,7 +9,6 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// Requirement of a test that this machine does not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacks<'a> {
     /// Capabilities, mostly those of root. Required by `kernel`.
@@ -43,7 +42,6 @@ impl Lacks<'_> {
         }
     }
 
-    /// Label in the last line of `make test`.
     fn label(self) -> String {
         match self {
             Self::Root => "no root".to_owned(),

@@ -23,13 +23,11 @@ impl SmallDisk {
         }
     }
 
-    /// Leaves no byte free.
     pub fn fill(&self) {
         let mut filler = std::fs::File::create(self.0.join("filler")).unwrap();
         while filler.write_all(&[0; 4096]).is_ok() {}
     }
 
-    /// Makes room again.
     pub fn clear(&self) {
         std::fs::remove_file(self.0.join("filler")).unwrap();
     }

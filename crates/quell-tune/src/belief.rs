@@ -33,14 +33,12 @@ const UNKNOWN_LEVEL: f64 = 1e4;
 const OUTLIER_SHARE: f64 = 0.05;
 const OUTLIER_FACTOR: f64 = 5.0;
 
-/// A normal distribution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Normal {
     pub(crate) mean: f64,
     pub(crate) variance: f64,
 }
 
-/// Belief in one quantity at one load.
 #[derive(Debug, Clone)]
 pub(crate) struct Belief {
     modes: usize,
@@ -100,16 +98,21 @@ impl Belief {
     /// Returns the logarithm of how probable the slice was.
     pub(crate) fn observe(&mut self, mode: usize, log_value: f64, noise: f64) -> f64 {
         let (size, level) = (self.modes + 1, self.modes);
+        // A slice measures the sum of the mode's value and of the block's level. `with` is the covariance of that sum
+        // with every component; it makes one slice of one mode inform about all others.
         let with: Vec<f64> =
             (0..size).map(|at| self.covariance[at * size + mode] + self.covariance[at * size + level]).collect();
         let residual = log_value - self.mean[mode] - self.mean[level];
         let expected = with[mode] + with[level];
+        // A slice is regular, or one of few that something disturbed. It counts by the probability that it is regular,
+        // so that a single disturbed slice cannot decide.
         let log_density = |share: f64, noise: f64| {
             let variance = expected + noise.powi(2);
             share.ln() - 0.5 * (variance.ln() + residual.powi(2) / variance)
         };
         let (regular, outlying) =
             (log_density(1.0 - OUTLIER_SHARE, noise), log_density(OUTLIER_SHARE, noise * OUTLIER_FACTOR));
+        // Sum of both probabilities, by logarithms: the probabilities themselves can be too small for a float.
         let log_likelihood = regular.max(outlying) + (-(regular - outlying).abs()).exp().ln_1p();
         let is_regular = (regular - log_likelihood).exp();
         let precision = (is_regular + (1.0 - is_regular) / OUTLIER_FACTOR.powi(2)) / noise.powi(2);
@@ -178,7 +181,6 @@ impl CholeskyFactor {
         Self(rows)
     }
 
-    /// Deviations from the means.
     fn draw(&self, random: &mut Pcg64) -> Vec<f64> {
         let standard: Vec<f64> = self.0.iter().map(|_| standard_normal(random)).collect();
         self.0.iter().map(|row| row.iter().zip(&standard).map(|(cell, standard)| cell * standard).sum()).collect()
@@ -196,7 +198,6 @@ const NOISES: [f64; 11] = [0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4
 /// Difference of logarithms of probabilities at which a standard deviation is no longer considered.
 const IMPLAUSIBLE: f64 = 12.0;
 
-/// A belief for each plausible standard deviation of the slices.
 #[derive(Debug, Clone)]
 pub(crate) struct Estimates(Vec<Estimate>);
 
@@ -227,7 +228,6 @@ impl Estimates {
         self.0.retain(|estimate| estimate.likelihood > best - IMPLAUSIBLE);
     }
 
-    /// The estimate under which the slices were most probable.
     pub(crate) fn best(&self) -> &Estimate {
         let best = self.0.iter().max_by(|a, b| a.likelihood.total_cmp(&b.likelihood));
         best.unwrap_or_else(|| unreachable!("the best one is retained"))
@@ -258,7 +258,6 @@ struct Selected {
 static MODEL: LazyLock<ModelResponses> = LazyLock::new(|| ModelResponses::parse(include_str!("../data/model.tsv")));
 
 impl ModelResponses {
-    /// Parses the table, which a test writes and checks.
     fn parse(table: &str) -> Self {
         let mut lines = table.lines();
         let modes = lines.next().unwrap_or_default().split('\t').skip(3).filter_map(|text| text.parse().ok()).collect();

@@ -17,7 +17,6 @@ const LIMIT_ERROR: f64 = 0.05;
 pub(crate) const LIMIT_Z: f64 = 1.645;
 /// Arms of the present setting in a confirmation.
 const PRESENT_ARMS: [usize; 2] = [0, 1];
-/// Arm of the candidate in a confirmation.
 const CANDIDATE: usize = 2;
 
 /// Share of the slices of a confirmation that must have a value, so that those without one cannot hide a missed limit or
@@ -73,7 +72,7 @@ pub(crate) fn judge(
         let flags = [SliceFlag::RequestsFailed, SliceFlag::Saturated];
         flags.into_iter().any(|flag| record.is_flagged_more_often(CANDIDATE, flag))
     };
-    let holds_limits = experiments.len() == plan.loads.len()
+    let meets_limits = experiments.len() == plan.loads.len()
         && !experiments.iter().any(is_flagged)
         && limits.iter().all(|limit| z(&[CANDIDATE], limit) < -LIMIT_Z);
     let of_present = |limit: &TuneLimit| limit.z_of_present().unwrap_or_else(|| z(&PRESENT_ARMS, limit));
@@ -94,12 +93,12 @@ pub(crate) fn judge(
     let gain = estimates(&analyses, &plan.present.to_string());
     let has_base = ![plan.present, mode].contains(&DeliveryMode::default());
     let against_base = if has_base { against_base(&experiments) } else { Vec::new() };
-    let answer = match (holds_limits, present_misses_limit, is_better) {
+    let answer = match (meets_limits, present_misses_limit, is_better) {
         (true, _, true) => Some(TuneAnswer::Better { mode, gain, against_base }),
         (true, true, false) => Some(TuneAnswer::HoldsLimits { mode, gain, against_base }),
         _ => None,
     };
-    (Confirmation { mode, experiments, analyses, holds_limits, present_misses_limit }, answer)
+    (Confirmation { mode, experiments, analyses, meets_limits, present_misses_limit }, answer)
 }
 
 /// Whether a confirmation had the time for the blocks that a comparison needs, at all loads.

@@ -13,13 +13,10 @@ use crate::plan::{TunePlan, TunePlanError};
 use crate::result::{TuneEnd, TuneResult};
 use crate::tuner::Tuner;
 
-/// Result of a search, for every way in which it can end.
 #[derive(Debug)]
 #[must_use = "it tells whether the subject was restored"]
 pub struct FinishedTune<E> {
-    /// Everything that the search knows.
     pub result: TuneResult,
-    /// Whether the subject was restored.
     pub restored: Result<(), E>,
 }
 

@@ -240,15 +240,11 @@ impl fmt::Display for ValueText<'_> {
     }
 }
 
-/// Why a goal or a guard is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}, at `{}` in `{text}`", &text[place.clone()])]
 pub struct TuneTextError {
-    /// Whole text.
     pub text: String,
-    /// Bytes of the text that are invalid.
     pub place: Range<usize>,
-    /// What is wrong, and what is expected.
     pub why: &'static str,
 }
 
@@ -316,7 +312,6 @@ fn value(metric: &TuneMetric, text: &str) -> Result<f64, &'static str> {
     value.filter(is_possible).ok_or(if is_latency { LATENCY } else { NUMBER })
 }
 
-/// An invalid part of a text, and what is wrong with it.
 type Misplaced = (Range<usize>, &'static str);
 
 /// Parses the name and the value on both sides of `operator`. The error has the place within `part`.

@@ -28,8 +28,6 @@ pub use driver::{FinishedTune, tune};
 pub use goal::{TuneDirection, TuneGoal, TuneGuard, TuneLimit, TuneMetric, TuneTextError};
 pub use plan::{TunePlan, TunePlanError};
 pub use prior::{ModelPrior, RankedMode, observe_model};
-pub use result::{
-    ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord,
-};
+pub use result::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TunePhase, TuneResult, TuneSliceRecord};
 pub use space::{RefusedMode, TuneSpace};
 pub use tuner::{NextTuneSlice, Tuner};

@@ -14,16 +14,13 @@ const EMPTY_SLICES: u32 = 5;
 /// a closed loop.
 const RATIO: std::ops::RangeInclusive<f64> = 0.3..=1.75;
 
-/// Change of a load during a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LoadChange {
     /// Rate in the first slices of the present setting, per second. `None` if no slice had a request or packet.
     pub(crate) from_per_s: Option<f64>,
-    /// Rate in the last slices, per second.
     pub(crate) to_per_s: f64,
 }
 
-/// Rates of the slices so far.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadWatch {
     /// Rates of the present setting, by load.

@@ -88,13 +88,11 @@ impl TunePlan {
         ((search as f64 / share) as u64).max((confirm as f64 / (1.0 - share) / self.confirm_share(0)) as u64) + 1
     }
 
-    /// Share of the budget for the search.
     #[must_use]
     pub fn search_share(&self) -> f64 {
         if self.goal.limits.is_empty() { SEARCH_SHARE } else { SEARCH_SHARE_WITH_LIMITS }
     }
 
-    /// Maximum number of candidates that are confirmed.
     pub(crate) fn confirmations_max(&self) -> usize {
         if self.goal.limits.is_empty() { 1 } else { CONFIRMATIONS_MAX }
     }
@@ -111,10 +109,6 @@ impl TunePlan {
         left_ms * self.confirm_share(done) / block_ms
     }
 
-    /// Checks the conditions that the type does not enforce.
-    ///
-    /// # Errors
-    /// See [`TunePlanError`].
     pub fn check(&self) -> Result<(), TunePlanError> {
         let needed_ms = self.budget_min_ms();
         if self.loads.is_empty() {
@@ -133,33 +127,20 @@ impl TunePlan {
     }
 }
 
-/// Names of the shipped hosts.
 fn model_hosts() -> Vec<String> {
     HostProfile::shipped_names().map(str::to_owned).collect()
 }
 
-/// Why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TunePlanError {
-    /// The plan has no load.
     #[error("the plan has no load: name at least one")]
     NoLoad,
-    /// Slices have no duration.
     #[error("slices of 0 ms observe nothing: use at least 1 ms")]
     NoSlice,
-    /// The error rate is not a probability.
     #[error("the error rate is {0}; it must be above 0 and below 1")]
     ErrorRate(f64),
-    /// The budget is too short for the arms and loads.
     #[error(
         "the budget of {budget_ms} ms is too short for {arms} arms: use at least {needed_ms} ms, or fewer arms or loads"
     )]
-    BudgetTooShort {
-        /// Budget in ms.
-        budget_ms: u64,
-        /// Number of arms.
-        arms: usize,
-        /// Shortest possible budget in ms.
-        needed_ms: u64,
-    },
+    BudgetTooShort { budget_ms: u64, arms: usize, needed_ms: u64 },
 }

@@ -9,16 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::goal::TuneGoal;
 
-/// A model of the host, and the loads under which it is asked.
 #[derive(Debug, Clone)]
 pub struct ModelPrior {
     /// Host and server. Warm-up and measured time are those of one simulated run.
     pub setup: Setup,
-    /// Loads, in the order of the plan.
     pub loads: Vec<Load>,
     /// Setting that the server has now. Relative limits refer to it.
     pub present: DeliveryMode,
-    /// Seed of the simulated runs.
     pub seed: u64,
 }
 
@@ -31,7 +28,7 @@ pub struct RankedMode {
     /// Objective at each load, in its unit. Absent if the model cannot tell it.
     pub objective: Vec<Option<f64>>,
     /// Largest ratio of a limited quantity to its limit, over all limits and loads. Absent without limits.
-    pub of_limit: Option<f64>,
+    pub limit_ratio: Option<f64>,
     /// Largest ratio of the objective to that of `base` over all loads, as a cost: above 1 is worse than `base`.
     pub cost: f64,
 }
@@ -39,17 +36,14 @@ pub struct RankedMode {
 impl RankedMode {
     /// Whether the model expects that all limits hold.
     #[must_use]
-    pub fn holds_limits(&self) -> bool {
-        self.of_limit.is_none_or(|ratio| ratio <= 1.0)
+    pub fn meets_limits(&self) -> bool {
+        self.limit_ratio.is_none_or(|ratio| ratio <= 1.0)
     }
 }
 
 impl ModelPrior {
     /// Ranks modes, best first: those that hold the limits by their cost, then the others by how far they miss a limit.
     /// Modes that the model cannot run are left out. The result does not depend on the number of threads.
-    ///
-    /// # Errors
-    /// When the model cannot run `base` or the present setting.
     pub fn rank(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize) -> Result<Vec<RankedMode>, RunError> {
         let loads = self.loads.len();
         let point = |mode, load: usize| Point { mode, load: self.loads[load], seed: self.seed };
@@ -71,7 +65,7 @@ impl ModelPrior {
                 Some(ranked_mode(goal, *mode, &slices, &base, &present))
             })
             .collect();
-        let key = |mode: &RankedMode| (mode.of_limit.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
+        let key = |mode: &RankedMode| (mode.limit_ratio.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
         ranked.sort_by(|a, b| {
             let (a, b) = (key(a), key(b));
             a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
@@ -102,15 +96,12 @@ fn ranked_mode(
     RankedMode {
         mode,
         cost: objective.iter().zip(base).map(ratio).fold(0.0, f64::max),
-        of_limit: goal.limits.iter().map(of_limit).reduce(f64::max),
+        limit_ratio: goal.limits.iter().map(of_limit).reduce(f64::max),
         objective,
     }
 }
 
 /// Simulates a slice. The metrics have the names that `quell bench` records.
-///
-/// # Errors
-/// When the model cannot run the point.
 pub fn observe_model(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
     let result = setup.run(point).simulate()?;
     let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };

@@ -18,7 +18,6 @@ use crate::result::{ArmReport, ArmState, TuneSliceRecord};
 const DROP_Z: f64 = 3.0;
 /// Critical value that the gain of a confirmed arm has to exceed, about that of the experiments of a confirmation.
 const GAIN_Z: f64 = 2.5;
-/// Index of the present setting.
 pub(crate) const PRESENT: usize = 0;
 /// Number of arms in a block after the first round, besides the fixed ones.
 const IN_BLOCK: usize = 6;
@@ -134,7 +133,6 @@ impl Race {
         self.end_block(plan)
     }
 
-    /// Takes the next arm out of the race.
     pub(crate) fn abandon(&mut self, plan: &TunePlan, arm: usize, state: ArmState) -> bool {
         self.arms[arm].1 = state;
         self.queue.retain(|other| *other != arm);
@@ -145,6 +143,7 @@ impl Race {
         if !self.queue.is_empty() {
             return false;
         }
+        // The slices of a block are taken in together, because they share its level, which is unknown.
         self.believe();
         self.block += 1;
         let is_round = self.load(plan) == 0;
@@ -161,7 +160,6 @@ impl Race {
         self.queue.len() * plan.loads.len()
     }
 
-    /// Updates all beliefs with the slices of the last block.
     fn believe(&mut self) {
         let slices = self.slices.iter().zip(&self.values).skip(self.believed);
         for (quantity, beliefs) in self.beliefs.iter_mut().enumerate() {
@@ -382,7 +380,7 @@ impl Race {
             state: state.clone(),
             slices: self.slices.iter().filter(|slice| slice.arm == at).count() as u32,
             ratio: (0..plan.loads.len()).map(|load| self.typical_ratio(at, load).map(f64::exp)).collect(),
-            of_limit: self.typical_excess(plan, at).map(f64::exp),
+            limit_ratio: self.typical_excess(plan, at).map(f64::exp),
         };
         self.arms.iter().enumerate().map(report).collect()
     }

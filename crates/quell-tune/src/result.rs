@@ -7,15 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::TunePlan;
 
-/// Value of [`TuneResult::schema`].
-pub const TUNE_SCHEMA: &str = "quell-tune/1";
-
 /// Result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneResult {
-    /// [`TUNE_SCHEMA`].
-    pub schema: String,
     /// The plan, which with the observations determines everything else.
     pub plan: TunePlan,
     /// Every arm of the search, tried or not, with the present setting first.
@@ -47,7 +42,7 @@ pub struct ArmReport {
     /// Typical ratio of the objective to the present setting, at each load. Absent without values.
     pub ratio: Vec<Option<f64>>,
     /// Largest typical ratio of a limited quantity to its limit, over limits and loads. Absent without limits or values.
-    pub of_limit: Option<f64>,
+    pub limit_ratio: Option<f64>,
 }
 
 /// State of an arm.
@@ -114,7 +109,7 @@ pub struct Confirmation {
     pub analyses: Vec<SwitchbackAnalysis>,
     /// Whether the candidate was shown to hold all limits at all loads. False if requests fail, or the server falls behind
     /// its load, more often than under the present setting.
-    pub holds_limits: bool,
+    pub meets_limits: bool,
     /// Whether the present setting misses a limit beyond doubt.
     pub present_misses_limit: bool,
 }

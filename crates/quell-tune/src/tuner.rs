@@ -8,29 +8,23 @@ use crate::confirm::{is_compared, judge};
 use crate::load_watch::{LoadChange, LoadWatch};
 use crate::plan::{TunePlan, TunePlanError};
 use crate::race::Race;
-use crate::result::{ArmReport, ArmState, Confirmation, TUNE_SCHEMA, TuneAnswer, TuneEnd, TunePhase, TuneResult};
+use crate::result::{ArmReport, ArmState, Confirmation, TuneAnswer, TuneEnd, TunePhase, TuneResult};
 
-/// The slice that must be observed next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextTuneSlice {
-    /// Part of the search.
     pub phase: TunePhase,
-    /// Mode that must be set.
     pub mode: DeliveryMode,
-    /// Index of the load in the plan.
     pub load: usize,
 }
 
 #[derive(Debug, Clone)]
 struct Confirming {
     mode: DeliveryMode,
-    /// Budget at each load.
     budget_ms: u64,
     /// The experiments of the loads. The current one is the last.
     experiments: Vec<Switchback<DeliveryMode>>,
 }
 
-/// A search in progress.
 #[derive(Debug, Clone)]
 pub struct Tuner {
     plan: TunePlan,
@@ -43,10 +37,6 @@ pub struct Tuner {
 }
 
 impl Tuner {
-    /// Starts a search.
-    ///
-    /// # Errors
-    /// When the plan is invalid.
     pub fn new(plan: TunePlan) -> Result<Self, TunePlanError> {
         plan.check()?;
         let confirm_ms = plan.budget_ms as f64 * (1.0 - plan.search_share());
@@ -60,13 +50,11 @@ impl Tuner {
         Ok(tuner)
     }
 
-    /// The plan.
     #[must_use]
     pub fn plan(&self) -> &TunePlan {
         &self.plan
     }
 
-    /// The next slice. `None` if the search has ended.
     #[must_use]
     pub fn next_slice(&self) -> Option<NextTuneSlice> {
         if self.ended.is_some() {
@@ -140,12 +128,10 @@ impl Tuner {
         }
     }
 
-    /// Ends the search without an answer.
     pub fn stop(&mut self, end: TuneEnd) {
         self.ended.get_or_insert((TuneAnswer::None, end));
     }
 
-    /// What is known of each arm, with the present setting first.
     #[must_use]
     pub fn arms(&self) -> Vec<ArmReport> {
         self.race.reports(&self.plan)
@@ -161,12 +147,10 @@ impl Tuner {
         (self.plan.budget_ms as f64 - self.spent_ms).max(0.0)
     }
 
-    /// Ends the search, and returns everything that it knows.
     #[must_use]
     pub fn finish(self) -> TuneResult {
         let (answer, end) = self.ended.unwrap_or((TuneAnswer::None, TuneEnd::Interrupted));
         TuneResult {
-            schema: TUNE_SCHEMA.to_owned(),
             arms: self.race.reports(&self.plan),
             preferred: self.race.preferred(&self.plan),
             slices: self.race.slices,
@@ -186,7 +170,6 @@ impl Tuner {
         self.confirming.as_mut()?.experiments.last_mut()
     }
 
-    /// Abandons the arm of the next slice.
     fn leave(&mut self, state: ArmState) {
         let Some(next) = self.next_slice() else { return };
         let arm = self.race.arms.iter().position(|(mode, _)| *mode == next.mode);

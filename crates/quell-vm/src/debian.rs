@@ -21,40 +21,24 @@ use quell_linux::{own_file, visible};
 
 /// Suites whose kernels the lab supports, newest first: Debian 13's backports, Debian 13, Debian 12.
 pub const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
-/// Meta packages that name the current kernel of a suite.
 const META_PACKAGES: &[(&str, Flavour)] =
     &[("linux-image-cloud-amd64", Flavour::Cloud), ("linux-image-amd64", Flavour::Full)];
-/// Packages that contain the parts of a kernel.
 const KERNEL_PACKAGES: &[&str] = &["linux-image-", "linux-binary-", "linux-modules-"];
 /// Output format for a list of sources: component, release and URI.
 const INDEX_FORMAT: &str = "$(COMPONENT) $(RELEASE) $(REPO_URI)";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A kernel that the archive offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Name, version and suite of the kernel.
     pub origin: Origin,
     package: &'static str,
 }
 
-/// A step of fetching a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchStep {
-    /// apt downloads the packages.
-    Download {
-        /// Number of packages.
-        packages: usize,
-        /// Total size in bytes.
-        bytes: u64,
-    },
-    /// A package is unpacked.
-    Unpack {
-        /// File name of the package.
-        package: String,
-    },
-    /// The kernel is extracted from its compressed image.
+    Download { packages: usize, bytes: u64 },
+    Unpack { package: String },
     Decompress,
 }
 
@@ -71,78 +55,31 @@ impl fmt::Display for FetchStep {
     }
 }
 
-/// Why a kernel could not be fetched.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// A program could not be run.
     #[error("could not run {program}: {source}; fetching kernels needs apt, on Debian or a derivative")]
-    Run {
-        /// Name of the program that was executed.
-        program: &'static str,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// A program failed.
+    Run { program: &'static str, source: io::Error },
     #[error("{command} failed: {said}")]
-    Failed {
-        /// Command line of the program.
-        command: String,
-        /// Output of the program on stderr.
-        said: String,
-    },
-    /// The system's sources contain no Debian archive.
+    Failed { command: String, said: String },
     #[error("apt has no Debian archive among its sources: give a mirror with --mirror URL")]
     NoMirror,
-    /// The mirror's URL contains characters that would change the meaning of the source list.
     #[error("invalid mirror `{0}`: expected a URL such as http://HOST/debian")]
     InvalidMirror(String),
-    /// The archive does not offer this kernel.
     #[error("the archive has no kernel {name}; available: {offered}")]
-    NotOffered {
-        /// Requested kernel.
-        name: KernelName,
-        /// Available kernels.
-        offered: String,
-    },
-    /// The index lacks a required field.
+    NotOffered { name: KernelName, offered: String },
     #[error("index entry of {package}: no field `{field}`")]
-    Index {
-        /// Name of the package.
-        package: String,
-        /// Name of the missing field.
-        field: &'static str,
-    },
-    /// A package could not be unpacked.
+    Index { package: String, field: &'static str },
     #[error("unpacking {package}: {source}")]
-    Unpack {
-        /// Path of the package.
-        package: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// No package of the kernel contains a kernel image.
+    Unpack { package: PathBuf, source: io::Error },
     #[error("no package of {0} contains a kernel")]
     NoKernel(String),
-    /// The kernel image in the package has an unknown format.
     #[error("the kernel of {package}: {source}")]
-    Image {
-        /// Package version of the kernel.
-        package: String,
-        /// Why the image is invalid.
-        source: ImageError,
-    },
-    /// The cache could not be used.
+    Image { package: String, source: ImageError },
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// apt's private directory could not be created.
     #[error("preparing {path}: {source}")]
-    Prepare {
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
+    Prepare { path: PathBuf, source: io::Error },
 }
 
 /// Debian's archive, read through a private apt configuration.
@@ -199,9 +136,6 @@ impl Archives {
     }
 
     /// Kernels that the archive currently offers, from the newest suite to the oldest. Each name occurs once.
-    ///
-    /// # Errors
-    /// When the index cannot be read.
     pub fn offers(&self) -> Result<Vec<Offer>, FetchError> {
         let mut offers: Vec<Offer> = Vec::new();
         for suite in SUITES {
@@ -218,10 +152,6 @@ impl Archives {
         Ok(offers)
     }
 
-    /// Finds the kernel with this name in the archive.
-    ///
-    /// # Errors
-    /// [`FetchError::NotOffered`], with the available kernels.
     pub fn offer(&self, name: &KernelName) -> Result<Offer, FetchError> {
         let offers = self.offers()?;
         let offered: Vec<String> = offers.iter().map(|offer| offer.origin.name.to_string()).collect();

@@ -24,7 +24,6 @@ fn trimmed(file: &[u8]) -> Option<Vec<u8>> {
     Some(trimmed)
 }
 
-/// The program headers as they stand in the file.
 fn segments(file: &[u8]) -> Option<&[u8]> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let segments = header.program_headers(header.endian().ok()?, file).ok()?;

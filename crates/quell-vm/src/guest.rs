@@ -18,56 +18,38 @@ use crate::program::{LIBRARIES, PROGRAM};
 
 /// Serial port for messages. It is the second port, because the kernel prints to the first.
 const PORT: &str = "/dev/ttyS1";
-/// Path of the file in which the host describes the task.
 pub(crate) const TASK: &str = "/quell/task.json";
-/// Path of the shell, if the host added one.
 pub(crate) const SHELL: &str = "/bin/sh";
 
-/// Task of a guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Task {
     /// Paths of the driver modules, in load order.
     pub(crate) modules: Vec<PathBuf>,
-    /// Command or shell to run.
     pub(crate) run: Run,
 }
 
-/// Program to run in a guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Run {
     /// This program with these arguments. Its output is sent to the host as messages.
     Command(Vec<String>),
-    /// An interactive shell on the console.
     Shell,
 }
 
-/// Why a guest did not run its command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GuestError {
-    /// This process is not the init of a guest.
     #[error("this command runs only as the first process of a guest of the vm lab")]
     NotAGuest,
-    /// The kernel refused a step of the setup.
     #[error(transparent)]
     Boot(#[from] BootError),
-    /// The host's task file could not be read.
     #[error("reading {TASK}: {0}")]
     Task(io::Error),
-    /// The command could not be run.
     #[error("running {program}: {source}")]
-    Command {
-        /// Path of the program.
-        program: &'static str,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// A message could not be sent to the host.
+    Command { program: &'static str, source: io::Error },
     #[error("could not write to the host: {0}")]
     Speak(io::Error),
-    /// The machine could not be rebooted.
     #[error("could not power off the machine: {0}")]
     Restart(io::Error),
 }
@@ -134,7 +116,6 @@ fn shell(host: &Host) -> Result<(), GuestError> {
     host.say(&Message::Ended { code: ended.code() })
 }
 
-/// Serial port to the host.
 struct Host {
     port: Mutex<File>,
 }

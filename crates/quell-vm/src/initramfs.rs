@@ -12,7 +12,6 @@ const CHARACTER_DEVICE: u32 = 0o020_600;
 /// Device number of `/dev/console`, which the kernel opens as init's standard files.
 const CONSOLE: (u32, u32) = (5, 1);
 
-/// An initramfs archive under construction.
 pub(crate) struct Initramfs {
     archive: Vec<u8>,
     directories: BTreeSet<String>,
@@ -28,21 +27,18 @@ impl Initramfs {
         initramfs
     }
 
-    /// Adds an executable file and its parent directories.
     pub(crate) fn file(&mut self, path: &Path, content: &[u8]) {
         let path = relative(path);
         self.parents(&path);
         self.entry(&path, FILE, (0, 0), content);
     }
 
-    /// Adds a symbolic link and its parent directories.
     pub(crate) fn link(&mut self, path: &Path, target: &str) {
         let path = relative(path);
         self.parents(&path);
         self.entry(&path, SYMBOLIC_LINK, (0, 0), target.as_bytes());
     }
 
-    /// Completes the archive and returns its bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.archive

@@ -23,17 +23,13 @@ const SIZE_BYTES: usize = 4;
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 
-/// Why no kernel could be extracted from an image.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The file is not a bzImage, or is truncated.
     #[error("not a kernel image: {0}")]
     NotAnImage(&'static str),
-    /// The compression format is unsupported.
     #[error("unknown compression with magic {0:02x?}; supported: zstd and LZ4")]
     Format(Vec<u8>),
-    /// The kernel could not be decompressed.
     #[error("could not decompress the kernel: {0}")]
     Decompress(#[from] io::Error),
 }

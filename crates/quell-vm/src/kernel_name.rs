@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Build flavour of a distribution kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavour {
@@ -46,7 +45,6 @@ impl KernelName {
         (self.major, self.minor, Reverse(self.flavour))
     }
 
-    /// Build flavour of the kernel.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
         self.flavour

@@ -32,9 +32,7 @@ pub const GUEST_COMMAND: &str = "vm-guest";
 const MEMORY_BASE_MIB: u64 = 320;
 /// Interval at which the host checks whether the user interrupted the run.
 const TICK: Duration = Duration::from_millis(100);
-/// Time limit for QEMU to exit after the guest ended.
 const LEAVING: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of console output in an error.
 const CONSOLE_SHOWN: usize = 5_000;
 /// Number of bytes at the end of QEMU's output that are stored.
 const QEMU_TAIL: usize = 1_000;
@@ -62,17 +60,12 @@ impl Nic {
     }
 }
 
-/// The QEMU installation on this machine.
 #[derive(Debug, Clone)]
 pub struct Emulator {
     program: PathBuf,
 }
 
 impl Emulator {
-    /// Searches for QEMU in PATH.
-    ///
-    /// # Errors
-    /// [`MachineError::NoEmulator`].
     pub fn find() -> Result<Self, MachineError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|program| program.is_file());
@@ -80,14 +73,10 @@ impl Emulator {
     }
 }
 
-/// Parameters of a guest.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// QEMU installation to use.
     pub emulator: Emulator,
-    /// Kernel that the guest boots.
     pub kernel: StoredKernel,
-    /// Model of the guest's NICs.
     pub nic: Nic,
     /// Number of virtual CPUs, at least 1.
     pub cpus: u32,
@@ -95,16 +84,13 @@ pub struct Machine {
     pub limit: Duration,
 }
 
-/// Result of a command in a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// Release of the guest's kernel, for example `6.12.107+deb13-cloud-amd64`.
     pub release: String,
     /// Time from the start of QEMU to the start of the command.
     pub boot: Duration,
-    /// Exit code of the command. Absent if a signal ended it.
     pub code: Option<i32>,
-    /// Output of the command on stderr.
     pub diagnostics: String,
 }
 
@@ -160,10 +146,6 @@ impl Machine {
         run.listen(port)
     }
 
-    /// Runs an interactive shell in the guest on this terminal.
-    ///
-    /// # Errors
-    /// [`MachineError`].
     pub fn shell(&self) -> Result<(), MachineError> {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new(SHELL), &static_busybox()?);
@@ -178,7 +160,6 @@ impl Machine {
         }
     }
 
-    /// Adds this program, the drivers and the task description to the archive.
     fn files(&self, initramfs: &mut Initramfs, run: Run) -> Result<Files, MachineError> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(MachineError::Architecture);
@@ -384,7 +365,6 @@ impl GuestRun<'_> {
     }
 }
 
-/// Shortens a long text to its beginning and end.
 fn shortened(text: &[u8]) -> String {
     let half = CONSOLE_SHOWN / 2;
     let shown = |part: &[u8]| String::from_utf8_lossy(part).trim().to_owned();
@@ -394,7 +374,6 @@ fn shortened(text: &[u8]) -> String {
     format!("{}\n[...]\n{}", shown(&text[..half]), shown(&text[text.len() - half..]))
 }
 
-/// Messages that were received so far.
 #[derive(Default)]
 struct Received {
     started: Option<(String, Duration)>,

@@ -12,88 +12,47 @@ use thiserror::Error;
 use crate::program::ProgramError;
 use crate::store::StoreError;
 
-/// Why a guest did not finish its command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// QEMU is not installed on this machine.
     #[error("{program} is not on the PATH; guests run under QEMU (Debian: apt install qemu-system-x86)")]
-    NoEmulator {
-        /// Name of the missing program.
-        program: &'static str,
-    },
-    /// QEMU could not be started, or waiting for it failed.
+    NoEmulator { program: &'static str },
     #[error(transparent)]
     Qemu(ProcessError),
-    /// The kernels are built for another architecture than this machine.
     #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]
     Architecture,
-    /// This program could not be copied into the guest.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The kernel's files could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file on the host could not be read or written.
     #[error("preparing {path}: {source}")]
-    Prepare {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// No shell is available for the guest.
+    Prepare { path: PathBuf, source: io::Error },
     #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
     NoBusybox,
-    /// The guest exceeded its time limit.
     #[error("the guest did not exit within {} s ({}); console:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
     TimeLimit {
-        /// Time limit of the guest.
         limit: Duration,
         /// Time from the start of QEMU to the start of the command. Absent if the command did not start.
         boot: Option<Duration>,
         /// The host's `schedstat` of QEMU's threads: run time and wait time. Absent if the host does not report it.
         host: Option<Schedstat>,
-        /// End of the console output and of the command's stderr.
         console: String,
     },
-    /// The kernel panicked in every attempt to boot the guest.
     #[error(
         "{} exited before booting; QEMU: {qemu:?}; console of the last one:\n{console}", counted(*attempts, "guest")
     )]
-    Boot {
-        /// Number of attempts.
-        attempts: u32,
-        /// QEMU's output on stderr.
-        qemu: String,
-        /// Beginning and end of the console output.
-        console: String,
-    },
+    Boot { attempts: u32, qemu: String, console: String },
     /// The guest ended without a result of its command, because the kernel panicked or QEMU failed.
     #[error("the guest exited before its command; QEMU: {qemu:?}; console:\n{console}")]
-    Lost {
-        /// QEMU's output on stderr.
-        qemu: String,
-        /// End of the console output and of the command's stderr.
-        console: String,
-    },
-    /// The guest could not be set up.
+    Lost { qemu: String, console: String },
     #[error("in the guest: {failure}; console:\n{console}")]
-    Guest {
-        /// Error message from the guest.
-        failure: String,
-        /// End of the console output and of the command's stderr.
-        console: String,
-    },
-    /// The guest's messages could not be read.
+    Guest { failure: String, console: String },
     #[error("could not read from the guest: {0}")]
     Listen(io::Error),
-    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Describes the progress of a guest, and how much CPU time the host gave it.
 fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     let got = boot.map_or_else(
         || "its command had not started".to_owned(),

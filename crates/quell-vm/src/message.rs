@@ -3,19 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A message from a guest to its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Message {
     /// The guest's init process mounted file systems and loaded modules, and is about to start the command.
     Started {
-        /// Release of the running kernel, such as `6.12.107+deb13-cloud-amd64`.
         kernel: String,
     },
-    /// A line from the command's standard output.
     Output(String),
-    /// A line from the command's standard error.
     Diagnostic(String),
     /// The command ended. This is the last message.
     Ended {
@@ -27,7 +23,6 @@ pub enum Message {
 }
 
 impl Message {
-    /// Formats the message as one line, including the line break.
     #[must_use]
     pub fn to_line(&self) -> String {
         // Serialization cannot fail, because the message contains only strings and numbers.
@@ -36,10 +31,6 @@ impl Message {
         json + "\n"
     }
 
-    /// Parses a line.
-    ///
-    /// # Errors
-    /// When the line is not a valid message.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line)
     }

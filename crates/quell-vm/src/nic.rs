@@ -20,7 +20,6 @@ pub(crate) const MAC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52,
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 const PREFIX_BITS: u8 = 24;
 
-/// One of the guest's two NICs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The measured NIC.
@@ -40,49 +39,35 @@ impl End {
     }
 }
 
-/// A NIC that is up in its own namespace.
 #[derive(Debug)]
 pub struct GuestNic {
-    /// Network namespace of the NIC, whose name is [`End::name`].
     pub namespace: Namespace,
-    /// Interface index of the device.
     pub ifindex: Ifindex,
-    /// IP address of the device.
     pub address: IpAddr,
     /// Interrupts of the device in ascending order, all on the requested CPU. One of them belongs to the first receive
     /// queue.
     pub irqs: Vec<u32>,
 }
 
-/// Why a NIC could not be set up.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NicError {
-    /// The NIC does not exist.
     #[error("no NIC for the {0}: this command runs only in a guest of the vm lab")]
     Absent(&'static str),
-    /// A namespace could not be created or entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The device could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// IPv6 could not be disabled in the namespace. Its packets would be counted in the measurement.
     #[error(transparent)]
     Sysctl(#[from] ProcWriteError),
-    /// The device's interrupts could not be listed.
     #[error(transparent)]
     Irqs(#[from] SysfsError),
-    /// The kernel's interrupt information could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
 
 impl GuestNic {
-    /// Configures one end of the link, with all of its interrupts on one CPU.
-    ///
-    /// # Errors
-    /// See [`NicError`].
     pub fn raise(end: End, cpu: u32) -> Result<Self, NicError> {
         let name = end.name();
         let (mac, address) = (MacAddress::new(MAC_ADDRESSES[end as usize]), IpAddr::V4(ADDRESSES[end as usize]));
@@ -108,9 +93,6 @@ impl GuestNic {
     }
 
     /// Interrupt of the first receive queue, found by its name: `virtio0-input.0` or `server-rx-0`.
-    ///
-    /// # Errors
-    /// When `/proc/interrupts` cannot be read.
     pub fn rx_irq(&self) -> Result<Option<u32>, NicError> {
         let interrupts = ProcRoot::default().interrupts()?;
         let named = |irq: &u32| interrupts.irq(*irq).is_some_and(|line| is_first_rx(line.name()));

@@ -12,35 +12,22 @@ use thiserror::Error;
 use crate::elf_trim::{interpreter, loaded_part};
 use crate::initramfs::Initramfs;
 
-/// Path of the program in a guest.
 pub(crate) const PROGRAM: &str = "/bin/quell";
 /// Library directory in a guest. An environment variable passes it to the dynamic linker.
 pub(crate) const LIBRARIES: &str = "/lib";
 
-/// Why this program could not be copied into a guest.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// The files of the program could not be determined.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A file of the program could not be read.
     #[error("could not read {path}, which is part of this program: {source}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// The program's file was replaced or removed after the program started.
+    Read { path: PathBuf, source: io::Error },
     #[error("the file of this program was replaced while it runs: start it again")]
     Replaced,
 }
 
 /// Adds the running program and its libraries to an archive.
-///
-/// # Errors
-/// See [`ProgramError`].
 pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramError> {
     let files = ProcRoot::default().process(Pid::of_this_process()).executable_files()?;
     let program = std::env::current_exe().map_err(|_| ProgramError::Replaced)?;

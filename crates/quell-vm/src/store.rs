@@ -18,25 +18,20 @@ const VMLINUX: &str = "vmlinux";
 const MODULES: &str = "modules";
 const ORIGIN: &str = "kernel.json";
 
-/// Store of the user's kernels.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
 }
 
-/// A kernel in the store.
 #[derive(Debug, Clone)]
 pub struct StoredKernel {
-    /// Origin of the kernel.
     pub origin: Origin,
     dir: PathBuf,
 }
 
-/// Origin of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Origin {
-    /// Name of the kernel in the store.
     pub name: KernelName,
     /// Package version, such as `6.12.107-1`.
     pub version: String,
@@ -44,53 +39,24 @@ pub struct Origin {
     pub suite: String,
 }
 
-/// Why the cache could not be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Neither XDG_CACHE_HOME nor HOME is set.
     #[error("no cache directory for kernels: set XDG_CACHE_HOME or HOME")]
     NoPlace,
-    /// The kernel has not been fetched.
     #[error("kernel {name} has not been fetched ({}): run `quell vm get {name}`", here(.kernels))]
-    NotHere {
-        /// Requested kernel.
-        name: KernelName,
-        /// Available kernels.
-        kernels: Vec<KernelName>,
-    },
-    /// The store is empty.
+    NotHere { name: KernelName, kernels: Vec<KernelName> },
     #[error("no kernels fetched: run `quell vm get`")]
     Empty,
-    /// Another user could add kernels to the cache, or replace files with links.
     #[error(
         "the kernel cache {dir} is not private to this user: {source}; set XDG_CACHE_HOME to a private directory, \
          for root for example /var/cache", dir = visible::path(.dir)
     )]
-    NotOwn {
-        /// Path of the cache directory.
-        dir: PathBuf,
-        /// Why the directory is not private.
-        source: NotOwn,
-    },
-    /// A file could not be read or written.
+    NotOwn { dir: PathBuf, source: NotOwn },
     #[error("{action} {path}: {source}")]
-    Io {
-        /// Operation that failed.
-        action: &'static str,
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the kernel.
-        source: io::Error,
-    },
-    /// The cache contains a file that this program did not write.
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path} does not describe the origin of the kernel: {source}; remove the directory and fetch it again")]
-    Origin {
-        /// Path of the file.
-        path: PathBuf,
-        /// Why the file could not be parsed.
-        source: serde_json::Error,
-    },
+    Origin { path: PathBuf, source: serde_json::Error },
 }
 
 fn here(kernels: &[KernelName]) -> String {
@@ -108,9 +74,6 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stor
 impl Store {
     /// Cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Only this user and root may
     /// have write access. A root process with another user's HOME is therefore refused.
-    ///
-    /// # Errors
-    /// [`StoreError::NoPlace`], [`StoreError::NotOwn`].
     pub fn of_user() -> Result<Self, StoreError> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -124,16 +87,12 @@ impl Store {
         Self { dir: dir.into() }
     }
 
-    /// Directory of the store.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Kernels in the store, sorted by name. The newest is last.
-    ///
-    /// # Errors
-    /// When the directory or one of its entries cannot be read.
     pub fn kernels(&self) -> Result<Vec<StoredKernel>, StoreError> {
         let failed = || io_error("listing", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
@@ -152,10 +111,6 @@ impl Store {
         Ok(kernels)
     }
 
-    /// Finds the kernel with this name.
-    ///
-    /// # Errors
-    /// [`StoreError::NotHere`], with the available kernels.
     pub fn kernel(&self, name: &KernelName) -> Result<StoredKernel, StoreError> {
         let kernels = self.kernels()?;
         let names = kernels.iter().map(|kernel| kernel.origin.name.clone()).collect();
@@ -164,9 +119,6 @@ impl Store {
     }
 
     /// Finds the newest kernel. If there are several flavours, this is the cloud build.
-    ///
-    /// # Errors
-    /// [`StoreError::Empty`] when the store is empty.
     pub fn newest(&self) -> Result<StoredKernel, StoreError> {
         let age = |kernel: &StoredKernel| kernel.origin.name.newest_and_leanest();
         self.kernels()?.into_iter().max_by_key(age).ok_or(StoreError::Empty)
@@ -181,7 +133,6 @@ impl Store {
             .map_err(io_error("creating a directory in", &self.dir))
     }
 
-    /// Moves a staged kernel to its final name, and replaces an older one.
     pub(crate) fn keep(
         &self,
         staged: tempfile::TempDir,
@@ -211,7 +162,6 @@ pub(crate) fn make_directory(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
-/// Directory for the modules of a staged kernel.
 pub(crate) fn modules_dir(staged: &Path) -> PathBuf {
     staged.join(MODULES)
 }
@@ -224,16 +174,12 @@ impl StoredKernel {
         Ok(Self { origin, dir })
     }
 
-    /// Path of the uncompressed kernel.
     #[must_use]
     pub fn vmlinux(&self) -> PathBuf {
         self.dir.join(VMLINUX)
     }
 
     /// Paths of its driver modules, in load order.
-    ///
-    /// # Errors
-    /// When the directory cannot be listed.
     pub fn modules(&self) -> Result<Vec<PathBuf>, StoreError> {
         let dir = self.dir.join(MODULES);
         let files: io::Result<Vec<PathBuf>> =

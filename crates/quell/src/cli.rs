@@ -3,8 +3,8 @@
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
-    apply, attach, bench, conformance, doctor, export, lab, load, respond, run, show, sim, status, top, tune, vm,
-    vm_commands,
+    apply, attach, bench, conformance, doctor, export, lab, load, respond, results, run, show, sim, status, top, tune,
+    vm, vm_commands,
 };
 use crate::completion::CompletionArgs;
 use crate::manual::{self, ManualArgs};
@@ -30,7 +30,6 @@ const EXIT_CODES: &str = concat!(
     "130 interrupted. Data goes to standard output, diagnostics to standard error.",
 );
 
-/// Name of a command, with two examples.
 type Listed = (&'static str, [&'static str; 2]);
 
 /// Commands by purpose, each with two examples for its help.
@@ -67,6 +66,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
                     "quell tune --experiment sim --goal 'most requests' --loads max --profile found.toml",
                 ],
             ),
+            ("results", ["quell results", "quell results show bench-20261125-180405 --details"]),
             (
                 "load",
                 ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
@@ -87,10 +87,6 @@ const GROUPS: &[(&str, &[Listed])] = &[
 ];
 
 impl Cli {
-    /// Parses the command line of this process.
-    ///
-    /// # Errors
-    /// A usage error, or the help text that was requested.
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
         let matches = command().try_get_matches()?;
         let command_name = matches.subcommand_name().unwrap_or_default().to_owned();
@@ -98,13 +94,11 @@ impl Cli {
     }
 }
 
-/// Examples of all commands.
 pub(crate) fn examples() -> Vec<String> {
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
     commands.flat_map(|(_, examples)| examples.map(str::to_owned)).collect()
 }
 
-/// Builds the command line, with commands listed by group.
 pub(crate) fn command() -> clap::Command {
     let examples = |[first, second]: &[&str; 2]| format!("Examples:\n  {first}\n  {second}\n");
     let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
@@ -117,7 +111,6 @@ pub(crate) fn command() -> clap::Command {
     ))
 }
 
-/// Indentation of the second line of a description.
 const CONTINUED: &str = "               ";
 
 fn list_of_commands(command: &clap::Command) -> String {
@@ -142,6 +135,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Find the mode that meets a goal best, by experiment on running programs; confirm it, write a profile.
     Tune(Box<tune::TuneArgs>),
+    /// List stored results of measurements, and print one again.
+    Results(results::ResultsArgs),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
     /// Report continuously who polls the queues, and how long packets can have waited.

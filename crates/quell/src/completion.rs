@@ -14,8 +14,8 @@ use quell_linux::link::Links;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::{FdKind, ProcDir, ProcRoot};
 use quell_linux::visible;
+use quell_result::store::ResultStore;
 
-use crate::commands::bench::results;
 use crate::commands::program_profiles;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -23,7 +23,6 @@ use crate::output;
 /// Environment variable by which the script of a shell asks for candidates.
 const VARIABLE: &str = "QUELL_COMPLETE";
 
-/// Delivery modes, with examples of their numbers.
 const MODES: [&str; 12] = [
     "base",
     "defer20",
@@ -57,10 +56,6 @@ enum CompletedShell {
     Fish,
 }
 
-/// Prints the script of a shell.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub(crate) fn print(args: &CompletionArgs) -> Result<(), Failure> {
     let shell: &dyn EnvCompleter = match args.shell {
         CompletedShell::Bash => &Bash,
@@ -100,7 +95,7 @@ fn with_candidates_of(argument: Arg) -> Arg {
         ("explain", "ID") => argument.add(ArgValueCandidates::new(findings)),
         ("profile", "NAME|FILE") => argument.add(ArgValueCompleter::new(profiles)),
         ("profile" | "files", "FILE") => argument.add(ArgValueCompleter::new(profile_files)),
-        ("show" | "result", _) => argument.add(ArgValueCompleter::new(result_files)),
+        ("result", "ID|FILE") => argument.add(ArgValueCompleter::new(results)),
         _ if argument.get_value_hint() == ValueHint::AnyPath => argument.add(ArgValueCompleter::new(files)),
         _ => argument,
     }
@@ -131,7 +126,6 @@ fn processes() -> Vec<CompletionCandidate> {
     proc.pids().unwrap_or_default().into_iter().filter_map(candidate).collect()
 }
 
-/// Units that have processes.
 fn units() -> Vec<CompletionCandidate> {
     let proc = ProcRoot::default();
     let unit = |process: ProcDir| process.unit().ok().flatten();
@@ -173,7 +167,6 @@ fn profile_files(current: &OsStr) -> Vec<CompletionCandidate> {
     files_ending_in("toml", current)
 }
 
-/// Shipped profiles, and files.
 fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     let shipped = program_profiles::SHIPPED.iter().map(|(name, _)| CompletionCandidate::new(*name));
     let typed = current.to_string_lossy();
@@ -182,18 +175,16 @@ fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     found
 }
 
-/// Results in the state directory, and files.
-fn result_files(current: &OsStr) -> Vec<CompletionCandidate> {
-    let mut found = files_ending_in("json", current);
-    if current.is_empty() {
-        let stored = results::directory().join("").into_os_string();
-        let stored = files_ending_in("json", &stored).into_iter();
-        found.extend(stored.filter(|one| ends_in(one.get_value().as_ref(), "json")));
-    }
+/// IDs of stored results, and files.
+fn results(current: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = current.to_string_lossy();
+    let stored = ResultStore::of_user().list().unwrap_or_default().into_iter().rev();
+    let mut found: Vec<_> =
+        stored.filter(|one| one.id.starts_with(&*typed)).map(|one| CompletionCandidate::new(one.id)).collect();
+    found.extend(files_ending_in("json", current));
     found
 }
 
-/// Files with this extension, and directories.
 fn files_ending_in(extension: &'static str, current: &OsStr) -> Vec<CompletionCandidate> {
     paths(&PathCompleter::any().filter(move |path: &Path| ends_in(path, extension)), current)
 }

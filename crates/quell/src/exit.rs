@@ -3,9 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
+use quell_result::output_file::OutputFileError;
+
 pub(crate) use quell_cli::exit::{Exit, ProgramFailure as Failure};
 
-/// Protocol of a socket that listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListeningProtocol {
     Tcp,
@@ -32,4 +33,9 @@ pub(crate) fn listening(address: SocketAddr, protocol: ListeningProtocol, choose
         _ => (Exit::KernelRefused, String::new()),
     };
     Failure::new(exit, format!("listening on {address}: {error}{why}; {choose}"))
+}
+
+/// An output file that could be written before cannot be written now.
+pub(crate) fn not_written(error: OutputFileError) -> Failure {
+    Failure::new(Exit::KernelRefused, error)
 }

@@ -22,18 +22,11 @@ pub(crate) fn journal() -> Journal {
     Journal::in_dir(dir)
 }
 
-/// ID of this boot, as in journals.
-///
-/// # Errors
-/// When it cannot be read.
 pub(crate) fn boot_id() -> Result<String, Failure> {
     Ok(ProcRoot::default().boot_id().map_err(Failure::refused)?.to_string())
 }
 
 /// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints errors.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
     for found in recover(journal)? {
         match found {

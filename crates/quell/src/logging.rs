@@ -41,10 +41,8 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// Directives in effect; empty while logging is off.
 static IN_EFFECT: OnceLock<String> = OnceLock::new();
 
-/// Behaviour when standard error is a full pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FullPipe {
-    /// The command waits until the line can be written.
     Wait,
     /// The line is lost. A process that restores settings must not wait for a reader.
     DropLine,
@@ -94,7 +92,6 @@ fn by_verbosity(verbosity: u8) -> Option<(String, Targets)> {
     Some((level.to_string(), Targets::new().with_default(level)))
 }
 
-/// Reason why directives are invalid.
 #[derive(Debug, PartialEq, Eq)]
 struct InvalidDirective {
     /// Position of the invalid part, in characters from 0.

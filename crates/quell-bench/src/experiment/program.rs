@@ -127,7 +127,7 @@ impl<'a> Programs<'a> {
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
         let reason = |index: usize, of_plan: &Vec<AttachObstacle>| {
-            let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
+            let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.reason));
             impossible.get(index).cloned().flatten().or(of_plan)
         };
         let switching: Option<Switching> = switching.into();
@@ -172,7 +172,7 @@ impl<'a> Programs<'a> {
     }
 
     /// Takes the present mode back at once if its queues stall again and again, and never sets it again.
-    fn take_back_if_stalled(&mut self) -> Result<(), SubjectError> {
+    fn revert_if_stalled(&mut self) -> Result<(), SubjectError> {
         let Some(why) = self.stalls.as_ref().and_then(StallGuard::refused) else { return Ok(()) };
         if let Some(switching) = &mut self.switching {
             let mode = switching.current();
@@ -301,7 +301,7 @@ impl ExperimentSubject for Programs<'_> {
 
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
         let observed = self.observe_once(slice_ms)?;
-        self.take_back_if_stalled()?;
+        self.revert_if_stalled()?;
         let Some(ObservedSlice { mut slice, counters_cover_it: mut is_covered }) = observed else { return Ok(None) };
         for _ in 1..WINDOWS_MAX.min(REPEATED_MAX_MS / slice_ms.max(1)) {
             if is_covered {

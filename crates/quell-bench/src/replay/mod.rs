@@ -15,10 +15,11 @@ use quell_linux::proc::ProcRoot;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
 use quell_published::Experiment;
+use quell_result::Document as _;
 use quell_result::experiment::ExperimentResult;
 use quell_result::facts::HostFacts;
 use quell_result::figures;
-use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, SCHEMA, part_name};
+use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_name};
 
 use crate::bench_load;
 use crate::experiment::command::{CommandRunner, LabClient};
@@ -175,7 +176,7 @@ pub fn play(
     in_empty_lab(&lab_spec(request)?, journal, watch, |host, lab, watch| {
         let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
         let mut run = PublishedRun {
-            schema: SCHEMA.to_owned(),
+            schema: PublishedRun::SCHEMA.to_owned(),
             experiment: replay.experiment,
             parts: Vec::new(),
             no_hardware_counters: replay

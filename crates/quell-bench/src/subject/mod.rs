@@ -182,7 +182,7 @@ pub enum Unanswered {
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// A mode would stall the programs.
-    #[error("{}: {}; nothing was changed", .0.id, .0.seen)]
+    #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),
     /// The plan of the search is invalid.
     #[error("{error}")]

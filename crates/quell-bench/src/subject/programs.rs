@@ -293,12 +293,12 @@ fn hides_napi_threads(plan: &TunePlan, preview: &Preview, targets: &Targets) -> 
 fn refused_here(preview: &Preview, modes: &[DeliveryMode], stall: Option<&Finding>) -> Vec<RefusedMode> {
     let why = |mode: &DeliveryMode| {
         let at = modes.iter().position(|other| other == mode)?;
-        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.why))
+        preview.plan.impossible[at].first().map(|first| format!("{}: {}", first.what, first.reason))
     };
     let mut refused = refused_kinds(modes, &why);
-    if let Some(Finding { id, seen, .. }) = stall {
+    if let Some(Finding { id, observed, .. }) = stall {
         let reason = format!(
-            "would stall these programs: {seen} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
+            "would stall these programs: {observed} (`quell doctor --explain {id}`); --accept-stalls searches it anyway"
         );
         refused.push(RefusedMode { kind: "suspend".to_owned(), reason });
     }

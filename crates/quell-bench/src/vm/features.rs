@@ -28,7 +28,7 @@ fn feature(name: &str, state: impl Into<String>) -> Feature {
 }
 
 fn state<T>(reading: &Reading<T>) -> &'static str {
-    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.why))
+    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.reason))
 }
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {

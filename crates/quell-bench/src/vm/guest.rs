@@ -118,7 +118,11 @@ pub enum GuestLabError {
 ///
 /// # Errors
 /// See [`GuestLabError`]. A mode that cannot be set is not an error; the other modes are still measured.
-pub fn carry_out(task: &GuestTask, journal: &Journal, tell: &mut dyn FnMut(&GuestEvent)) -> Result<(), GuestLabError> {
+pub fn carry_out(
+    task: &GuestTask,
+    journal: &Journal,
+    report: &mut dyn FnMut(&GuestEvent),
+) -> Result<(), GuestLabError> {
     let modes = task.modes();
     let (lab, facts) = GuestLab::set_up(&modes, journal)?;
     let mut result = ExperimentResult::begin(SubjectFacts::Guest(facts)).map_err(ComparisonError::from)?;
@@ -132,22 +136,22 @@ pub fn carry_out(task: &GuestTask, journal: &Journal, tell: &mut dyn FnMut(&Gues
                 record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
                 end: EndOfExperiment::Interrupted,
             });
-            tell(&GuestEvent::Up(Box::new(result)));
-            let end = lab.serve(&modes, false, journal, tell, |subject, tell| compare(subject, design, tell))?;
-            tell(&GuestEvent::Ended(end));
+            report(&GuestEvent::Up(Box::new(result)));
+            let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;
+            report(&GuestEvent::Ended(end));
         }
         GuestTask::Search(plan) => {
             result.not_a_measurement = Some(SEARCH_EMULATED.to_owned());
-            tell(&GuestEvent::Up(Box::new(result)));
-            let found = lab.serve(&modes, true, journal, tell, |subject, tell| search(subject, plan, tell))?;
-            tell(&GuestEvent::Searched(Box::new(found)));
+            report(&GuestEvent::Up(Box::new(result)));
+            let found = lab.serve(&modes, true, journal, report, |subject, report| search(subject, plan, report))?;
+            report(&GuestEvent::Searched(Box::new(found)));
         }
     }
     Ok(())
 }
 
 /// Function that reports an event to the host.
-type Tell<'t> = RefCell<&'t mut dyn FnMut(&GuestEvent)>;
+type ReportEvent<'t> = RefCell<&'t mut dyn FnMut(&GuestEvent)>;
 
 /// Server and client, each on its own NIC, before the load begins.
 struct GuestLab {
@@ -207,8 +211,8 @@ impl GuestLab {
         modes: &[DeliveryMode],
         keeps_latency: bool,
         journal: &Journal,
-        tell: &mut dyn FnMut(&GuestEvent),
-        work: impl FnOnce(&mut GuestServer<'_, '_, Programs<'_>>, &Tell<'_>) -> Result<T, GuestLabError>,
+        report: &mut dyn FnMut(&GuestEvent),
+        work: impl FnOnce(&mut GuestServer<'_, '_, Programs<'_>>, &ReportEvent<'_>) -> Result<T, GuestLabError>,
     ) -> Result<T, GuestLabError> {
         let Self { nic, mut responder, generator, targets, plan, rx_irq } = self;
         let running = generator.keep_running(Schedule::Closed)?;
@@ -229,16 +233,16 @@ impl GuestLab {
             false => Some(Switching::begin(journal, Purpose::Lab, targets, &plan, None)?),
         };
         let traffic = Traffic::Generator(GeneratorTraffic { running, beside: None, rates_per_s: vec![None] });
-        let tell = RefCell::new(tell);
+        let report = RefCell::new(report);
         let mut subject = GuestServer {
             programs: Programs::new(switching, &plan, modes, &launch, watched, traffic, &|| false),
             queues: Netdev::open_in(&nic.namespace)
                 .ok()
                 .and_then(|netdev| Queues::of(netdev, nic.ifindex, End::Server.name(), 1).ok()),
             keeps_latency,
-            tell: &tell,
+            report: &report,
         };
-        let done = work(&mut subject, &tell)?;
+        let done = work(&mut subject, &report)?;
         drop(subject);
         responder.terminate(Duration::from_secs(2))?;
         Ok(done)
@@ -253,7 +257,7 @@ pub(super) fn criteria() -> Vec<Criterion> {
 fn compare<S: Switched>(
     subject: &mut GuestServer<'_, '_, S>,
     design: ExperimentDesign<DeliveryMode>,
-    tell: &Tell<'_>,
+    report: &ReportEvent<'_>,
 ) -> Result<EndOfExperiment, GuestLabError> {
     let mut watch = |experiment: &Switchback<DeliveryMode>, stage: SliceStage<'_>| {
         let Some(slice) = experiment.next_slice() else { return };
@@ -265,7 +269,7 @@ fn compare<S: Switched>(
             SliceStage::NotSettable(reason) => GuestEvent::Dropped { mode, reason: reason.to_owned() },
             SliceStage::Recorded => return,
         };
-        (tell.borrow_mut())(&event);
+        (report.borrow_mut())(&event);
     };
     match compare_modes(subject, design, (Some(OfferedLoad::Max), None), &mut watch, &|| false) {
         Ok(experiment) => Ok(experiment.end),
@@ -278,11 +282,11 @@ fn compare<S: Switched>(
 fn search<S: Switched>(
     subject: &mut GuestServer<'_, '_, S>,
     plan: &TunePlan,
-    tell: &Tell<'_>,
+    report: &ReportEvent<'_>,
 ) -> Result<TuneResult, GuestLabError> {
     let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
         if let (SliceStage::Begins, Some(next)) = (stage, tuner.next_slice()) {
-            (tell.borrow_mut())(&GuestEvent::SearchSliceBegins(next.mode));
+            (report.borrow_mut())(&GuestEvent::SearchSliceBegins(next.mode));
         }
         ControlFlow::Continue(())
     };
@@ -304,7 +308,7 @@ fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
             impossible.clear();
         } else if impossible.is_empty() {
             let why = "the server's queue is unknown".to_owned();
-            impossible.push(AttachObstacle { what: "set the queue".to_owned(), why });
+            impossible.push(AttachObstacle { what: "set the queue".to_owned(), reason: why });
         }
     }
     plan
@@ -326,7 +330,7 @@ struct GuestServer<'a, 'b, S> {
     queues: Option<Queues>,
     /// Whether slices contain latencies, which emulation distorts.
     keeps_latency: bool,
-    tell: &'a Tell<'b>,
+    report: &'a ReportEvent<'b>,
 }
 
 /// [`Programs`], or their stand-in in tests.
@@ -362,7 +366,7 @@ impl<S: Switched> ExperimentSubject for GuestServer<'_, '_, S> {
         observation.foreign_cpu = None;
         // In a closed loop, all requests are sent. Requests outstanding at the end of the slice are late, not lost.
         observation.flags.retain(|flag| *flag == SliceFlag::RequestsFailed);
-        (self.tell.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
+        (self.report.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
         Ok(Some(observation))
     }
 
@@ -479,9 +483,10 @@ mod tests {
             GuestEvent::SliceEnds(_) => slices += 1,
             _ => {}
         };
-        let tell: Tell<'_> = RefCell::new(&mut take);
-        let mut server = GuestServer { programs: Stalling::default(), queues: None, keeps_latency: false, tell: &tell };
-        let end = compare(&mut server, design, &tell).unwrap();
+        let report: ReportEvent<'_> = RefCell::new(&mut take);
+        let mut server =
+            GuestServer { programs: Stalling::default(), queues: None, keeps_latency: false, report: &report };
+        let end = compare(&mut server, design, &report).unwrap();
         assert!(!matches!(end, EndOfExperiment::Failed(_)), "{end:?}");
         assert_eq!(dropped, ["suspend20"]);
         assert!(slices > 3, "{slices}");

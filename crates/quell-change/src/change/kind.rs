@@ -21,7 +21,6 @@ pub(crate) trait Kind: fmt::Display {
     /// identifies.
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError>;
 
-    /// Compares the object with the value that was set.
     fn compare(&self, _: &Present<'_>) -> Result<Comparison, CompareError> {
         Ok(Comparison::Same)
     }
@@ -31,12 +30,10 @@ pub(crate) trait Kind: fmt::Display {
         Ok(())
     }
 
-    /// `SO_NETNS_COOKIE` of the namespace of a setting.
     fn namespace_cookie(&self) -> Option<u64> {
         None
     }
 
-    /// Whether the device or namespace of a setting exists.
     fn exists(&self, _: &ProcRoot) -> Result<bool, SettingsError> {
         Ok(true)
     }
@@ -68,7 +65,6 @@ pub(crate) enum UndoOrder {
     Others,
 }
 
-/// What an undo needs besides the record.
 pub(crate) struct Undo<'a> {
     pub(crate) proc: &'a ProcRoot,
     pub(crate) boot_id: BootId,
@@ -79,7 +75,6 @@ pub(crate) struct Undo<'a> {
     pub(crate) contexts: &'a mut KnownContexts,
 }
 
-/// What a comparison needs besides the record.
 pub(crate) struct Present<'a> {
     pub(crate) proc: &'a ProcRoot,
     pub(crate) others: &'a Others,
@@ -87,53 +82,40 @@ pub(crate) struct Present<'a> {
     pub(crate) epolls: &'a [Owned<EpollParameters>],
 }
 
-/// Outcome of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Comparison {
     /// It has the value, or that of a newer owner, or its program has closed it.
     Same,
     Differs(Drift),
-    /// The device or namespace does not exist.
     Gone,
     /// It can be in a namespace that may not be entered.
     OutOfSight(Option<Drift>),
 }
 
-/// A setting that no longer has the applied value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Drift {
-    /// Device; absent for settings without a device.
     pub device: Option<String>,
-    /// Receive queue, for settings of a queue.
     pub queue: Option<u32>,
-    /// Name of the setting.
     pub setting: String,
-    /// Applied value.
     pub made: String,
     /// Current value; absent if the object does not exist at present.
     pub now: Option<String>,
 }
 
-/// Reason why a setting could not be read or applied again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// A setting could not be read or applied.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A queue could not be read.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// Another journal, which may concern the same queue, could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
 
-/// The process of a record.
 pub(crate) fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessIdentity, UndoError> {
     let valid =
         Pid::from_kernel(pid).ok_or_else(|| UndoError::impossible("process", &pid.to_string(), "not a process id"))?;

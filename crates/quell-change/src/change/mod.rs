@@ -30,15 +30,11 @@ pub(crate) use planned::RANK_OF_QUEUES;
 pub use planned::{ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 pub use text::ChangeText;
 
-/// A change of the host, with everything needed to undo it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
-    /// A network namespace of a lab.
     NetworkNamespace(CreatedNamespace),
-    /// A veth pair of a lab.
     VethPair(CreatedVethPair),
-    /// A process of a lab.
     Process(StartedProcess),
     /// Settings of a NAPI instance. An undo restores only values that are unchanged since; it frees the queue before
     /// and after.
@@ -86,10 +82,6 @@ impl Change {
         self.kind().namespace_cookie()
     }
 
-    /// Whether the device or namespace of a setting exists.
-    ///
-    /// # Errors
-    /// When namespaces or devices cannot be read.
     pub fn exists(&self, proc: &ProcRoot) -> Result<bool, SettingsError> {
         self.kind().exists(proc)
     }

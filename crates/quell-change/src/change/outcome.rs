@@ -4,15 +4,11 @@ use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use serde::{Deserialize, Serialize};
 
-/// Outcome of undoing a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "undoing", content = "reason", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum UndoOutcome {
-    /// The change was in place and was undone.
     Undone,
-    /// Nothing was left to undo.
     AlreadyGone,
-    /// A part was undone; the text gives the reason for the rest.
     Partial(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
@@ -26,9 +22,7 @@ pub enum UndoOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ChangeOutcome {
-    /// No additional facts.
     Made,
-    /// A namespace, with its unique number.
     NetworkNamespace {
         /// `SO_NETNS_COOKIE`; unique within one boot.
         cookie: u64,
@@ -43,11 +37,10 @@ pub enum ChangeOutcome {
         #[serde(skip_serializing_if = "Option::is_none")]
         executable: Option<FileId>,
     },
-    /// An RSS context, with the ID assigned by the driver.
-    RssContext { id: RssContextId },
-    /// A flow rule, with the location assigned by the driver.
+    RssContext {
+        id: RssContextId,
+    },
     FlowRule {
-        /// Rule location.
         location: u32,
     },
 }

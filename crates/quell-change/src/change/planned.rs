@@ -11,19 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::QueueInPlan;
 
-/// Identity of a device in plans and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceId {
     /// Inode of its network namespace.
     pub namespace: u64,
-    /// Interface index in that namespace.
     pub ifindex: Ifindex,
-    /// Name in that namespace.
     pub name: String,
 }
 
-/// Old and new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Diff<T> {
@@ -47,9 +43,7 @@ impl<T> Diff<T> {
 pub struct ChannelCounts {
     /// Channels with one receive and one transmit queue.
     pub combined: Option<u32>,
-    /// Receive-only channels.
     pub rx: Option<u32>,
-    /// Transmit-only channels.
     pub tx: Option<u32>,
 }
 
@@ -57,35 +51,26 @@ pub struct ChannelCounts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingSizes {
-    /// Per receive queue.
     pub rx: Option<u32>,
-    /// Per transmit queue.
     pub tx: Option<u32>,
 }
 
-/// An RSS context, either existing or created by an earlier change of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextRef {
-    /// ID of a context in the kernel.
     Existing(RssContextId),
     /// Name in the plan; the ID is known once the context exists.
     Planned(String),
 }
 
-/// Action of a flow rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
-    /// Deliver to a receive queue.
     Queue(u32),
-    /// Deliver to an RSS context.
     Context(ContextRef),
-    /// Drop.
     Discard,
 }
 
-/// Settings of the NAPI instance of a receive queue, before and after a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PlannedQueue {
@@ -102,7 +87,6 @@ pub struct PlannedQueue {
 /// Rank of the settings of queues, see [`PlannedChange::rank`].
 pub(crate) const RANK_OF_QUEUES: u8 = 16;
 
-/// One change of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "setting", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -110,7 +94,6 @@ pub enum PlannedChange {
     /// A flow rule: added (no old action) or deleted (no new action). The driver assigns the location.
     FlowRule {
         device: DeviceId,
-        /// Packets that match.
         matches: FlowMatch,
         action: Diff<RuleAction>,
     },
@@ -125,33 +108,40 @@ pub enum PlannedChange {
     RssTable {
         device: DeviceId,
         context: RssContextId,
-        /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
-    /// An offload feature.
     Feature {
         device: DeviceId,
-        /// Name used by the kernel.
         name: String,
-        /// Whether it is on.
         on: Diff<bool>,
     },
     /// Number of channels. Recreates the queues.
-    Channels { device: DeviceId, counts: Diff<ChannelCounts> },
+    Channels {
+        device: DeviceId,
+        counts: Diff<ChannelCounts>,
+    },
     /// Ring sizes. Most drivers recreate the queues.
-    Rings { device: DeviceId, sizes: Diff<RingSizes> },
+    Rings {
+        device: DeviceId,
+        sizes: Diff<RingSizes>,
+    },
     /// Coalescing of all queues; contains changed parameters only.
-    Coalescing { device: DeviceId, values: Diff<Coalescing> },
+    Coalescing {
+        device: DeviceId,
+        values: Diff<Coalescing>,
+    },
     /// Coalescing of one queue; contains changed parameters only.
-    QueueCoalescing { device: DeviceId, queue: u32, values: Diff<Coalescing> },
-    /// `rps_cpus` of a receive queue.
+    QueueCoalescing {
+        device: DeviceId,
+        queue: u32,
+        values: Diff<Coalescing>,
+    },
     RpsCpus {
         device: DeviceId,
         queue: u32,
         /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
-    /// Affinity of a queue's interrupt.
     IrqAffinity {
         device: DeviceId,
         queue: u32,
@@ -159,14 +149,12 @@ pub enum PlannedChange {
         irq: Option<u32>,
         cpus: Diff<CpuList>,
     },
-    /// CPUs that use a transmit queue (`xps_cpus`).
     XpsCpus {
         device: DeviceId,
         queue: u32,
         /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
-    /// `xps_rxqs` of a transmit queue.
     XpsRxqs {
         device: DeviceId,
         queue: u32,
@@ -179,9 +167,7 @@ pub enum PlannedChange {
         /// Whether kthreads poll.
         on: Diff<bool>,
     },
-    /// Settings of the NAPI instance of a receive queue.
     Napi(PlannedQueue),
-    /// CPU affinity of a queue's NAPI kthread.
     ThreadCpus {
         device: DeviceId,
         queue: u32,
@@ -189,15 +175,12 @@ pub enum PlannedChange {
         thread: Option<Pid>,
         cpus: Diff<CpuList>,
     },
-    /// Scheduling of a queue's NAPI kthread.
     ThreadScheduling {
         device: DeviceId,
         queue: u32,
-        /// Thread ID; `None` until an earlier change creates the kthread.
         thread: Option<Pid>,
         scheduling: Diff<Scheduling>,
     },
-    /// A sysctl, as text.
     Sysctl {
         /// Name with dots.
         name: String,
@@ -206,7 +189,6 @@ pub enum PlannedChange {
 }
 
 impl PlannedChange {
-    /// The change that reverses this one.
     #[must_use]
     pub fn inverse(&self) -> Self {
         let mut inverse = self.clone();
@@ -266,7 +248,6 @@ impl PlannedChange {
         matches!(self, Self::Feature { .. } | Self::Channels { .. } | Self::Rings { .. })
     }
 
-    /// Device; `None` for settings without a device.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceId> {
         match self {
@@ -290,7 +271,6 @@ impl PlannedChange {
         }
     }
 
-    /// Queue number; `None` for settings without a queue.
     #[must_use]
     pub fn queue(&self) -> Option<u32> {
         match self {

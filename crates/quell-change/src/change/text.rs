@@ -10,19 +10,15 @@ use quell_mode::PartialNapiSettings;
 
 use super::{ChannelCounts, ContextRef, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction};
 
-/// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeText {
     /// Name of the setting without device and queue: `irq affinity`, `rx-usecs`.
     pub what: String,
-    /// Old value.
     pub old: Option<String>,
-    /// New value.
     pub new: Option<String>,
 }
 
 impl PlannedChange {
-    /// Describes the change.
     #[must_use]
     pub fn text(&self) -> ChangeText {
         match self {

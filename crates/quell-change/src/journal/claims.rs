@@ -44,9 +44,6 @@ impl Others {
     }
 
     /// Waits for the lock, at most a minute, or until `stop` returns true.
-    ///
-    /// # Errors
-    /// When the directory cannot be opened or locked; names the holder on timeout.
     pub(crate) fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
         let dir = self.journal.dir();
         let failed = |source| JournalError { attempt: Attempt::Turn, path: dir.to_owned(), source };
@@ -59,9 +56,6 @@ impl Others {
 
     /// Changes that `change_of` selects and that are not undone, of all owners of this boot: also of dead ones, because
     /// their journals will be undone later, and of the own journal `own` if there is one.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     fn owned<T>(
         &self,
         own: Option<&History>,
@@ -92,18 +86,11 @@ impl Others {
     }
 
     /// Name of another owner with a change that `concerns` selects.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn owner_of(&self, concerns: impl Fn(&Change) -> bool) -> Result<Option<String>, JournalError> {
         let owned = self.owned(None, |change| concerns(change).then_some((0, ())))?;
         Ok(newest_owner(&owned).map(ToOwned::to_owned))
     }
 
-    /// Owners of the queue of a change.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_queue(
         &self,
         queue: &NapiSettingsChange,
@@ -119,9 +106,6 @@ impl Others {
     }
 
     /// Changes of queues of the device with this inode in sysfs.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_device(&self, sysfs_inode: u64) -> Result<Vec<NapiSettingsChange>, JournalError> {
         let of_device = |change: &Change| match change {
             Change::NapiSettings(change) if change.sysfs_inode == Some(sysfs_inode) => {
@@ -132,10 +116,6 @@ impl Others {
         Ok(self.owned(None, of_device)?.into_iter().map(|owned| owned.change).collect())
     }
 
-    /// Changes of epolls of all owners.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub(crate) fn of_epolls(&self, own: Option<&History>) -> Result<Vec<Owned<EpollParameters>>, JournalError> {
         let of_epoll = |change: &Change| match change {
             Change::EpollParameters(change) => Some((change.set_at_boot_ns, change.clone())),
@@ -151,7 +131,6 @@ pub struct Owned<T> {
     /// Time of setting, in nanoseconds since boot.
     at: u64,
     pub(crate) change: T,
-    /// Whether the change was made.
     made: bool,
     owner: Owner,
 }
@@ -190,7 +169,6 @@ pub(crate) fn newest_owner<'a, T: 'a>(owned: impl IntoIterator<Item = &'a Owned<
     }
 }
 
-/// What the owner does, and for which program.
 pub(crate) fn name_of_owner(history: &History) -> String {
     let program = history.targets.first().map(|target| format!(" ({} {})", visible::name(&target.name), target.pid));
     format!("{}{}", history.begin.purpose, program.unwrap_or_default())
@@ -202,20 +180,13 @@ pub(crate) fn next_boot_ns<T>(owned: &[Owned<T>], now_boot_ns: u64) -> u64 {
     last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
 }
 
-/// Owners of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueueOwners(Vec<Owned<NapiSettingsChange>>);
 
-/// Reason why a queue is not set, although its values are possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OwnersRefuse {
-    /// An experiment sets the queue.
     #[error("{owner} switches the settings of this queue; wait for its end, or end it with `quell detach`")]
-    Experiment {
-        /// Name of the experiment.
-        owner: String,
-    },
-    /// An experiment would switch it, although the mode of another program has set it.
+    Experiment { owner: String },
     #[error("{owner} has set it, and would lose its mode: end it first (`quell status` lists it); nothing was changed")]
     ServesPrograms { owner: String },
     /// The new values would end what another owner needs.
@@ -223,20 +194,9 @@ pub enum OwnersRefuse {
         "{owner} needs {needs} on this queue, which the new values ({new}) would end; detach it first, or choose a \
          mode that keeps this"
     )]
-    TakesEffect {
-        owner: String,
-        /// What the owner needs.
-        needs: &'static str,
-        /// The new values.
-        new: PartialNapiSettings,
-    },
-    /// The queue would be removed.
+    TakesEffect { owner: String, needs: &'static str, new: PartialNapiSettings },
     #[error("{owner} needs {needs} on this queue, which would be removed; detach it first, or keep the queue")]
-    Removal {
-        owner: String,
-        /// What the owner needs.
-        needs: &'static str,
-    },
+    Removal { owner: String, needs: &'static str },
 }
 
 impl QueueOwners {
@@ -256,7 +216,6 @@ impl QueueOwners {
         self
     }
 
-    /// Claims of one attribute.
     pub(crate) fn of(&self, attribute: NapiAttribute) -> Claims<u64> {
         Claims::new(self.0.iter().filter_map(|owned| owned.change.claim(attribute, owned.made)))
     }
@@ -267,7 +226,6 @@ impl QueueOwners {
         self
     }
 
-    /// Whether the queue has no owner.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -298,15 +256,11 @@ impl QueueOwners {
         })
     }
 
-    /// Time stamp for a change of the queue that is made now.
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
         next_boot_ns(&self.0, now_boot_ns)
     }
 
     /// Whether the owners of programs permit a queue with the values `now` to change to `new`, or to be removed.
-    ///
-    /// # Errors
-    /// When an owner refuses.
     pub(crate) fn permit(
         &self,
         now: &PartialNapiSettings,
@@ -321,6 +275,8 @@ impl QueueOwners {
             let wanted = below.changed_by(&change.new);
             below = below.changed_by(&change.old);
             let Owner::OfPrograms(name) = owner else { continue };
+            // An experiment attributes what it measures to its own values, so no other owner may set any value of the
+            // queue.
             if !change.alternatives.is_empty() {
                 return Err(OwnersRefuse::Experiment { owner: name.clone() });
             }

@@ -9,35 +9,23 @@ use quell_linux::visible;
 
 use super::history::HistoryError;
 
-/// Operation on a journal that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Attempt {
     /// Creating the file, locking it, writing its first line and naming it.
     Begin,
-    /// Listing the directory of the journals.
     List,
-    /// Reading the journal.
     Read,
-    /// Locking the journal.
     Lock,
     /// Locking the directory, which serializes changes to objects that several journals share.
     Turn,
-    /// Recording an intended change.
     WriteIntent,
-    /// Recording the outcome of a change.
     WriteOutcome,
-    /// Recording that a change was undone.
     WriteUndone,
-    /// Recording a process for which changes are made.
     WriteTarget,
-    /// Recording that the changes persist.
     WriteKeep,
-    /// Recording that persistent changes are to be undone.
     WriteRelease,
-    /// Renaming a journal whose remaining changes wait for queues.
     SetAside,
-    /// Removing it after everything was undone.
     Remove,
 }
 
@@ -83,9 +71,7 @@ impl fmt::Display for Attempt {
 #[derive(Debug, thiserror::Error)]
 #[error("could not {attempt} {}: {source}; {}", visible::path(path), attempt.consequence())]
 pub struct JournalError {
-    /// Operation that failed.
     pub attempt: Attempt,
-    /// File or directory.
     pub path: PathBuf,
     pub source: io::Error,
 }
@@ -109,13 +95,11 @@ impl JournalError {
         Self { attempt, path: path.to_owned(), source }
     }
 
-    /// Whether the holder of the lock is in another PID namespace.
     pub(crate) fn is_locked_out_of_sight(&self) -> bool {
         let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
         locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_in_other_namespace))
     }
 
-    /// Whether another process holds the lock.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.source.get_ref().is_some_and(|source| source.is::<Locked>())

@@ -19,12 +19,10 @@ use super::trust;
 const READERS_WITHIN: Duration = Duration::from_secs(10);
 /// Time limit for a process to release a journal that it does not own, for example during an undo. Also applies to an
 /// owner after a signal.
-const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A journal, locked if possible, so that the caller can act on it.
 #[derive(Debug)]
 pub enum JournalFile {
-    /// Its owner is running.
     Running {
         path: PathBuf,
         /// Contents; absent when it cannot be read at the moment.
@@ -32,26 +30,16 @@ pub enum JournalFile {
     },
     /// Its owner is dead. The caller owns the journal now.
     Abandoned(OwnedJournal),
-    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
-    /// It could not be read.
     Unreadable(JournalError),
 }
 
 /// A journal that was only read.
 #[derive(Debug)]
 pub enum ListedJournal {
-    /// Its owner is running.
-    Running {
-        path: PathBuf,
-        /// Contents; absent when it cannot be read at the moment.
-        history: Option<History>,
-    },
-    /// Its owner is dead.
+    Running { path: PathBuf, history: Option<History> },
     Abandoned { path: PathBuf, history: History },
-    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
-    /// It could not be read.
     Unreadable(JournalError),
 }
 
@@ -61,16 +49,12 @@ pub struct Witness(File);
 
 impl Witness {
     /// Current contents, without a line that is still being written.
-    ///
-    /// # Errors
-    /// When it cannot be read, or its first line is damaged.
     pub fn history(&mut self) -> io::Result<History> {
         self.0.rewind()?;
         let bytes = read_whole(&self.0)?;
         History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
     }
 
-    /// Whether its changes are still maintained by a keeper, and none was undone.
     pub fn is_kept(&mut self) -> bool {
         let is_kept = |history: History| {
             matches!(history.persistence, Persistence::MaintainedBy(_))
@@ -80,9 +64,6 @@ impl Witness {
     }
 
     /// Whether its owner has removed it, which means that nothing remains to be undone.
-    ///
-    /// # Errors
-    /// When the metadata of the file cannot be read.
     pub fn is_removed(&self) -> io::Result<bool> {
         Ok(self.0.metadata()?.nlink() == 0)
     }
@@ -91,9 +72,7 @@ impl Witness {
 /// A partly unreadable journal, owned by the caller.
 #[derive(Debug)]
 pub struct DamagedJournal {
-    /// Journal with its readable lines; absent if the first line is unreadable.
     pub whole: Option<OwnedJournal>,
-    /// Errors of its unreadable lines.
     pub unreadable: Vec<HistoryError>,
     path: PathBuf,
     _file: File,
@@ -101,9 +80,6 @@ pub struct DamagedJournal {
 
 impl DamagedJournal {
     /// Removes the journal together with its unreadable lines.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
         let Self { path, .. } = self;
         fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
@@ -112,9 +88,6 @@ impl DamagedJournal {
 
 impl Journal {
     /// Opens the journal at `path` to observe its progress. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
     pub fn witness(&self, path: &Path) -> Result<Option<Witness>, JournalError> {
         let opened = open_regular(path, OpenOptions::new().read(true));
         opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
@@ -122,9 +95,6 @@ impl Journal {
 
     /// Returns every journal, ordered by name. Takes over those of dead owners, after waiting for their readers. If
     /// permissions allow it, removes unnamed journals of owners that died before they changed anything.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
         let paths = self.paths()?;
         // A directory with other files keeps its permissions. Undoing does not depend on them.
@@ -141,9 +111,6 @@ impl Journal {
     }
 
     /// Takes over the journal at `path` if its owner is dead. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn take(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
         take_over(path, &own_or_leave).map_err(|source| unreadable(path, source))
     }
@@ -151,17 +118,18 @@ impl Journal {
     /// Like [`Self::take`], but waits up to ten seconds for the lock, because a process that undoes the journal removes
     /// it soon.
     pub(crate) fn take_from_strangers(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
-        let own = |file: &File| lock_within(file, LET_GO_WITHIN, &mut || false);
+        let own = |file: &File| lock_within(file, RELEASED_WITHIN, &mut || false);
         take_over(path, &own).map_err(|source| unreadable(path, source))
     }
 
     /// Waits without a time limit until the owner of the journal at `path` releases it or dies, and takes it over.
     /// After a signal, waits ten seconds at most. Returns `None` if it was removed.
-    ///
-    /// # Errors
-    /// When it cannot be read; names the holder of the lock on timeout.
-    pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
-        let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
+    pub fn take_when_abandoned(
+        &self,
+        path: &Path,
+        interruption: &Interruption,
+    ) -> Result<Option<JournalFile>, JournalError> {
+        let own = |file: &File| lock_unless_interrupted(file, interruption, RELEASED_WITHIN);
         match take_over(path, &own).map_err(|source| unreadable(path, source))? {
             Some(JournalFile::Running { .. }) => Err(JournalError::locked(Attempt::Lock, path)),
             taken => Ok(taken),
@@ -170,9 +138,6 @@ impl Journal {
 
     /// Takes over the partly unreadable journal at `path`, to undo its readable lines. Returns `None` if it does not
     /// exist or is intact.
-    ///
-    /// # Errors
-    /// When it cannot be read, has another format, or its owner is running.
     pub fn take_damaged(&self, path: &Path) -> Result<Option<DamagedJournal>, JournalError> {
         let failed = |source| unreadable(path, source);
         let Some((file, bytes)) = open_to_own(path, &own_or_leave).map_err(failed)? else { return Ok(None) };
@@ -189,9 +154,6 @@ impl Journal {
     }
 
     /// Lists every journal, ordered by name, without writing or locking any. Needs only read permission.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn list(&self) -> Result<Vec<ListedJournal>, JournalError> {
         let paths = self.paths()?;
         let look = |path: &PathBuf| {
@@ -200,7 +162,6 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(look).collect())
     }
 
-    /// All files of the directory, sorted.
     pub(super) fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
         let list = || -> io::Result<Vec<PathBuf>> {
             trust::check(&fs::metadata(self.dir())?)?;
@@ -279,7 +240,6 @@ fn own_or_leave(file: &File) -> io::Result<bool> {
     Ok(shared(file.try_lock_shared())? && lock_within(file, READERS_WITHIN, &mut || false)?)
 }
 
-/// Takes the lock of a journal; returns whether it succeeded.
 type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
 /// Returns the contents, and the file if its lock was taken. Returns `None` if its owner removed or renamed it in the
@@ -288,13 +248,14 @@ fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, V
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
     let bytes = read_whole(&file)?;
+    // The lock belongs to the file, not to its name. While this process waited for it, the owner can have removed or
+    // renamed the file, and another journal can have the name now.
     if abandoned && !is_at(path, &file)? {
         return Ok(None);
     }
     Ok(Some((abandoned.then_some(file), bytes)))
 }
 
-/// Whether `path` is a name of this file.
 fn is_at(path: &Path, file: &File) -> io::Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(named) => Ok((named.dev(), named.ino()) == (file.metadata()?.dev(), file.metadata()?.ino())),
@@ -368,7 +329,6 @@ mod tests {
         Record::Intend { seq, change: Change::NetworkNamespace(CreatedNamespace { name: "quell-x".into() }) }
     }
 
-    /// Contents of every file in a directory, by name.
     fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let paths = Journal::in_dir(dir).paths().unwrap();
         paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap_or_default())).collect()

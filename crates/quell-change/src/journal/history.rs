@@ -4,16 +4,13 @@
 use super::record::{Begin, FORMAT, Keeper, LineError, Record, TargetProgram, Watchdog};
 use crate::change::{Change, ChangeOutcome, HostSetting, PlannedChange, UndoOutcome};
 
-/// Contents of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// First line: the process that began the journal, and the purpose.
     pub begin: Begin,
     /// Processes for which the changes were made; empty for changes of the whole host.
     pub targets: Vec<TargetProgram>,
     /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
-    /// How long the changes persist.
     pub persistence: Persistence,
     /// Whether the changes stay although their queues stall.
     pub accepts_stalls: bool,
@@ -21,23 +18,18 @@ pub struct History {
     pub cut_off: bool,
 }
 
-/// How long the changes of a journal persist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
     /// As long as the owner of the journal runs.
     WithOwner,
-    /// Until the watchdog's deadline, unless confirmed.
     UntilConfirmed(Watchdog),
-    /// As long as this process runs.
     MaintainedBy(Keeper),
     /// Until reverted on request, or the next boot.
     UntilReverted,
 }
 
-/// One change and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Sequence number in the journal.
     pub seq: u32,
     /// Outcome; absent if the writer died in between. The change may or may not have been made then.
     pub change: Change,
@@ -47,43 +39,26 @@ pub struct Entry {
     pub undone: Option<UndoOutcome>,
 }
 
-/// Reason why a journal, or a line of it, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// There is no complete first line: the writer died before it changed anything.
     #[error("the first line is incomplete: its writer died before changing anything")]
     Empty,
-    /// The first line is not a begin record.
     #[error("line 1 does not name the writer")]
     NoBegin,
-    /// Another version of Quell wrote it.
     #[error("its format is {found:?}, but this version reads only {FORMAT:?}: use the version of Quell that wrote it")]
-    Format {
-        /// Format named by the first line.
-        found: String,
-    },
-    /// A line is damaged.
+    Format { found: String },
     #[error("line {line} is damaged: {source}")]
     Damaged {
         /// Line number, from 1.
         line: usize,
         source: LineError,
     },
-    /// A line is intact but contradicts the lines before it.
     #[error("line {line} contradicts earlier lines: {why}")]
-    OutOfOrder {
-        /// Line number, from 1.
-        line: usize,
-        /// The contradiction.
-        why: &'static str,
-    },
+    OutOfOrder { line: usize, why: &'static str },
 }
 
 impl History {
     /// Parses the text of a journal. Ignores a last line without a newline.
-    ///
-    /// # Errors
-    /// See [`HistoryError`].
     pub fn parse(text: &str) -> Result<Self, HistoryError> {
         match Self::salvage(text)? {
             (history, unreadable) if unreadable.is_empty() => Ok(history),
@@ -116,7 +91,6 @@ impl History {
         Ok((history, unreadable))
     }
 
-    /// A history without changes.
     #[must_use]
     pub fn new(begin: Begin) -> Self {
         Self {
@@ -129,7 +103,6 @@ impl History {
         }
     }
 
-    /// Sequence number of the next change.
     #[must_use]
     pub fn next_seq(&self) -> u32 {
         self.entries.last().map_or(0, |last| last.seq.saturating_add(1))
@@ -200,7 +173,6 @@ impl History {
         self.pending().next().is_some() && self.pending().all(waits)
     }
 
-    /// Whether connections of its programs are steered.
     #[must_use]
     pub fn steers(&self) -> bool {
         self.pending().any(|(_, entry)| matches!(entry.change, Change::ReuseportFilter(_)))
@@ -221,7 +193,6 @@ impl History {
 }
 
 impl Entry {
-    /// Whether the change remains to be undone.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         matches!(self.undone, None | Some(UndoOutcome::Waits(_)))

@@ -6,13 +6,11 @@ use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use serde::{Deserialize, Serialize};
 
-/// What the changes of a journal are for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Purpose {
     /// A profile of a network namespace (`quell apply`).
     Profile {
-        /// Names of its files.
         name: String,
         /// Name of the network namespace; null for the caller's.
         netns: Option<String>,
@@ -21,22 +19,15 @@ pub enum Purpose {
         content: Option<u32>,
     },
     /// A mode for running programs (`quell attach`, `quell tune --keep`).
-    Attachment {
-        /// Mode of the programs.
-        mode: DeliveryMode,
-    },
+    Attachment { mode: DeliveryMode },
     /// A mode for a program that Quell starts (`quell run`).
-    Launch {
-        /// Mode of the program.
-        mode: DeliveryMode,
-    },
+    Launch { mode: DeliveryMode },
     /// Programs that are switched between modes to compare them (`quell bench`).
     Experiment,
     /// Programs that are switched between modes to find the best one (`quell tune`).
     Search,
     /// Network namespaces for measurements and tests, with the programs in them.
     Lab,
-    /// A command that takes part in an experiment.
     Command {
         /// Its part: `server`, `load` or `clients`.
         role: String,
@@ -44,7 +35,6 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Mode that the programs have as long as the changes last.
     #[must_use]
     pub fn mode(&self) -> Option<DeliveryMode> {
         match self {
@@ -53,7 +43,6 @@ impl Purpose {
         }
     }
 
-    /// Name of the profile.
     #[must_use]
     pub fn profile(&self) -> Option<&str> {
         match self {

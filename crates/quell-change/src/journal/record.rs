@@ -10,10 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::purpose::Purpose;
 use crate::change::{Change, ChangeOutcome, UndoOutcome};
 
-/// Format of the journals.
 pub const FORMAT: &str = "quell-journal/1";
 
-/// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Record {
@@ -23,23 +21,12 @@ pub enum Record {
     Intend {
         /// Sequence number of the change in this journal, from 0 without gaps.
         seq: u32,
-        /// Intended change.
         change: Change,
     },
     /// Written after the change was made.
-    Done {
-        /// Sequence number of the change.
-        seq: u32,
-        /// Facts that are known only after the change.
-        outcome: ChangeOutcome,
-    },
+    Done { seq: u32, outcome: ChangeOutcome },
     /// Written after the change was undone.
-    Undone {
-        /// Sequence number of the change.
-        seq: u32,
-        /// Outcome.
-        undoing: UndoOutcome,
-    },
+    Undone { seq: u32, undoing: UndoOutcome },
     /// A process that the changes are for; written before the first change for it.
     Target(TargetProgram),
     /// Stalls of the queues do not end the changes.
@@ -71,27 +58,20 @@ pub struct Watchdog {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keeper {
     pub pid: u32,
-    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
 }
 
 impl Keeper {
-    /// Identity of this process.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
     pub fn this_process(proc: &ProcRoot) -> Result<Self, ProcError> {
         let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
         Ok(Self { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
     }
 }
 
-/// A program for which changes are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetProgram {
     pub pid: u32,
-    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Name of its main thread, for display.
     pub name: String,
@@ -105,13 +85,10 @@ impl TargetProgram {
     }
 }
 
-/// The writer of a journal, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Begin {
-    /// [`FORMAT`] of the writer.
     pub format: String,
-    /// Version of Quell that wrote the journal.
     pub version: String,
     /// `/proc/sys/kernel/random/boot_id`. After a reboot no kernel object is left to undo.
     pub boot_id: String,
@@ -119,41 +96,26 @@ pub struct Begin {
     pub owner: Keeper,
     /// Wall-clock seconds since 1970, for display.
     pub started_unix_s: u64,
-    /// What the changes are for.
     pub purpose: Purpose,
 }
 
-/// Reason why a line of a journal is not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The line does not start with eight hexadecimal digits and a space.
     #[error("it does not start with a checksum (eight hexadecimal digits and a space)")]
     NoChecksum,
-    /// The checksum does not match the text.
     #[error("checksum mismatch: computed {found:08x}, recorded {written:08x} (truncated or edited)")]
-    Checksum {
-        /// Checksum of the text.
-        found: u32,
-        /// Checksum in the line.
-        written: u32,
-    },
-    /// The text is intact, but this version does not know its contents.
+    Checksum { found: u32, written: u32 },
     #[error("not supported by this version: {0}")]
     Unknown(String),
 }
 
 impl Record {
-    /// Formats the record as a line with its newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_else(|error| unreachable!("records are plain data: {error}"));
         format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
     }
 
-    /// Parses a line without its newline.
-    ///
-    /// # Errors
-    /// See [`LineError`].
     pub fn from_line(line: &str) -> Result<Self, LineError> {
         let (checksum, json) = line.split_once(' ').ok_or(LineError::NoChecksum)?;
         if checksum.len() != 8 || !checksum.bytes().all(|b| b.is_ascii_hexdigit()) {

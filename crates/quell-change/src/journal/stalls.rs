@@ -16,43 +16,31 @@ use super::store::{Journal, create_locked};
 use super::trust;
 
 const EXTENSION: &str = "journal-stalls";
-/// Extension of a record that is not complete yet.
 const TEMPORARY_EXTENSION: &str = "journal-stalls-new";
 /// Age from which a record is no longer reported.
 const REPORTED_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 
-/// Stalls of the queues of one mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StallRecord {
-    /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
-    /// Purpose of the journal, which contains the mode.
     pub purpose: Purpose,
-    /// Programs with the mode.
     pub programs: Vec<TargetProgram>,
-    /// Number of stalls that were found and freed.
     pub stalls: u64,
     /// Time of the last one, in nanoseconds since boot.
     pub last_boot_ns: u64,
     /// Cause that the rules of `quell doctor` found; absent if they found none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Whether the mode was reverted.
     pub reverted: bool,
 }
 
 impl StallRecord {
-    /// Time since the last stall.
     #[must_use]
     pub fn age(&self) -> Duration {
         Duration::from_nanos(boottime_ns().saturating_sub(self.last_boot_ns))
     }
 
-    /// Writes the record of the journal at `journal`, and replaces an earlier one.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, journal: &Path) -> io::Result<()> {
         let temporary = journal.with_extension(TEMPORARY_EXTENSION);
         // Of a process that was killed.
@@ -66,17 +54,11 @@ impl StallRecord {
 
 impl Journal {
     /// Records of this boot, ordered by name, at most seven days old. Skips those that cannot be read.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn stall_records(&self, boot_id: &str) -> Result<Vec<StallRecord>, JournalError> {
         Ok(self.read_stall_records(boot_id)?.into_iter().map(|(_, record)| record).collect())
     }
 
     /// Removes the records to which `is_over` applies, and all that are no longer reported.
-    ///
-    /// # Errors
-    /// When the directory exists and cannot be read.
     pub fn forget_stalls(&self, boot_id: &str, is_over: impl Fn(&StallRecord) -> bool) -> Result<(), JournalError> {
         let kept: Vec<PathBuf> = self
             .read_stall_records(boot_id)?
@@ -98,7 +80,6 @@ impl Journal {
     }
 }
 
-/// Removes the record of the journal at `journal`, unless the mode was reverted.
 pub(super) fn forget_live(journal: &Path) {
     let path = journal.with_extension(EXTENSION);
     if read(&path).is_some_and(|record| !record.reverted) {

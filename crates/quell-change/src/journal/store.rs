@@ -47,7 +47,6 @@ pub struct OwnedJournal {
 }
 
 impl Journal {
-    /// The journals in `dir`, which does not have to exist yet.
     #[must_use]
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
@@ -59,9 +58,6 @@ impl Journal {
 
     /// Begins a journal and takes ownership of it. The file gets its name only after it is locked and its first line is
     /// on disk. Other processes therefore never see it as abandoned.
-    ///
-    /// # Errors
-    /// When the directory or the file cannot be created, usually because of missing privileges.
     pub fn begin(&self, id: &str, purpose: Purpose, boot_id: &str) -> Result<OwnedJournal, JournalError> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let path = self.dir.join(format!("{id}.{EXTENSION}"));
@@ -79,9 +75,6 @@ impl Journal {
     }
 
     /// Checks whether a journal could be begun, without changing anything.
-    ///
-    /// # Errors
-    /// When the caller may not write to the directory.
     pub fn check_writable(&self) -> Result<(), JournalError> {
         let failed = |source| JournalError { attempt: Attempt::Begin, path: self.dir.clone(), source };
         if let Ok(metadata) = fs::metadata(&self.dir) {
@@ -98,8 +91,10 @@ impl Journal {
         let begun = owned.append(&[Record::Begin(begin)]);
         // Unlike a rename, a link does not replace a journal of the same name.
         let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
+        // Also after an error, so that no file without a name of its own is left behind.
         let removed = fs::remove_file(temporary);
         named.and(removed)?;
+        // The name must survive a power failure too, and a sync of the file does not write the directory.
         File::open(&self.dir)?.sync_all()?;
         Ok(owned)
     }
@@ -115,13 +110,11 @@ impl OwnedJournal {
         Ok(owned)
     }
 
-    /// Current contents.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Path of the journal.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -166,10 +159,6 @@ impl OwnedJournal {
         Ok(())
     }
 
-    /// Removes the journal after everything was undone.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
         stalls::forget_live(&self.path);
         fs::remove_file(&self.path).map_err(|source| JournalError {
@@ -180,9 +169,6 @@ impl OwnedJournal {
     }
 
     /// Renames the journal to a name reserved for waiting changes, so that it does not block a new journal.
-    ///
-    /// # Errors
-    /// When it cannot be renamed.
     pub(crate) fn set_aside(mut self) -> Result<(), JournalError> {
         if self.history.persistence != Persistence::WithOwner {
             self.write(Record::Release)?;
@@ -212,6 +198,7 @@ impl OwnedJournal {
         if intended > 0 {
             self.reserve_room(lines.len() as u64, intended as u64)?;
         }
+        // `sync_data` also writes the length of the file, without which the kernel would not read the new lines back.
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => self.whole_bytes += lines.len() as u64,
@@ -226,6 +213,8 @@ impl OwnedJournal {
     fn reserve_room(&mut self, lines_bytes: u64, intended: u64) -> io::Result<()> {
         let changes = self.history.entries.len() as u64 + intended;
         let needed = self.whole_bytes + lines_bytes + changes * ROOM_PER_CHANGE;
+        // A full disk must be noticed before a change is made, not while it is undone: then the undo could not be
+        // recorded, and the next process would repeat it.
         if needed > self.reserved_bytes {
             let more = needed + ROOM_STEP;
             self.reserved_bytes = match reserve(&self.file, more) {
@@ -259,7 +248,6 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Creates a locked file at `path`.
 pub(super) fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;

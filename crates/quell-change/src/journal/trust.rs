@@ -19,37 +19,20 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// [`io::ErrorKind::PermissionDenied`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
-    /// It belongs to another user, who is not root.
     #[error(
         "it is owned by user {owner}, but this process runs as user {user}: {}",
         remedy(*is_directory, &format!("chown {user}"))
     )]
-    Owner {
-        /// Whether it is a directory.
-        is_directory: bool,
-        /// Owner (UID).
-        owner: u32,
-        /// Effective UID of this process.
-        user: u32,
-    },
-    /// Other users may write to it.
+    Owner { is_directory: bool, owner: u32, user: u32 },
     #[error(
         "it is writable by others (mode {mode:04o}), who could make it undo anything: {}",
         remedy(*is_directory, "chmod go-w")
     )]
-    Writable {
-        /// Whether it is a directory.
-        is_directory: bool,
-        /// File mode.
-        mode: u32,
-    },
+    Writable { is_directory: bool, mode: u32 },
     /// Other users may open the directory and lock it. Quell does not change its permissions, because it also holds
     /// other files.
     #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: {}", remedy(true, "chmod 700"))]
-    Open {
-        /// File mode.
-        mode: u32,
-    },
+    Open { mode: u32 },
 }
 
 /// A directory may be one that other programs need, such as /tmp.
@@ -110,7 +93,6 @@ pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(DIRECTORY))
 }
 
-/// Removes the permission of other users to open a journal.
 pub(super) fn close_file(file: &File) -> io::Result<()> {
     match file.metadata()?.mode() & OF_OTHERS {
         0 => Ok(()),

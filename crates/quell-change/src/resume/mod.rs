@@ -35,23 +35,18 @@ const NO_SOCKET: &str = "no socket receives from it";
 /// Longest suspension that Quell waits for.
 pub const WAITED_OUT_MAX: Duration = Duration::from_secs(10);
 
-/// Method that freed a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
     /// Quell's epoll polled it while watching a duplicate of this socket.
     ThroughSocket {
-        /// Process that owns the socket.
         pid: Pid,
-        /// File descriptor in that process.
         fd: i32,
     },
-    /// An io_uring polled it.
     ThroughIoUring,
     /// Nothing polled it, but every suspension has ended after this time.
     WaitedOut(Duration),
 }
 
-/// Reason why a queue could not be freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
@@ -62,19 +57,9 @@ pub enum ResumeError {
          packets are delivered after that time, or when the program calls epoll_wait again",
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
-    CannotPoll {
-        /// NAPI instance of the queue.
-        napi: NapiId,
-        /// Suspension timeout; absent if unknown.
-        timeout: Option<Duration>,
-        /// Reason why no socket could be used.
-        no_socket: String,
-        /// Reason why io_uring failed.
-        no_ring: NapiPollError,
-    },
+    CannotPoll { napi: NapiId, timeout: Option<Duration>, no_socket: String, no_ring: NapiPollError },
 }
 
-/// Means to free one queue.
 #[derive(Debug)]
 pub struct Resumer {
     napi: NapiId,
@@ -126,6 +111,8 @@ impl Resumer {
     /// The error of io_uring, if neither method works.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
         let napi = self.napi.get();
+        // io_uring first: it polls by the NAPI ID alone. A socket has to be found, duplicated from the program, and
+        // still be served by the queue.
         let Err(no_ring) = poll_napi_once(self.napi) else {
             debug!(napi, "an io_uring polled the queue, which ends a suspension");
             return Ok(Freed::ThroughIoUring);
@@ -161,6 +148,8 @@ impl Resumer {
             (Ok(freed), _) => Ok(freed),
             (Err(_), Some(timeout)) if timeout <= WAITED_OUT_MAX => {
                 info!(napi = self.napi.get(), ?timeout, "waiting for the end of a suspension");
+                // A suspension that began before this value was created is over after one timeout, if nothing polls in
+                // between; if something does, it is over as well.
                 thread::sleep(timeout);
                 Ok(Freed::WaitedOut(timeout))
             }
@@ -189,7 +178,6 @@ fn suspend_timeout(napi: &Napi) -> Option<Duration> {
     napi.settings.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
 }
 
-/// Reason why Quell's epoll did not poll.
 #[derive(Debug, thiserror::Error)]
 enum OwnEpollError {
     #[error(transparent)]
@@ -217,6 +205,8 @@ fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollErr
     for _ in 0..OWN_WAITS_MAX {
         epoll.wait(Some(OWN_WAIT))?;
         if epoll.is_empty() {
+            // The wait found no event, so the kernel has polled the queue of the NAPI ID that the epoll recorded. The
+            // ID may have changed since `add`, hence the second look.
             return arrives();
         }
     }

@@ -14,19 +14,15 @@ pub(super) const CANDIDATES: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOnNapi {
     pub(super) pid: Pid,
-    /// File descriptor in that process.
     pub(super) fd: i32,
     inode: u64,
 }
 
-/// Reason why the sockets of a process could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketsError {
-    /// The open files cannot be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The files cannot be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
 }
@@ -44,9 +40,6 @@ impl SocketOnNapi {
 ///
 /// A snapshot would take too long while a queue may be suspended: it lists the sockets of whole namespaces and reads
 /// more options. For one queue, this search stops at the first candidates.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 pub(super) fn sockets_on(
     proc: &ProcRoot,
     pid: Pid,

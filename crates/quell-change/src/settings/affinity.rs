@@ -18,11 +18,8 @@ use crate::undo::UndoError;
 pub struct ThreadAffinity {
     pub pid: u32,
     pub tid: u32,
-    /// Start time of the thread, in clock ticks since boot.
     pub thread_start_time_ticks: u64,
-    /// Previous affinity.
     pub old: CpuList,
-    /// New affinity.
     pub new: CpuList,
 }
 
@@ -52,27 +49,17 @@ impl Kind for ThreadAffinity {
     }
 }
 
-/// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     pub pid: Pid,
-    /// Start time of the process, in clock ticks since boot.
     pub start_time_ticks: u64,
     pub tid: Pid,
-    /// Thread name (`comm`).
     pub thread: String,
-    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// Current affinity.
     pub old: CpuList,
-    /// Affinity to set.
     pub new: CpuList,
 }
 
-/// Plans the affinity change as a journal record.
-///
-/// # Errors
-/// When the thread has exited, its ID was reused, or it cannot be inspected.
 pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, SettingsError> {
     let pid = pin.pid;
     let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };
@@ -103,9 +90,6 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
 }
 
 /// Current affinity of the thread; `None` if it has exited.
-///
-/// # Errors
-/// When the thread cannot be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<CpuList>, SettingsError> {
     let (Some(pid), Some(tid)) = (Pid::from_kernel(change.pid), Pid::from_kernel(change.tid)) else { return Ok(None) };
     match proc.process(pid).thread(tid).stat() {
@@ -121,10 +105,6 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
     }
 }
 
-/// Restores the affinity of a thread if it is unchanged since it was set.
-///
-/// # Errors
-/// When the thread cannot be inspected, or the kernel refuses.
 pub(crate) fn restore(
     proc: &ProcRoot,
     pid: Pid,

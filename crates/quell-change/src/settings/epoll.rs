@@ -25,20 +25,16 @@ use crate::resume::Resumer;
 use crate::settings::socket::SocketId;
 use crate::undo::UndoError;
 
-/// A change of the busy-poll parameters of one epoll.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParameters {
-    /// Process that owns the epoll.
     pub pid: u32,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
     /// these exact values by chance.
     pub fd: i32,
     /// Parameters before the change of the time `since_boot_ns`.
     pub old: EpollParams,
-    /// Parameters to set.
     pub new: EpollParams,
     /// Further parameters, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,7 +45,6 @@ pub struct EpollParameters {
     pub since_boot_ns: u64,
 }
 
-/// A descriptor of a process that is or was an epoll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpollPlace {
     pub pid: u32,
@@ -69,7 +64,6 @@ impl EpollPlace {
 }
 
 impl EpollParameters {
-    /// Records a claim on the epoll at `place`.
     pub fn new(place: EpollPlace, claim: Claim<EpollParams>) -> Self {
         let EpollPlace { pid, start_time_ticks, fd } = place;
         let Claim { at, since, before, values, .. } = claim;
@@ -172,26 +166,19 @@ fn place_now(
 /// is suspended in between is freed long before the shortest useful suspension ends.
 pub(crate) const AT_ONCE: usize = 500;
 
-/// An epoll that gets busy-poll parameters.
 #[derive(Debug, Clone)]
 pub struct EpollToSet {
-    /// Process that owns the epoll.
     pub process: ProcessIdentity,
-    /// File descriptor in that process.
     pub fd: i32,
     /// Sockets that the epoll watched in a snapshot. If an epoll watches none of them, the descriptor was reused.
     pub watched: Vec<SocketId>,
-    /// Parameters to set.
     pub new: EpollParams,
 }
 
-/// A recorded change of an epoll, and what else its end depends on.
 #[derive(Debug, Clone)]
 pub(crate) struct EpollToEnd<'a> {
     pub(crate) change: &'a EpollParameters,
-    /// Whether the change was made.
     pub(crate) made: bool,
-    /// The other owners of the epoll.
     pub(crate) claims: Claims<EpollParams>,
     newest_owner: Option<String>,
 }
@@ -212,7 +199,6 @@ impl<'a> EpollToEnd<'a> {
     }
 }
 
-/// Owners of the epoll at `place`.
 pub fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<EpollParams> {
     let is_same = |owned: &&Owned<EpollParameters>| are_one_epoll(place, owned.change.place());
     Claims::new(owned.iter().filter(is_same).map(Owned::claim))
@@ -227,7 +213,6 @@ pub(crate) fn are_one_epoll(one: EpollPlace, other: EpollPlace) -> bool {
     one == other || same_file() == Some(true)
 }
 
-/// A process whose epolls are to be changed.
 #[derive(Debug)]
 pub struct Program {
     process: ProcessIdentity,
@@ -238,9 +223,6 @@ pub struct Program {
 
 impl Program {
     /// Opens the process. With `can_stall`, lists its sockets once for all changes.
-    ///
-    /// # Errors
-    /// When the process has exited or may not be inspected, or its queues cannot be listed.
     pub fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
         let handle = handle_of(proc, process)?;
         let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
@@ -269,6 +251,8 @@ impl Program {
         let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?;
         let pid = self.process.pid.get();
+        // The number may belong to another epoll since the value was read, and programs can set these parameters
+        // themselves. Between this check and EPIOCSPARAMS the kernel offers no exclusion; microseconds remain.
         if current != from {
             debug!(pid, fd, %current, expected = %from, "skipped: another program has changed the parameters");
             return Ok(current);
@@ -290,6 +274,8 @@ impl Program {
             let _ = resumer.poll();
         }
         let result = act();
+        // Another suspension may follow the polls before `act`. Now the epolls have their final parameters, so a
+        // suspension that these polls end stays ended, and if nothing can poll, waiting for its end is worth the time.
         let freed = self.resumers.iter().try_for_each(|resumer| resumer.poll_or_wait_out().map(drop));
         (result, freed.map_err(SettingsError::from))
     }
@@ -324,9 +310,6 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
 }
 
 /// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
-///
-/// # Errors
-/// When the process may not be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
     let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
     let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
@@ -362,19 +345,20 @@ pub(crate) fn restore(
             Err(error) => undoings.extend(of_all(proc, process, error, epolls.len())),
         }
     }
-    put_back_moved(proc, &program, epolls, &mut undoings);
+    restore_moved(proc, &program, epolls, &mut undoings);
     undoings
 }
 
 /// Restores epolls whose descriptor has changed, for example because the program called dup2(2). Their parameters
 /// identify them: no program sets these exact values by chance. Does nothing if the epolls need different values,
 /// because the assignment of values to epolls is unknown, or if they have other owners.
-fn put_back_moved(
+fn restore_moved(
     proc: &ProcRoot,
     program: &Program,
     epolls: &[EpollToEnd<'_>],
     undoings: &mut [Result<UndoOutcome, SettingsError>],
 ) {
+    // A closed descriptor, or one with values that Quell did not set: its epoll may have another number now.
     let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
         matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
     };
@@ -389,6 +373,7 @@ fn put_back_moved(
     let Ok(fds) = proc.process(program.handle.pid()).fds() else { return };
     let numbers: HashSet<i32> = epolls.iter().map(|epoll| epoll.change.fd).collect();
     let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
+    // Which of the lost epolls it is does not matter: all have the same old and new parameters.
     let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
     for fd in others {
         let Ok(set) = program.get(fd.number, &[]) else { continue };

@@ -16,11 +16,8 @@ use crate::undo::UndoError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LaunchedEpolls {
-    /// Process ID of the program.
     pub pid: u32,
-    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Parameters for each epoll.
     pub new: EpollParams,
 }
 

@@ -39,131 +39,70 @@ use crate::resume::ResumeError;
 pub use napi::set as set_queue;
 use values::SocketValues;
 
-/// Reason why a setting could not be read, changed or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The search for the namespace failed.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// A queue could not be read or set.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A process could not be inspected.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A process's epoll could not be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
-    /// An epoll could not be read or set.
     #[error(transparent)]
     Epoll(#[from] EpollParamsError),
-    /// A queue could not be freed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// An interface feature could not be changed.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// Threaded NAPI could not be changed for a device.
     #[error(transparent)]
     DeviceThreading(#[from] DeviceThreadingError),
-    /// A sysfs file of a device could not be read or written.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// A sysctl or an IRQ affinity could not be set.
     #[error(transparent)]
     ProcWrite(#[from] ProcWriteError),
-    /// The name is not a valid sysctl name.
     #[error(transparent)]
     SysctlName(#[from] InvalidSysctlName),
-    /// The affinity or priority of a thread could not be set.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// The filter of a reuseport group could not be attached or detached.
     #[error(transparent)]
     Reuseport(#[from] ReuseportError),
-    /// A duplicated descriptor could not be inspected.
     #[error("could not inspect a duplicate of a socket: {0}")]
     Duplicate(#[source] std::io::Error),
-    /// The sockets of a group belong to processes that may not be inspected.
     #[error("{group}: no permission to inspect a process that holds one of its sockets; needs CAP_SYS_PTRACE")]
     HeldElsewhere { group: String },
-    /// The sockets of the group have changed since the snapshot.
     #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]
     GroupChanged { group: String },
-    /// The server's own filter could not be kept for undo.
     #[error("{group}: could not keep the server's own filter: {source}; nothing was changed")]
-    FilterNotKept {
-        group: String,
-        /// Error returned by the system call.
-        source: std::io::Error,
-    },
-    /// The server's own filter, kept for undo, is gone.
+    FilterNotKept { group: String, source: std::io::Error },
     #[error("{group}: could not attach the server's own filter again: {path}: {source}")]
-    FilterGone {
-        group: String,
-        /// File that kept it.
-        path: String,
-        /// Error returned by the system call.
-        source: std::io::Error,
-    },
-    /// The busy polling of an io_uring could not be set.
+    FilterGone { group: String, path: String, source: std::io::Error },
     #[error(transparent)]
     Ring(#[from] RingPollingError),
-    /// A socket could not be read or set.
     #[error(transparent)]
     Socket(#[from] SocketOptionError),
-    /// The kernel reports other values for a socket than requested.
     #[error("a socket was set to {asked}, but the kernel reports {read}")]
-    SocketReadBack {
-        asked: SocketValues,
-        /// Values that the kernel reports.
-        read: SocketValues,
-    },
-    /// The kernel reports another affinity of a thread than requested.
+    SocketReadBack { asked: SocketValues, read: SocketValues },
     #[error(
         "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
-    AffinityReadBack {
-        tid: i32,
-        asked: CpuList,
-        /// Affinity that the kernel reports.
-        read: CpuList,
-    },
-    /// The object does not exist.
+    AffinityReadBack { tid: i32, asked: CpuList, read: CpuList },
     #[error("{what} does not exist")]
     Gone { what: String },
-    /// The process has exited, or its PID was reused.
     #[error("process {pid} has exited; its PID may have been reused")]
     ProcessGone { pid: i32 },
-    /// The kernel reports other values for a queue than requested.
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
-    NapiReadBack {
-        napi: u32,
-        asked: PartialNapiSettings,
-        /// Values that the kernel reports.
-        read: PartialNapiSettings,
-    },
-    /// The kernel reports other parameters for an epoll than requested.
+    NapiReadBack { napi: u32, asked: PartialNapiSettings, read: PartialNapiSettings },
     #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
-    EpollReadBack {
-        /// Process that owns the epoll.
-        pid: i32,
-        /// File descriptor in that process.
-        fd: i32,
-        asked: EpollParams,
-        /// Parameters that the kernel reports.
-        read: EpollParams,
-    },
+    EpollReadBack { pid: i32, fd: i32, asked: EpollParams, read: EpollParams },
     /// All changes of one process failed for the same reason.
     #[error(transparent)]
     OfAll(Arc<SettingsError>),
 }
 
-/// Logs the kernel's answer to a change.
 pub(crate) fn answered<T, E: fmt::Display>(answer: Result<T, E>) -> Result<T, E> {
     match &answer {
         Ok(_) => debug!("the kernel accepted the change"),
@@ -172,15 +111,11 @@ pub(crate) fn answered<T, E: fmt::Display>(answer: Result<T, E>) -> Result<T, E>
     answer
 }
 
-/// Logs the reason why a change cannot be prepared.
 pub(crate) fn not_possible(error: &SettingsError) {
     debug!(%error, "the change cannot be prepared");
 }
 
 /// Opens a pidfd, through which descriptors of the process are duplicated. It keeps no file open.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
     let handle = PidFd::open(process.pid)?;
     // Check while the pidfd is open, so that both refer to the same process.

@@ -28,15 +28,12 @@ use crate::resume::Resumer;
 use crate::settings::host::HostAccess;
 use crate::undo::UndoError;
 
-/// A change of the settings of one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiSettingsChange {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// Device name.
     pub device: String,
-    /// Interface index in that namespace.
     pub ifindex: Ifindex,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
     /// namespace. Absent if it could not be read.
@@ -53,7 +50,6 @@ pub struct NapiSettingsChange {
     pub rx_queue: Option<u32>,
     /// Values before the change of the time `since_boot_ns`; absent if the kernel reported none.
     pub old: PartialNapiSettings,
-    /// Values to set.
     pub new: PartialNapiSettings,
     /// Further values of the same fields, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -72,13 +68,10 @@ pub struct NapiSettingsChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueInPlan {
-    /// The queue stays.
     Stays,
     /// An earlier change recreates it, so that the driver resets its settings.
     IsRecreated,
-    /// An earlier change creates it.
     IsCreated,
-    /// An earlier change removes it.
     IsRemoved,
 }
 
@@ -195,9 +188,6 @@ impl Kind for NapiSettingsChange {
 }
 
 /// Reads the current state of an instance as a journal record, without values to set.
-///
-/// # Errors
-/// When the instance or its device cannot be read.
 pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
@@ -210,7 +200,6 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     Ok(NapiSettingsChange { napi_id: id.get(), place, rx_queue, old: napi.settings, ..found })
 }
 
-/// A record for a queue of a device, without the queue and without values.
 fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, SettingsError> {
     Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
@@ -229,7 +218,6 @@ fn record(namespace: &Namespace, link: Link) -> Result<NapiSettingsChange, Setti
     })
 }
 
-/// Values to set on a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedQueue {
     /// Values; none for a queue that an earlier change of the plan removes.
@@ -263,9 +251,6 @@ impl From<&PlannedQueue> for WantedQueue {
 }
 
 /// Like [`look`], for a queue of a plan, which is absent if the plan has removed it.
-///
-/// # Errors
-/// As [`look`].
 pub(crate) fn look_at_planned(
     kernel: &HostAccess<'_>,
     planned: &PlannedQueue,
@@ -321,9 +306,6 @@ pub(crate) fn plan(
 
 /// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
 /// down has no queues.
-///
-/// # Errors
-/// When they cannot be listed.
 pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Napi)>, NetlinkError> {
     let napis = netdev.napis(link.index)?;
     let mut queues = netdev.queues(link.index)?;
@@ -365,6 +347,8 @@ pub fn set(
         return Ok(());
     }
     debug!(napi = id.get(), from = %values_before.where_present_in(values), to = %values, "napi-set");
+    // A suspended queue has its interrupt masked and its timer armed for `irq_suspend_timeout`. If the new values end
+    // suspension, nobody polls it before that timer, so a poll from here must end it.
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
@@ -375,6 +359,8 @@ pub fn set(
     if let Some(resumer) = &resumer {
         resumer.poll_or_wait_out()?;
     }
+    // Only the values that are read back prove that the mode is in force: drivers reset them when they recreate a
+    // queue, and another program may write at the same time.
     let read = netdev.napi(id)?.settings.where_present_in(values);
     debug!(napi = id.get(), %read, "values after the change");
     if read != *values {
@@ -394,12 +380,12 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
 }
 
 /// Current instance of the queue of a change: the original one or its successor.
-///
-/// # Errors
-/// When the instances cannot be listed.
 pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) -> Result<Option<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(&device.namespace)?;
     let napis = netdev.napis(device.link.index)?;
+    // The kernel does not give the ID of a removed instance to another queue (`napi_hash_add` in `net/core/dev.c`). A
+    // queue that is recreated keeps its ID if the driver keeps the configurations of its queues; otherwise the queue
+    // number leads to the successor.
     if let Some(same) = napis.iter().find(|napi| napi.id.get() == change.napi_id) {
         return Ok(Some(*same));
     }
@@ -414,9 +400,6 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) ->
 
 /// Ends the ownership of a queue: sets the values that are in force without it, except where another program has
 /// changed the value.
-///
-/// # Errors
-/// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
 pub(crate) fn restore(
     proc: &ProcRoot,
     change: &NapiSettingsChange,
@@ -425,6 +408,8 @@ pub(crate) fn restore(
 ) -> Result<UndoOutcome, SettingsError> {
     let Some(device) = devices::find(proc, &change.recorded_device())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
+        // Without an instance there is nothing to set. Some drivers keep the values of a queue that is down, so they
+        // are only gone if no value that was set differs from the old one.
         let is_old = |values: &PartialNapiSettings| values.unlike(&change.old).is_empty();
         return Ok(match change.alternatives.iter().chain([&change.new]).all(is_old) {
             true => UndoOutcome::AlreadyGone,
@@ -454,12 +439,9 @@ pub(crate) fn restore(
     })
 }
 
-/// What remains to be done when an owner of a queue ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// Values to set.
     pub(super) set: PartialNapiSettings,
-    /// Values that another program has set.
     foreign: PartialNapiSettings,
     /// Values before Quell of the same attributes.
     before: PartialNapiSettings,
@@ -526,10 +508,6 @@ pub(crate) fn describe_waiting(change: &NapiSettingsChange, device: &str) -> Str
     format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
 }
 
-/// Instances of the namespace that support suspension.
-///
-/// # Errors
-/// When interfaces or instances cannot be listed.
 pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let mut found = Vec::new();

@@ -16,7 +16,6 @@ use crate::change::{ChangeOutcome, Kind, Undo, UndoOutcome, identity};
 use crate::netns_processes::end_processes;
 use crate::undo::UndoError;
 
-/// Time limit for killed processes to exit.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// A network namespace with a name in `/run/netns`. Undone by killing every process in it and removing the name;
@@ -32,9 +31,7 @@ pub struct CreatedNamespace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CreatedVethPair {
-    /// Namespace of the named end.
     pub namespace: String,
-    /// Name of that end.
     pub link: String,
 }
 
@@ -42,7 +39,6 @@ pub struct CreatedVethPair {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StartedProcess {
-    /// Command and arguments.
     pub command: Vec<String>,
 }
 

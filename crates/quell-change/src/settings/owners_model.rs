@@ -21,7 +21,6 @@ enum Event {
     /// The owner is killed after it has recorded this number of queues, before or after the last write.
     Kill(usize, usize, bool),
     End(usize),
-    /// The experiment sets another of its modes.
     Switch(usize),
     Foreign(usize, NapiAttribute),
     /// The driver recreates a queue; irq-suspend-timeout may survive.
@@ -82,7 +81,6 @@ fn found(queue: usize, now: PartialNapiSettings) -> NapiSettingsChange {
     }
 }
 
-/// The rules for one attribute.
 #[derive(Debug, Clone)]
 struct Stack {
     value: u64,
@@ -108,7 +106,6 @@ impl Stack {
     }
 }
 
-/// The host, and what the rules say about it.
 #[derive(Debug, Clone)]
 struct Host {
     queues: Vec<PartialNapiSettings>,

@@ -22,15 +22,12 @@ use crate::namespaces;
 use crate::reuseport_group::{GroupFilter, GroupKey, Protocol, ServersFilter, reason, waiting_sockets};
 use crate::undo::UndoError;
 
-/// A filter that selects the socket of a reuseport group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReuseportFilter {
     /// `SO_NETNS_COOKIE` of the sockets' namespace.
     pub namespace_cookie: u64,
-    /// Transport protocol.
     pub protocol: Protocol,
-    /// Local address and port.
     pub local: SocketAddr,
     /// Socket inodes. Sockets that joined the group later have the filter too.
     pub sockets: Vec<u64>,
@@ -39,15 +36,11 @@ pub struct ReuseportFilter {
     pub replaced: Option<ReplacedFilter>,
 }
 
-/// A filter of the server that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ReplacedFilter {
-    /// Classic BPF.
     Classic(Vec<ClassicInstruction>),
-    /// An eBPF program.
     Pinned {
-        /// ID of the program.
         id: u32,
         /// File of the BPF file system that keeps it loaded.
         path: PathBuf,
@@ -62,19 +55,18 @@ impl fmt::Display for ReuseportFilter {
 
 impl Kind for ReuseportFilter {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
-        Ok(take_off(undo.proc, self)?)
+        Ok(restore(undo.proc, self)?)
     }
 }
 
-/// A group and the filter to attach.
 #[derive(Debug)]
-pub(crate) struct PutOn {
+pub(crate) struct FilterToAttach {
     change: ReuseportFilter,
     /// All listening and unconnected sockets of the namespace.
     waiting: Vec<u64>,
 }
 
-impl PutOn {
+impl FilterToAttach {
     /// Verifies that the group and its filter are unchanged and that one of its sockets is accessible.
     ///
     /// # Errors
@@ -122,15 +114,10 @@ impl PutOn {
         inherits
     }
 
-    /// Journal record to write before the change is made.
     pub(crate) fn change(&self) -> &ReuseportFilter {
         &self.change
     }
 
-    /// Attaches the filter.
-    ///
-    /// # Errors
-    /// When the sockets are closed, or the kernel refuses.
     pub(crate) fn make(self, proc: &ProcRoot, wanted: &GroupFilter) -> Result<(), SettingsError> {
         let group = || wanted.group.to_string();
         let socket = held(proc, &self.change.sockets)?.ok_or_else(|| SettingsError::GroupChanged { group: group() })?;
@@ -183,10 +170,7 @@ pub(crate) fn forget(change: &ReuseportFilter) {
 /// Detaches the filter, or restores the server's own, if one of the group's original sockets still exists. Other sockets
 /// with the same address may belong to another group with a filter of its own. A filter that the server has attached
 /// since is left alone.
-///
-/// # Errors
-/// When the search for the namespace fails, no process that holds a socket may be inspected, or the kernel refuses.
-pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
+pub(crate) fn restore(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
     let outcome = take_off_or_restore(proc, change)?;
     forget(change);
     Ok(outcome)

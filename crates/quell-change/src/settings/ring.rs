@@ -14,17 +14,13 @@ use super::{SettingsError, handle_of};
 use crate::change::{Kind, Undo, UndoOutcome, identity};
 use crate::undo::UndoError;
 
-/// A change of busy polling of an io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingPollingChange {
-    /// Process that owns the ring.
     pub pid: u32,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the setting of the ring too.
     pub fd: i32,
-    /// New setting.
     pub new: RingPolling,
 }
 
@@ -41,19 +37,14 @@ impl Kind for RingPollingChange {
     }
 }
 
-/// Result of inspecting a ring.
 #[derive(Debug)]
 pub(crate) enum Ring {
     /// Busy polling is off and can be enabled.
-    CanBeTold(RingPollingChange),
-    /// The ring must be left alone; the text gives the reason.
+    CanBeSet(RingPollingChange),
     LeftAlone(String),
 }
 
 /// Inspects a ring without changing it.
-///
-/// # Errors
-/// When the process has exited or may not be inspected.
 pub(crate) fn look(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -77,7 +68,7 @@ pub(crate) fn look(
         return Ok(Ring::LeftAlone(error.to_string()));
     }
     let (pid, start_time_ticks) = (process.pid.get().unsigned_abs(), process.starttime.0);
-    Ok(Ring::CanBeTold(RingPollingChange { pid, start_time_ticks, fd, new }))
+    Ok(Ring::CanBeSet(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 
 /// Reads the setting through the duplicate, because the process may reuse the descriptor.
@@ -85,10 +76,6 @@ fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, P
     proc.process(Pid::of_this_process()).ring_polling(ring.number())
 }
 
-/// Enables busy polling on a ring for which [`look`] found it off.
-///
-/// # Errors
-/// When the ring is closed or already busy polls, or the kernel refuses.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
     let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {
@@ -98,9 +85,6 @@ pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPolli
 }
 
 /// Disables busy polling on a ring if the setting is unchanged since.
-///
-/// # Errors
-/// When the process may not be inspected, or the kernel refuses.
 pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,

@@ -20,27 +20,21 @@ use super::{SettingsError, handle_of};
 use crate::change::{Kind, Undo, UndoOutcome};
 use crate::undo::UndoError;
 
-/// A change of busy polling of sockets of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsPolling {
     /// Process that owned the sockets, for display.
     pub pid: u32,
-    /// New setting.
     pub new: SocketPolling,
-    /// The sockets, grouped by previous setting.
     pub sockets: Vec<SocketsAlike>,
 }
 
-/// Sockets with the same previous setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsAlike {
     /// Whether these are listening sockets, whose connections inherit the setting.
     pub listens: bool,
-    /// Previous setting.
     pub old: SocketValues,
-    /// Socket inodes.
     pub inodes: Vec<u64>,
 }
 
@@ -57,17 +51,14 @@ impl Kind for SocketsPolling {
     }
 }
 
-/// A socket of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketId {
-    /// File descriptor in that process.
     pub fd: i32,
     /// Inode; absent for an AF_XDP socket, whose inode is not in snapshots.
     pub inode: Option<u64>,
 }
 
-/// Sockets of a process that get busy polling.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     change: SocketsPolling,
@@ -76,9 +67,6 @@ pub(crate) struct Prepared {
 }
 
 /// Records the current setting of the sockets that differ from the wanted setting. Closes each duplicate immediately.
-///
-/// # Errors
-/// When the process has exited or may not be inspected, or a socket cannot be read.
 pub(crate) fn prepare(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -159,9 +147,6 @@ fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Resu
 
 /// Restores the sockets that still have the setting, in any process that holds them, and the connections accepted
 /// through them since.
-///
-/// # Errors
-/// When processes cannot be listed, or the kernel refuses.
 pub(crate) fn restore(proc: &ProcRoot, change: &SocketsPolling) -> Result<UndoOutcome, SettingsError> {
     let mut back = PutBack::new(change);
     for pid in proc.pids()? {

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Busy polling of a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketValues {
@@ -14,11 +13,9 @@ pub struct SocketValues {
     pub prefer_busy_poll: bool,
 }
 
-/// Busy polling to set on a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketPolling {
-    /// The values that the kernel reports.
     pub values: SocketValues,
     /// Packets per poll (`SO_BUSY_POLL_BUDGET`), which the kernel does not report. Absent: unchanged, 8 by default.
     /// Sockets that busy polled before keep their own budget.

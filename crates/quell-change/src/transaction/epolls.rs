@@ -15,7 +15,6 @@ use crate::journal::record::Record;
 use crate::settings::epoll::{self, EpollPlace, EpollToSet};
 use crate::settings::{SettingsError, not_possible};
 
-/// An epoll that gets new parameters.
 struct Planned {
     /// Index in the request.
     place: usize,
@@ -27,9 +26,6 @@ struct Planned {
 impl Transaction {
     /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
     /// verifies them. Returns false if the epoll already has them; see [`Self::set_napi`].
-    ///
-    /// # Errors
-    /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
         let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
         let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
@@ -38,23 +34,25 @@ impl Transaction {
 
     /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
     /// freeing of queues. Calls `observer` with the index of each epoll. Returns the outcomes in the same order.
-    ///
-    /// # Errors
-    /// When they could not be recorded, or the observer stops.
     pub fn set_epolls(
         &mut self,
         epolls: &[EpollToSet],
         observer: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
     ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
         let _span = error_span!("set_epolls").entered();
+        // Held until the outcomes are recorded. Otherwise another process could set or undo one of these epolls between
+        // the reading of its owners and the change, and the recorded owners would be wrong.
         let _turn = self.turn(&mut |stage| observer(0, stage))?;
         let mut notify = |place, stage| notify(&mut |stage| observer(place, stage), stage);
         let owned = self.others().of_epolls(self.history())?;
+        // The times of the claims on one epoll order its owners, so each must be later than all recorded ones.
         let mut at = next_boot_ns(&owned, boottime_ns());
         let mut outcomes = Vec::with_capacity(epolls.len());
         let mut planned: Vec<Planned> = Vec::new();
+        // First pass: read and plan only, so that one synced write records the intents of all epolls.
         for of_process in epolls.chunk_by(|one, other| one.process == other.process) {
             let process = of_process[0].process;
+            // Reading cannot stall a queue, so this pass does not search the process for sockets to free queues with.
             let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
             for wanted in of_process {
                 let place = outcomes.len();
@@ -78,12 +76,15 @@ impl Transaction {
                 outcomes.push(now.map(|_| false));
             }
         }
+        // No epoll may be set before the intents are on disk: after `kill -9` only they show what has to be undone.
         let first = self.next_seq();
         let changes = planned.iter().map(|planned| Change::EpollParameters(planned.change.clone()));
         let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
         let intents: Vec<Record> = intents.collect();
         self.journal_mut().write_all(intents)?;
         for of_process in planned.chunk_by(|one, other| one.process == other.process) {
+            // Only an epoll with preferred busy polling can have suspended the interrupt of its queue. If that ends
+            // without a last poll, packets wait until the suspension times out.
             let can_stall = of_process.iter().any(|planned| planned.now.prefer_busy_poll);
             let program = epoll::Program::open(&self.proc, of_process[0].process, can_stall);
             let program = program.inspect_err(not_possible).map_err(Arc::new);
@@ -92,6 +93,8 @@ impl Transaction {
                     for Planned { place, now, change, .. } in together {
                         notify(*place, ChangeStage::Journalled)?;
                         outcomes[*place] = match program.change(change.fd, *now, change.new) {
+                            // Other parameters than a moment ago: the descriptor belongs to another epoll by now, or
+                            // another program has set it. `change` has left it alone.
                             Ok(current) if current == *now => Ok(*now != change.new),
                             Ok(_) => {
                                 Err(SettingsError::Gone { what: format!("epoll {} of {}", change.fd, change.pid) })
@@ -110,12 +113,16 @@ impl Transaction {
                     }
                     Err(error) => Err(Arc::clone(error)),
                 };
+                // The epolls are set, but a queue may be stalled. Without `Done`, the undo treats these changes as
+                // perhaps made.
                 if let Err(error) = freed {
                     let failed = together.iter().map(|planned| planned.place);
                     failed.for_each(|place| outcomes[place] = Err(SettingsError::OfAll(Arc::clone(&error))));
                 }
             }
         }
+        // Failed changes keep their intent: they may have been made in part, and undoing a change that was not made is
+        // harmless.
         let made = (first..).zip(&planned).filter(|(_, planned)| outcomes[planned.place].is_ok());
         let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made }).collect();
         self.journal_mut().write_all(made)?;

@@ -51,7 +51,6 @@ pub struct Transaction {
     proc: ProcRoot,
 }
 
-/// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeStage {
     /// The change is about to be recorded.
@@ -66,66 +65,37 @@ pub enum ChangeStage {
 /// with the transaction.
 pub type ChangeObserver<'a> = dyn FnMut(ChangeStage) -> ControlFlow<()> + 'a;
 
-/// Reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The journal could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A namespace could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A link could not be created.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A process could not be started.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The change observer stopped the transaction, for example after Ctrl-C.
     #[error("stopped on request")]
     Stopped,
-    /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Another owner has set an object that can have one owner only.
     #[error("{what}: {owner} has set it already; detach it first")]
-    HasOwner {
-        /// The object.
-        what: String,
-        owner: String,
-    },
+    HasOwner { what: String, owner: String },
     /// A value has changed since the plan was made: an owner began or ended, or another program wrote it.
     #[error(
         "{what} has changed from {planned} to {now} since the modes were planned: run the command again; nothing was \
          changed"
     )]
-    PlanOutdated {
-        /// Object with the changed value: a queue or an epoll.
-        what: String,
-        /// Value when the modes were planned.
-        planned: String,
-        /// Current value.
-        now: String,
-    },
-    /// Another owner of a queue refuses the values.
+    PlanOutdated { what: String, planned: String, now: String },
     #[error("NAPI {napi} of {device}: {why}")]
-    Refused {
-        napi: u32,
-        /// Device of the queue.
-        device: String,
-        why: OwnersRefuse,
-    },
+    Refused { napi: u32, device: String, why: OwnersRefuse },
 }
 
 impl Transaction {
-    /// Begins a transaction named `id`.
-    ///
-    /// # Errors
-    /// When the journal cannot be created.
     pub fn begin(journal: &Journal, id: &str, purpose: Purpose) -> Result<Self, ChangeError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -134,10 +104,6 @@ impl Transaction {
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 
-    /// Creates a network namespace.
-    ///
-    /// # Errors
-    /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let _span = error_span!("create_namespace", netns = %name).entered();
         let seq = self.intend(Change::NetworkNamespace(CreatedNamespace { name: name.to_string() }))?;
@@ -151,9 +117,6 @@ impl Transaction {
     }
 
     /// Creates a veth pair; `namespace` is the name of the left end's namespace.
-    ///
-    /// # Errors
-    /// When it could not be recorded or created.
     pub fn create_veth(
         &mut self,
         namespace: &NamespaceName,
@@ -177,9 +140,6 @@ impl Transaction {
     /// Starts a process in its own session, which ends at the latest when this transaction is reverted. `command` is
     /// its description in the journal. The process itself, though not its children, also dies with the calling thread.
     /// A crash before its PID is recorded therefore leaves nothing behind.
-    ///
-    /// # Errors
-    /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let _span = error_span!("spawn", ?command).entered();
         let seq = self.intend(Change::Process(StartedProcess { command: command.to_vec() }))?;
@@ -193,9 +153,6 @@ impl Transaction {
     }
 
     /// Records changes that the caller makes afterwards, possibly repeatedly, with all values that it will set.
-    ///
-    /// # Errors
-    /// When they could not be recorded.
     pub(crate) fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
         let seqs = self.next_seq()..;
         let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: ChangeOutcome::Made });
@@ -215,9 +172,6 @@ impl Transaction {
     }
 
     /// Records that the preload library of `program` sets these parameters on its epolls.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
         let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
@@ -233,20 +187,25 @@ impl Transaction {
         let filter = filter.into();
         let _span = error_span!("steer", group = %filter.group).entered();
         debug!(sockets = filter.sockets.len(), to = ?filter.filter, "requested change");
-        let mut put_on = reuseport::PutOn::prepare(&self.proc, &filter).inspect_err(not_possible)?;
+        let mut to_attach = reuseport::FilterToAttach::prepare(&self.proc, &filter).inspect_err(not_possible)?;
         let group = |filter: &ReuseportFilter| (filter.namespace_cookie, filter.protocol, filter.local);
-        let own = group(put_on.change());
+        let own = group(to_attach.change());
         let _turn = self.turn_without_others(
             "the filter of the group",
             |change| matches!(change, Change::ReuseportFilter(other) if group(other) == own),
         )?;
-        let over = self.filters_over_with(&put_on);
-        let forgotten: Vec<ReuseportFilter> =
-            over.iter().filter(|(_, earlier)| !put_on.inherit(earlier)).map(|(_, earlier)| earlier.clone()).collect();
-        let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
-        answered(put_on.make(&self.proc, &filter))?;
+        let over = self.filters_with(&to_attach);
+        let forgotten: Vec<ReuseportFilter> = over
+            .iter()
+            .filter(|(_, earlier)| !to_attach.inherit(earlier))
+            .map(|(_, earlier)| earlier.clone())
+            .collect();
+        let seq = self.intend(Change::ReuseportFilter(to_attach.change().clone()))?;
+        answered(to_attach.make(&self.proc, &filter))?;
         self.done(seq, ChangeOutcome::Made)?;
         forgotten.iter().for_each(reuseport::forget);
+        // After `Done`: a crash in between leaves both records, and undoing a filter that was replaced finds that it is
+        // gone.
         for (earlier, _) in over {
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
@@ -266,18 +225,15 @@ impl Transaction {
         }
     }
 
-    fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<(u32, ReuseportFilter)> {
+    fn filters_with(&self, to_attach: &reuseport::FilterToAttach) -> Vec<(u32, ReuseportFilter)> {
         let over = |(seq, entry): (u32, &Entry)| {
             let Change::ReuseportFilter(earlier) = &entry.change else { return None };
-            put_on.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
+            to_attach.takes_the_place_of(earlier).then(|| (seq, earlier.clone()))
         };
         self.history().into_iter().flat_map(History::pending).filter_map(over).collect()
     }
 
     /// Binds a thread to the CPUs of its queue. Records nothing and returns false if its affinity is already right.
-    ///
-    /// # Errors
-    /// When it could not be recorded or bound; also when the thread has exited.
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
         let _span = error_span!("pin", tid = pin.tid.get()).entered();
         let change = affinity::plan(&self.proc, pin).inspect_err(not_possible)?;
@@ -293,9 +249,6 @@ impl Transaction {
 
     /// Enables busy polling on these sockets of `process`, except those closed in the meantime. Returns the number of
     /// changed sockets; records nothing if it is zero.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_sockets(
         &mut self,
         process: ProcessIdentity,
@@ -325,9 +278,6 @@ impl Transaction {
 
     /// Enables busy polling on the io_uring `fd` of `process`. If the ring must be left alone, records nothing and
     /// returns the reason.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_ring(
         &mut self,
         process: ProcessIdentity,
@@ -336,7 +286,7 @@ impl Transaction {
     ) -> Result<Option<String>, ChangeError> {
         let _span = error_span!("set_ring", pid = process.pid.get(), fd).entered();
         let change = match ring::look(&self.proc, process, fd, wanted).inspect_err(not_possible)? {
-            Ring::CanBeTold(change) => change,
+            Ring::CanBeSet(change) => change,
             Ring::LeftAlone(why) => {
                 info!(why, "the io_uring is left alone");
                 return Ok(Some(why));
@@ -351,9 +301,6 @@ impl Transaction {
 
     /// Makes one change of a plan in `namespace`. `observer` observes its progress. If it stops, the rest is skipped,
     /// and the completed part is undone with the transaction.
-    ///
-    /// # Errors
-    /// When it could not be recorded or made, or the observer stops.
     pub fn set(
         &mut self,
         namespace: &Namespace,
@@ -420,33 +367,20 @@ impl Transaction {
 
     /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
     /// journal, undoes everything.
-    ///
-    /// # Errors
-    /// As [`Self::keep`].
     pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
         self.end_with(Record::PersistIfConfirmed(watchdog))
     }
 
     /// Records a process for which the following changes are made.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn add_target(&mut self, target: TargetProgram) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Target(target))
     }
 
     /// Records that the changes persist as long as `keeper` runs. The keeper undoes them on SIGTERM.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn maintained_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
         self.journal_mut().write(Record::MaintainedBy(keeper))
     }
 
-    /// Records that stalls of the queues do not end the changes.
-    ///
-    /// # Errors
-    /// When it could not be recorded.
     pub fn accept_stalls(&mut self) -> Result<(), JournalError> {
         self.journal_mut().write(Record::AcceptStalls)
     }
@@ -459,7 +393,6 @@ impl Transaction {
         self.end_with(Record::MaintainedBy(keeper))
     }
 
-    /// Current contents of the journal.
     #[must_use]
     pub fn history(&self) -> Option<&History> {
         self.journal.as_ref().map(OwnedJournal::history)
@@ -474,7 +407,6 @@ impl Transaction {
         Ok(path)
     }
 
-    /// Path of the journal.
     #[must_use]
     pub fn journal_path(&self) -> &Path {
         self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)

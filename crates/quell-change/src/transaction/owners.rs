@@ -15,9 +15,6 @@ use crate::settings::host::HostAccess;
 use crate::settings::{SettingsError, epoll, napi};
 
 /// Checks that no owner of a queue refuses these values at present. A transaction checks it again.
-///
-/// # Errors
-/// [`ChangeError::Refused`], and when a queue or the journals cannot be read.
 pub fn permit_queues(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId, PartialNapiSettings)>,
@@ -26,9 +23,6 @@ pub fn permit_queues(
 }
 
 /// Checks that no queue serves programs, whose mode an experiment would take away.
-///
-/// # Errors
-/// As [`permit_queues`].
 pub fn refuse_queues_of_programs(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId)>,
@@ -46,7 +40,6 @@ pub(super) fn serves_no_programs(owners: &QueueOwners, found: &NapiSettingsChang
     owners.of_programs().map_or(Ok(()), |owner| Err(refused(owner)))
 }
 
-/// Calls `check` for those of the queues that exist.
 fn for_each_queue<T>(
     journal: &Journal,
     queues: impl IntoIterator<Item = (u64, NapiId, T)>,
@@ -65,9 +58,6 @@ fn for_each_queue<T>(
 }
 
 /// As [`permit_queues`], for the queues of a plan that exist already. An earlier change of the plan creates the others.
-///
-/// # Errors
-/// As there.
 pub fn permit_planned<'a>(
     journal: &Journal,
     namespace: &Namespace,
@@ -83,10 +73,6 @@ pub fn permit_planned<'a>(
     Ok(())
 }
 
-/// Whether one of these queues has an owner.
-///
-/// # Errors
-/// When a queue or the journals cannot be read.
 pub fn have_owners(journal: &Journal, namespace: &Namespace, queues: &[PlannedQueue]) -> Result<bool, ChangeError> {
     let proc = ProcRoot::default();
     let (others, kernel) = (every_owner(journal, &proc)?, HostAccess::new(namespace, &proc));
@@ -125,9 +111,6 @@ fn permitted(
 
 impl Transaction {
     /// Whether a queue, which this transaction has set, has the value `now` of a newer owner.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub fn newer_owner_has_set_queue(&self, napi: NapiId, now: &PartialNapiSettings) -> Result<bool, JournalError> {
         for change in self.pending() {
             if let Change::NapiSettings(own) = change
@@ -141,9 +124,6 @@ impl Transaction {
     }
 
     /// Whether an epoll, which this transaction has set, has the parameters `now` of a newer owner.
-    ///
-    /// # Errors
-    /// When the journals cannot be listed.
     pub fn newer_owner_has_set_epoll(&self, place: EpollPlace, now: EpollParams) -> Result<bool, JournalError> {
         for change in self.pending() {
             if let Change::EpollParameters(own) = change

@@ -31,10 +31,6 @@ impl Transaction {
         self.set_napi_observed(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Self::set_napi`], with an observer.
-    ///
-    /// # Errors
-    /// As there, and when the observer stops.
     pub fn set_napi_observed(
         &mut self,
         namespace: &Namespace,
@@ -46,10 +42,6 @@ impl Transaction {
         self.own_queue(namespace, || napi::look(namespace, id), &WantedQueue::from(*wanted), observer)
     }
 
-    /// Sets the queue of a plan. See [`Self::set_napi`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn set_planned_queue(
         &mut self,
         namespace: &Namespace,
@@ -76,12 +68,15 @@ impl Transaction {
         let _turn = self.turn(observer)?;
         let found = find().inspect_err(not_possible)?;
         debug!(device = ?found.device, rx_queue = found.rx_queue, from = %found.old, to = %wanted.values, "requested change");
+        // The owners include this journal: a mode that is set again continues its own claim, and the value from before
+        // the first one remains the one to restore.
         let owners = self.others().of_queue(&found, self.history())?;
         let (now, napi, device) = (found.old, found.napi_id, found.device.clone());
         let Some(change) = napi::plan(found, wanted, &owners, boottime_ns()) else {
             debug!("unchanged: the queue already has these values, and no other owner");
             return Ok(false);
         };
+        // A queue that the plan removes has no values afterwards. Its owners permit that only if they need none.
         let is_removed = change.in_plan == Some(QueueInPlan::IsRemoved);
         owners.permit(&now, (!is_removed).then_some(&change.new)).map_err(|why| ChangeError::Refused {
             napi,
@@ -91,6 +86,7 @@ impl Transaction {
         let (new, id) = (change.new, NapiId::from_kernel(change.napi_id));
         let seq = self.intend(Change::NapiSettings(change))?;
         notify(observer, ChangeStage::Journalled)?;
+        // Nothing to set: the plan recreates or removes the queue, and the record is what restores its values.
         if let Some(id) = id.filter(|_| !new.is_empty()) {
             napi::set(namespace, &self.proc, id, &new)?;
         }

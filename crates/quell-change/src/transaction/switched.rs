@@ -17,9 +17,7 @@ use crate::settings::{epoll, napi};
 /// A queue and all values that it gets, each with the same fields.
 #[derive(Debug)]
 pub struct QueueValues<'a> {
-    /// Namespace of its device.
     pub namespace: &'a Namespace,
-    /// NAPI instance.
     pub napi: NapiId,
     /// Values when the modes were planned.
     pub old: PartialNapiSettings,
@@ -27,16 +25,12 @@ pub struct QueueValues<'a> {
     pub values: Vec<PartialNapiSettings>,
 }
 
-/// An epoll and all parameters that it gets.
 #[derive(Debug)]
 pub struct EpollValues {
-    /// Process that owns the epoll.
     pub process: ProcessIdentity,
-    /// File descriptor in that process.
     pub fd: i32,
     /// Sockets that identify it.
     pub watched: Vec<SocketId>,
-    /// Parameters when the modes were planned.
     pub old: EpollParams,
     /// Parameters, including `old`.
     pub values: Vec<EpollParams>,
@@ -45,9 +39,6 @@ pub struct EpollValues {
 impl Transaction {
     /// Records the values of an experiment. Leaves out queues that have the same values all the time. From now on the
     /// caller sets them, and an undo recognises each of them.
-    ///
-    /// # Errors
-    /// When they could not be recorded, and [`ChangeError::Refused`] when a queue serves other programs.
     pub fn record_switched(&mut self, queues: &[QueueValues<'_>], epolls: &[EpollValues]) -> Result<(), ChangeError> {
         let others = self.others();
         // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in

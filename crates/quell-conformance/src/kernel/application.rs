@@ -19,7 +19,6 @@ pub(super) const STOP: u64 = u64::MAX;
 /// Token of the first nested epoll.
 pub(super) const NESTED: u64 = 1 << 32;
 
-/// A message that an application has read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     /// Number of the message, in file order.
@@ -28,7 +27,6 @@ pub(super) struct Read {
     pub(super) at_ns: u64,
 }
 
-/// State of one application.
 pub(super) struct Player<'a> {
     scenario: &'a Scenario,
     index: usize,

@@ -11,7 +11,6 @@ use super::{PlayError, Site};
 use crate::observe::ScenarioQueueCounters;
 use crate::scenario::Scenario;
 
-/// An active measurement.
 pub(super) struct Counting {
     /// NAPI IDs, each with its interrupt if the device has one.
     napis: Vec<(NapiId, Option<u32>)>,

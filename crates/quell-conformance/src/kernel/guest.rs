@@ -27,25 +27,19 @@ pub const CPUS: u32 = 3;
 /// Time limit for the first datagram, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
-/// Reason why the NICs of a guest cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestSiteError {
-    /// A NIC could not be brought up.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The NAPI instance of the queue could not be determined.
     #[error(transparent)]
     Play(#[from] PlayError),
-    /// A datagram arrived without passing NAPI.
     #[error("a datagram arrived without a NAPI ID: the queue of this NIC cannot be identified")]
     PastNapi,
 }
 
-/// The NICs of a guest, after setup.
 #[derive(Debug)]
 pub struct GuestSite {
-    /// Site to run scenarios on.
     pub site: Site,
     /// Keeps the tracepoints enabled, so that the kernel does not patch their branches or calls while polls execute them.
     /// One reader is not enough: the kernel switches from a direct call to a list when a second reader appears. Under
@@ -54,10 +48,6 @@ pub struct GuestSite {
     _tracepoint_stays_on: [Sampler; 2],
 }
 
-/// Brings up both NICs of the guest that this program runs in.
-///
-/// # Errors
-/// See [`GuestSiteError`].
 pub fn raise() -> Result<GuestSite, GuestSiteError> {
     let application = GuestNic::raise(End::Server, APPLICATION_CPU)?;
     let rx_irq = application.rx_irq()?;

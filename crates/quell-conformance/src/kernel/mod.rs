@@ -50,9 +50,7 @@ pub struct Site {
     pub cpus: Vec<u32>,
     /// A CPU for a NAPI thread that polls continuously, if one is available.
     pub spare_cpu: Option<u32>,
-    /// Features of the device.
     pub has: Vec<Need>,
-    /// How NAPI settings are applied.
     pub control: Control,
     /// Interrupt of the device's queue, for drivers that do not report it by netlink.
     pub rx_irq: Option<u32>,
@@ -60,86 +58,45 @@ pub struct Site {
     pub epoll_parameters: bool,
 }
 
-/// One side of a site.
 #[derive(Debug)]
 pub struct Side {
-    /// Network namespace.
     pub namespace: Arc<Namespace>,
-    /// Interface index of the device.
     pub ifindex: Ifindex,
-    /// IP address of the device.
     pub address: IpAddr,
 }
 
-/// Reason why a scenario could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// The number of NAPI instances differs from the number of queues in the scenario.
     #[error(
         "the device has {}, but the scenario needs {}",
         counted(*found, "NAPI instance"), counted(*expected, "queue")
     )]
-    Queues {
-        /// Number of NAPI instances found.
-        found: usize,
-        /// Number of queues in the scenario.
-        expected: usize,
-    },
-    /// The kernel reports the queue as threaded, but reports no thread.
+    Queues { found: usize, expected: usize },
     #[error("NAPI {0} is threaded, but its thread is not visible in this PID namespace")]
     NoThread(NapiId),
-    /// A queue needs a thread that polls continuously, but no CPU is available for it.
     #[error("a busy-polling NAPI thread needs a CPU of its own, but none is available")]
     NoSpareCpu,
-    /// No tried flow uses the required queue.
     #[error("none of {tries} flows to `{socket}` arrived on queue {queue}")]
-    NoFlow {
-        /// Name of the socket.
-        socket: String,
-        /// Index of the required queue.
-        queue: usize,
-        /// Number of flows tried.
-        tries: u32,
-    },
-    /// The test datagram of a flow did not arrive.
+    NoFlow { socket: String, queue: usize, tries: u32 },
     #[error("a datagram to `{socket}` did not arrive within {waited:?}: is the device up?")]
-    NoWay {
-        /// Name of the socket.
-        socket: String,
-        /// Time waited.
-        waited: Duration,
-    },
-    /// A system call on a socket, epoll or event failed.
+    NoWay { socket: String, waited: Duration },
     #[error("could not {action}: {source}")]
-    System {
-        /// Attempted action, in the infinitive: `create a socket`.
-        action: &'static str,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The kernel refused a queue's settings.
+    System { action: &'static str, source: io::Error },
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The kernel refused a device's settings.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A thread could not be pinned or given its class.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// An epoll's parameters could not be set.
     #[error(transparent)]
     EpollParams(#[from] EpollParamsError),
-    /// A socket option could not be set.
     #[error(transparent)]
     SocketOption(#[from] SocketOptionError),
-    /// Polls could not be counted.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
@@ -156,9 +113,6 @@ const SENDER_PRIORITY: u32 = 45;
 const APPLICATION_PRIORITY: u32 = 40;
 
 /// Runs a scenario. The device keeps the last settings.
-///
-/// # Errors
-/// See [`PlayError`].
 pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
     let mut queues = Queues::of(site)?;
     let napis = queues.ids().to_vec();
@@ -211,7 +165,6 @@ fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &
     }
 }
 
-/// Pins a thread and gives it the class `SCHED_FIFO`.
 fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
     sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
     sched::set_scheduling(thread, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
@@ -292,7 +245,6 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Combines every message with its send time and read time.
 fn messages(scenario: &Scenario, sent: &[u64], reads: &[Read]) -> Vec<SentMessage> {
     let read: BTreeMap<u32, u64> = reads.iter().map(|read| (read.number, read.at_ns)).collect();
     let rows = scenario.packets.iter().enumerate();

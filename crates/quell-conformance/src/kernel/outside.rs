@@ -11,7 +11,6 @@ use super::start::wait_until;
 use super::{PlayError, failed};
 use crate::scenario::{ChangeKind, Scenario};
 
-/// Schedule of external events.
 pub(super) struct Outside<'a> {
     /// Actions with their times, in ns since the start of the scenario.
     moments: Vec<(u64, Action<'a>)>,

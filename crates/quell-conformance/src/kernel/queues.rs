@@ -8,7 +8,6 @@ use quell_mode::NapiSettings;
 
 use super::{PlayError, Site};
 
-/// Interface for NAPI settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Control {
@@ -16,14 +15,12 @@ pub enum Control {
     EachByNetlink,
     /// The only queue, through the sysfs attributes of its device, which support neither suspension nor threaded NAPI.
     DeviceBySysfs {
-        /// Name of the device.
         device: InterfaceName,
         /// NAPI ID of the queue, as reported by its sockets. Some of these kernels do not list NAPI instances.
         napi: NapiId,
     },
 }
 
-/// The queues of a site.
 pub(super) struct Queues {
     ids: Vec<NapiId>,
     access: SettingsAccess,
@@ -49,7 +46,6 @@ impl Queues {
         }
     }
 
-    /// NAPI IDs, in queue order.
     pub(super) fn ids(&self) -> &[NapiId] {
         &self.ids
     }
@@ -65,7 +61,6 @@ impl Queues {
         }
     }
 
-    /// Applies NAPI settings to a queue.
     pub(super) fn set(&mut self, queue: usize, settings: &NapiSettings) -> Result<(), PlayError> {
         match &mut self.access {
             SettingsAccess::Netlink(netdev) => Ok(netdev.set_napi(self.ids[queue], &(*settings).into())?),
@@ -77,7 +72,6 @@ impl Queues {
         }
     }
 
-    /// NAPI thread of a queue, if it has one.
     pub(super) fn thread(&mut self, queue: usize) -> Result<Option<Pid>, PlayError> {
         match &mut self.access {
             SettingsAccess::Netlink(netdev) => Ok(netdev.napi(self.ids[queue])?.pid),

@@ -18,14 +18,12 @@ const FLOWS_MAX: u32 = 32;
 /// Time limit for the first datagram of a flow, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(2);
 
-/// All descriptors that the applications of a scenario wait for.
 #[derive(Debug)]
 pub(super) struct Sockets(Vec<Opened>);
 
 #[derive(Debug)]
 enum Opened {
     Socket {
-        /// Socket of the application.
         receiver: UdpSocket,
         /// Socket of the peer, connected to the application's.
         sender: UdpSocket,
@@ -64,7 +62,6 @@ impl Sockets {
         Ok(())
     }
 
-    /// The application's socket; `None` for an event.
     pub(super) fn receiver(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { receiver, .. } => Some(receiver),
@@ -72,7 +69,6 @@ impl Sockets {
         }
     }
 
-    /// The peer's socket; `None` for an event.
     pub(super) fn sender(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { sender, .. } => Some(sender),
@@ -80,7 +76,6 @@ impl Sockets {
         }
     }
 
-    /// The event; `None` for a socket.
     pub(super) fn event(&self, descriptor: usize) -> Option<&WakeEvent> {
         match &self.0[descriptor] {
             Opened::Event(event) => Some(event),
@@ -138,7 +133,6 @@ fn flow_by(
     Err(PlayError::NoFlow { socket: descriptor.name.clone(), queue: socket.queue, tries: FLOWS_MAX })
 }
 
-/// Sends one datagram and waits for it.
 fn find_the_way(name: &str, sender: &UdpSocket, receiver: &UdpSocket) -> Result<(), PlayError> {
     receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("set a timeout"))?;
     sender.send(b"way").map_err(failed("send a datagram"))?;

@@ -9,7 +9,6 @@ use quell_linux::clock;
 /// Time from the readiness of all threads to the start of the scenario. The threads sleep for most of it.
 const RUN_UP: Duration = Duration::from_millis(5);
 
-/// A start shared by several threads.
 pub(super) struct Start {
     ready: Barrier,
     begins_ns: OnceLock<u64>,

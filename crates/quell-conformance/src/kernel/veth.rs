@@ -27,10 +27,8 @@ const PREFIX_BITS: u8 = 24;
 const TSO: [&str; 4] =
     ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-/// A running site, with its undo information.
 #[derive(Debug)]
 pub struct VethSite {
-    /// Site to run scenarios on.
     pub site: Site,
     transaction: Transaction,
 }
@@ -39,31 +37,23 @@ pub struct VethSite {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// A change to the host failed.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// IPv6 could not be disabled in a namespace. It would send packets of its own, which would be counted.
     #[error(transparent)]
     Ipv6(#[from] ProcWriteError),
-    /// A link or address could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// GRO or TSO could not be set.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// The CPUs of this thread could not be read.
     #[error(transparent)]
     Sched(#[from] SchedError),
 }
 
 impl VethSite {
     /// Sets up a site with `queues` queues. With `peer_tso`, packets bypass NAPI.
-    ///
-    /// # Errors
-    /// See [`SiteError`].
     pub fn raise(journal: &Journal, queues: u32, peer_tso: bool) -> Result<Self, SiteError> {
         let name = unique_name();
         let mut transaction = Transaction::begin(journal, &name, Purpose::Lab)?;
@@ -128,7 +118,6 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a valid constant: {error}"))
 }
 
-/// A unique name from the PID of this process and the time since boot.
 fn unique_name() -> String {
     format!("quell-conf-{:x}-{:06x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xff_ffff)
 }

@@ -8,7 +8,6 @@ use crate::duration::Nanos;
 use crate::expect::Backend;
 use crate::scenario::Need;
 
-/// A name with its position in the file.
 pub(super) type Name = Spanned<String>;
 
 #[derive(Debug, Deserialize)]
@@ -63,24 +62,19 @@ pub(super) struct Queue {
     pub(super) threaded: Threaded,
 }
 
-/// Poller of a queue.
 #[derive(Debug, Default, Deserialize)]
 #[serde(untagged, expecting = "true, false or \"busy-poll\"")]
 pub(super) enum Threaded {
     /// True: a NAPI thread that sleeps when idle. False: softirq.
     ByThread(bool),
-    /// A NAPI thread with a named polling mode.
     Named(ThreadedBy),
-    /// Softirq.
     #[default]
-    Unsaid,
+    Unspecified,
 }
 
-/// Polling mode of a NAPI thread.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ThreadedBy {
-    /// Polls continuously.
     BusyPoll,
 }
 

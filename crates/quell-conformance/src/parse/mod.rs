@@ -7,11 +7,6 @@ mod resolve;
 use crate::place::FileError;
 use crate::scenario::Scenario;
 
-/// Parses a scenario. `name` is the file name without the extension.
-///
-/// # Errors
-/// When the text is not TOML, does not have the structure of a scenario, or refers to something that does not exist.
-/// The error has its position.
 pub fn scenario(name: &str, content: &str) -> Result<Scenario, FileError> {
     let file_name = format!("{name}.toml");
     let error = |span, message| FileError::new(&file_name, content, span, message);

@@ -20,7 +20,6 @@ const MAX_EVENTS: usize = 1024;
 /// Maximum number of sockets or packets per row, enough to fill a ring several times.
 const ROW_MAX: usize = 1024;
 
-/// An error and its position.
 pub(super) struct Refused {
     pub(super) span: Range<usize>,
     pub(super) message: String,
@@ -32,7 +31,6 @@ fn refuse<T>(span: Range<usize>, message: impl Into<String>) -> Result<T> {
     Err(Refused { span, message: message.into() })
 }
 
-/// Objects that names refer to.
 struct Names {
     epolls: Vec<String>,
     /// Name, first descriptor and number of sockets. A name may refer to a row.
@@ -128,7 +126,6 @@ impl Names {
         Ok(self.events[find("event", name, self.events.iter().map(|(name, _)| name))?].1)
     }
 
-    /// First descriptor of a socket row, and the number of sockets.
     fn socket_row(&self, name: &Name) -> Result<(usize, usize)> {
         let (_, first, count) = self.sockets[find("socket", name, self.sockets.iter().map(|(name, ..)| name))?];
         Ok((first, count))
@@ -181,7 +178,7 @@ fn napi(queue: &file::Queue) -> NapiSettings {
         threaded: match queue.threaded {
             file::Threaded::ByThread(true) => Threaded::Thread,
             file::Threaded::Named(file::ThreadedBy::BusyPoll) => Threaded::BusyPoll,
-            file::Threaded::ByThread(false) | file::Threaded::Unsaid => Threaded::Off,
+            file::Threaded::ByThread(false) | file::Threaded::Unspecified => Threaded::Off,
         },
     }
 }

@@ -18,8 +18,8 @@ fn every_scenario_holds_on_this_kernel() {
     for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
         match on_this_kernel(&scenario, &Journal::in_dir(journals.path())) {
             ScenarioOutcome::Held { misses, .. } if misses.is_empty() => {}
-            ScenarioOutcome::Held { plays, misses, .. } => {
-                eprintln!("{}: held, of {plays} missed {misses:?}", scenario.name)
+            ScenarioOutcome::Held { runs, misses, .. } => {
+                eprintln!("{}: held, of {runs} missed {misses:?}", scenario.name)
             }
             ScenarioOutcome::NotPossible { reason } => eprintln!("{}: not possible here: {reason}", scenario.name),
             other => wrong += &format!("{}: {other:#?}\n", scenario.name),

@@ -14,7 +14,7 @@ fn a_report_survives_a_round_trip() {
         reported += 1;
         ControlFlow::Continue(())
     });
-    assert!(matches!(report.results[0].outcome, ScenarioOutcome::Held { plays: 1, .. }));
+    assert!(matches!(report.results[0].outcome, ScenarioOutcome::Held { runs: 1, .. }));
     assert_eq!((reported, report.results.len()), (1, 1));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<ConformanceReport>(&json).unwrap(), report);

@@ -9,41 +9,30 @@ use serde::Serialize;
 use super::plan::{AttachPlan, QueueStep};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
-/// A process outside the attachment with sockets on its queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AffectedProcess {
-    /// Process ID.
     pub pid: Pid,
-    /// Process name (`comm`).
     pub name: String,
-    /// Number of its sockets that receive through these queues.
     pub sockets: usize,
-    /// NAPI instances of the queues.
     pub napis: Vec<NapiId>,
     /// Longest delay of one of its packets; absent if the mode delays no packets.
     pub longest_wait: Option<LongestWait>,
 }
 
-/// Upper bound of a packet's delay, and the event that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LongestWait {
-    /// Delay in nanoseconds.
     pub ns: u64,
-    /// Event that ends the delay.
     pub until: Until,
 }
 
-/// Event that ends the delay of another process's packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Until {
-    /// The queue's timer (`gro-flush-timeout`) fires.
     GroFlushTimeout,
     /// The program has handled every event that one `epoll_wait` can return.
     BatchEnd {
-        /// Largest number of events that one `epoll_wait` returns.
         max_events: u32,
         /// Time the program takes for one event, nanoseconds; measured between two snapshots.
         each_ns: u64,
@@ -53,7 +42,6 @@ pub enum Until {
     IrqSuspendTimeout,
 }
 
-/// Returns the other processes on the queues of `plan`, ordered by process ID.
 pub(super) fn affected_processes(
     query: &SnapshotQuery<'_>,
     targets: &BTreeSet<Pid>,

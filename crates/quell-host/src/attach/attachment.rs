@@ -24,7 +24,7 @@ use super::error::AttachError;
 use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
-use super::pass::{Pass, place};
+use super::pass::{Pass, describe_step};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
@@ -36,7 +36,6 @@ const LOOKS: u32 = 5;
 /// Maximum number of searches. A process can exit during a search.
 const TRIES: u32 = 5;
 
-/// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
 /// Callback for every change, with its index within the attachment. It may stop the attachment.
 pub type AttachObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
@@ -55,12 +54,9 @@ pub struct Attachment {
     changes: usize,
 }
 
-/// An attachment as recorded in its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// Path of the journal.
     pub path: PathBuf,
-    /// Contents of the journal.
     pub history: History,
     /// Keeper process; absent while the command that began the journal owns it.
     pub keeper: Option<Keeper>,
@@ -70,15 +66,11 @@ pub struct Attached {
 
 /// Takes a snapshot of the whole host. The queues of a program may belong to a device in another namespace, and other
 /// programs may use them.
-///
-/// # Errors
-/// When the host cannot be observed.
 pub fn observe() -> Result<Snapshot, TakeError> {
     take(&SnapshotScope { whole_host: true, ..SnapshotScope::default() }).map(|(snapshot, _)| snapshot)
 }
 
 impl Attached {
-    /// What the changes are for.
     #[must_use]
     pub fn purpose(&self) -> &Purpose {
         &self.history.begin.purpose
@@ -112,17 +104,11 @@ impl Attached {
 }
 
 /// Attachments and experiments on programs that are not reverted, including those that are still being made.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(in_use(journal)?.into_iter().filter(|attached| attached.purpose().is_of_programs()).collect())
 }
 
 /// Like [`attachments`], with the profiles that are being applied.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let is_begun = |attached: &Attached| attached.purpose().profile().is_some() && attached.is_in_progress();
     let is_meant = |attached: &Attached| attached.purpose().is_of_programs() || is_begun(attached);
@@ -130,9 +116,6 @@ pub fn attachments_and_begun_profiles(journal: &Journal) -> Result<Vec<Attached>
 }
 
 /// Ended attachments with settings that wait for their queues.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let waits = |attached: &Attached| attached.purpose().is_of_programs() && attached.history.only_waits();
     Ok(recorded(journal)?.into_iter().filter(waits).collect())
@@ -143,7 +126,6 @@ fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
 }
 
-/// All readable journals.
 fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let attached = |listed| {
         let (path, history, is_locked) = match listed {
@@ -175,9 +157,6 @@ pub fn adapt(findings: &mut [Finding], journal: &Journal) {
 impl Attachment {
     /// Begins an attachment: creates its journal and starts its keeper, but sets no values. Without processes it is for a
     /// program that is launched later ([`Self::is_for`]).
-    ///
-    /// # Errors
-    /// When one of the programs is attached already, or the journal or the keeper cannot be created.
     pub fn begin(
         journal: &Journal,
         targets: Targets,
@@ -214,9 +193,6 @@ impl Attachment {
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
     /// the parameters that a preload library sets.
-    ///
-    /// # Errors
-    /// When the program has exited, or the journal cannot be written.
     pub fn is_for(&mut self, program: Pid, epolls: Option<EpollParams>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
@@ -244,9 +220,6 @@ impl Attachment {
     }
 
     /// Repeats passes until all planned values are set.
-    ///
-    /// # Errors
-    /// When the host cannot be observed, a change fails, or an earlier change did not persist.
     pub fn settle(&mut self, observer: &mut AttachObserver<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
             let mut pass = self.keep_up(observer)?;
@@ -275,6 +248,8 @@ impl Attachment {
         let unknown = self.ledger.new_unknown_queues(&plan);
         if !unknown.is_empty() {
             debug!(napis = ?unknown, "no known device has the NAPI IDs of some sockets; searching all namespaces");
+            // The snapshot has the namespaces of the programs only. Their packets can come through a device of another
+            // one (macvlan, leased queues). The search takes long, so it is made once for each unknown ID.
             let mut host = observe()?;
             mark_steered(&mut host, &self.steered);
             plan = super::plan::plan(&host, None, &self.targets.pids(), &self.request);
@@ -286,7 +261,9 @@ impl Attachment {
                 Due::Done | Due::GivenUp => {}
                 Due::ChangedByOthers if newer_owner_has_set(&self.transaction, &step)? => {}
                 Due::ChangedByOthers => {
-                    warn!(step = place(&step), "another program has changed the value; not setting it again");
+                    warn!(step = describe_step(&step), "another program has changed the value; not setting it again");
+                    // Setting it again in each pass would fight with the other program, and packets would see both
+                    // values in turn.
                     self.ledger.give_up(&step);
                     pass.changed_by_others.push(step);
                 }
@@ -297,12 +274,12 @@ impl Attachment {
             for (step, made) in steps.iter().zip(self.set_together(steps, observer)) {
                 match made {
                     Ok(true) => {
-                        info!(step = place(step), "set");
+                        info!(step = describe_step(step), "set");
                         pass.made.push(step.clone());
                     }
                     Ok(false) => {}
                     Err(error) => {
-                        warn!(step = place(step), %error, "could not set the value; not trying again");
+                        warn!(step = describe_step(step), %error, "could not set the value; not trying again");
                         self.ledger.give_up(step);
                         pass.failed.push((step.clone(), error));
                     }
@@ -315,9 +292,6 @@ impl Attachment {
 
     /// Checks that at least one program is still running. An attachment skips objects of exited programs, so it can
     /// complete without setting anything.
-    ///
-    /// # Errors
-    /// When all programs have exited, the processes cannot be listed, or the journal cannot be written.
     pub fn check_programs_run(&mut self) -> Result<(), AttachError> {
         self.find_programs(&mut Pass::default())?;
         if self.targets.pids().is_empty() { Err(AttachError::ProgramsExited) } else { Ok(()) }
@@ -333,6 +307,7 @@ impl Attachment {
         let Keeper { pid, start_time_ticks } = keeper;
         let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
         info!(pid, "handing the journal over to the keeper");
+        // Before the journal is handed over: without a keeper, nobody would revert it when the programs exit.
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }
@@ -341,29 +316,20 @@ impl Attachment {
 
     /// Records in the journal that this process maintains the attachment and ends it on SIGTERM. The keeper continues
     /// to watch this process.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         info!("this process remains the owner of the journal");
         Ok(self.transaction.maintained_by(Keeper::this_process(&self.proc).map_err(PersistError::from)?)?)
     }
 
-    /// Records in the journal that stalls do not end the attachment.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
     pub fn accept_stalls(&mut self) -> Result<(), AttachError> {
         Ok(self.transaction.accept_stalls()?)
     }
 
-    /// Whether stalls do not end the attachment.
     #[must_use]
     pub fn accepts_stalls(&self) -> bool {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
     }
 
-    /// Begins a record of stalls for the journal of the attachment.
     pub(super) fn stall_log(&self) -> Option<StallLog> {
         Some(StallLog::new(self.transaction.journal_path().to_owned(), self.transaction.history()?))
     }
@@ -382,18 +348,15 @@ impl Attachment {
         &self.targets
     }
 
-    /// Mode of the attachment, and who sets the epolls.
     #[must_use]
     pub fn request(&self) -> AttachRequest {
         self.request
     }
 
-    /// Queues that were set, with their previous values.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.ledger.queues()
     }
 
-    /// Number of epolls that were set.
     #[must_use]
     pub fn epolls(&self) -> usize {
         self.ledger.epolls()
@@ -423,7 +386,6 @@ impl Attachment {
         Err(last.map_or(AttachError::Target(TargetError::Gone), AttachError::Look))
     }
 
-    /// Searches for the programs again, and records new ones in the journal.
     fn find_programs(&mut self, pass: &mut Pass) -> Result<(), AttachError> {
         let turnover = self.targets.refresh()?;
         for target in &turnover.came {
@@ -434,7 +396,6 @@ impl Attachment {
         Ok(())
     }
 
-    /// Takes a snapshot of the programs found by the last pass.
     pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
         let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
@@ -442,24 +403,20 @@ impl Attachment {
         Ok(snapshot)
     }
 
-    /// Attaches the filter of a reuseport group.
     pub(super) fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
         self.observed(observer, |transaction| transaction.steer(steering))?;
         self.steered.extend(steering.queues_of_sockets());
         Ok(())
     }
 
-    /// Whether connections of the programs are steered.
     pub(super) fn steers(&self) -> bool {
         self.transaction.history().is_some_and(History::steers)
     }
 
-    /// Number of changes so far.
     pub(super) fn changes(&self) -> usize {
         self.changes
     }
 
-    /// Runs `act`, which makes a change, and calls the observer before and after it.
     pub(super) fn observed<T>(
         &mut self,
         observer: &mut AttachObserver<'_>,
@@ -488,9 +445,11 @@ impl Attachment {
         self.changes += epolls.len();
         let made = self.transaction.set_epolls(&epolls, &mut |place, stage| observer(first + place, stage));
         match made {
-            Ok(made) => {
-                steps.iter().zip(made).map(|(step, made)| self.came_of(step, made.map_err(Into::into))).collect()
-            }
+            Ok(made) => steps
+                .iter()
+                .zip(made)
+                .map(|(step, made)| self.unless_vanished(step, made.map_err(Into::into)))
+                .collect(),
             Err(error) => vec![Err(error)],
         }
     }
@@ -511,7 +470,7 @@ impl Attachment {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else {
-                    info!(step = place(step), "skipped: the network namespace no longer exists");
+                    info!(step = describe_step(step), "skipped: the network namespace no longer exists");
                     return Ok(false);
                 };
                 self.set_queue(&namespace, queue, &mut notify)
@@ -529,13 +488,13 @@ impl Attachment {
                     .map(|left_alone| self.ledger.record_ring(step, left_alone))
             }
         };
-        self.came_of(step, made)
+        self.unless_vanished(step, made)
     }
 
-    fn came_of(&mut self, step: &AttachStep, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
+    fn unless_vanished(&mut self, step: &AttachStep, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => {
-                info!(step = place(step), %error, "skipped: the object no longer exists");
+                info!(step = describe_step(step), %error, "skipped: the object no longer exists");
                 Ok(false)
             }
             other => {
@@ -569,9 +528,6 @@ fn forget_stalls_of(journal: &Journal, transaction: &Transaction, targets: &Targ
 }
 
 /// Checks that none of the programs is attached, takes part in an experiment, or belongs to a lab that measures it.
-///
-/// # Errors
-/// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     for attached in in_use(journal)? {
         let is_living = |target: &&TargetProgram| targets.living().any(|living| living.is_same_process(target));

@@ -47,7 +47,6 @@ fn epolls_of(snapshot: &Snapshot, plan: &AttachPlan) -> BTreeMap<(Pid, i32), Epo
     query.epolls_by_descriptor.iter().filter_map(|epoll| Some((of(epoll), new(epoll)?))).collect()
 }
 
-/// Returns the snapshot with every value of the plan applied.
 fn after(snapshot: &Snapshot, plan: &AttachPlan, epolls: &BTreeMap<(Pid, i32), EpollParams>) -> Snapshot {
     let mut after = snapshot.clone();
     plan.queues().for_each(|step| set_queue(&mut after, step));

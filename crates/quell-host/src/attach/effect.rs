@@ -10,7 +10,7 @@ use quell_linux::{NapiId, Pid, kernel};
 use quell_mode::{DeliveryMode, Threaded};
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::no_poll::NoPollCause;
 use super::plan::QueueStep;
@@ -32,17 +32,12 @@ const CPU_NS_PER_PACKET: u64 = 1_000;
 /// A program that uses less than one part in this number of a CPU is idle.
 const CPU_SHARE_OF_SUSPECT: u64 = 50;
 
-/// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EffectOnQueue {
-    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// Duration of the observation in nanoseconds.
     pub for_ns: u64,
-    /// Packets received in polls.
     pub packets: u64,
-    /// All polls.
     pub polls: u64,
     /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
@@ -51,7 +46,6 @@ pub struct EffectOnQueue {
     /// Polls by the program's threads that found the interrupt suspended; absent if the kernel does not support
     /// suspension.
     pub found_suspended: Option<u64>,
-    /// Polls by the queue's NAPI kthread.
     pub by_thread: u64,
     /// Interrupts of the queue; absent if the queue has no interrupt or the interrupts cannot be counted.
     pub interrupts: Option<u64>,
@@ -63,8 +57,8 @@ pub struct EffectOnQueue {
 }
 
 /// Verdict on a mode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "verdict", content = "reason", rename_all = "kebab-case")]
 pub enum ModeVerdict {
     /// The mode is in effect; the text gives the evidence.
     InEffect(String),
@@ -75,9 +69,6 @@ pub enum ModeVerdict {
 }
 
 /// Counts polls of the queues for the duration of `wait`. The mode is for `programs`.
-///
-/// # Errors
-/// When polls cannot be counted, usually because of missing privileges.
 pub fn watch(
     queues: &[QueueStep],
     programs: &BTreeSet<Pid>,
@@ -92,9 +83,7 @@ pub fn watch(
 /// Observes queues in consecutive intervals.
 #[derive(Debug)]
 pub(super) struct PollCounting {
-    /// The queues.
     pub(super) queues: Vec<QueueStep>,
-    /// Start of the present interval.
     pub(super) began: Instant,
     polls: BTreeMap<NapiId, PollCounters>,
     irqs: BTreeMap<IrqOfNapi, u64>,
@@ -105,7 +94,6 @@ pub(super) struct PollCounting {
 type IrqOfNapi = (NapiId, u32);
 
 impl PollCounting {
-    /// Begins the first interval with these counters.
     pub(super) fn begin(
         queues: Vec<QueueStep>,
         programs: &BTreeSet<Pid>,
@@ -168,7 +156,6 @@ fn cpu_time_between(before: &BTreeMap<Pid, u64>, after: &BTreeMap<Pid, u64>) -> 
 }
 
 impl EffectOnQueue {
-    /// Observations from a sample of `for_ns` nanoseconds, without interrupts and CPU time.
     #[must_use]
     pub fn of(napi: NapiId, for_ns: u64, sample: &QueueSample) -> Self {
         let QueueSample { polls, packets, program_found_suspended: found_suspended, .. } = *sample;
@@ -194,12 +181,10 @@ impl EffectOnQueue {
         Self { by_program: 0, by_program_last: 0, found_suspended, ..self }
     }
 
-    /// Whose polls are counted.
     fn whose(&self) -> &'static str {
         if self.is_shared { "the programs on the queue" } else { "the program" }
     }
 
-    /// All polls by program threads.
     fn by_programs(&self) -> u64 {
         self.by_program.saturating_add(self.by_program_last)
     }

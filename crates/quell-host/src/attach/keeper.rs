@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quell_change::change::Change;
 use quell_change::journal::{Journal, Keeper, OwnedJournal, Persistence};
-use quell_change::persistent::{Guardian, PersistError, release, take_over, tell};
+use quell_change::persistent::{Guardian, PersistError, release, signal_guardian, take_over};
 use quell_change::recovery::{Reverted, revert};
 use quell_linux::file::is_locked_by;
 use quell_linux::pidfd::Signal;
@@ -23,25 +23,20 @@ use super::stall_log::StallLog;
 use super::wait::{Ends, Woken};
 
 /// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
-const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
+const RESTORED_WITHIN: Duration = Duration::from_secs(120);
 /// Minimum ratio of the pause after a look at the queues to its CPU time: at most 0.5 % of a CPU.
 const PAUSE_PER_CPU_TIME: u32 = 200;
 /// Maximum pause: a stall lasts no longer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Outcome of [`keep`].
 #[derive(Debug)]
 pub enum KeepingEnded {
-    /// Another process had already restored everything.
     AlreadyReverted,
-    /// The keeper restored everything.
     Reverted(Reverted),
 }
 
-/// Outcome of ending an attachment, read from its journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detached {
-    /// Changes that were undone.
     pub undone: Vec<Change>,
     /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
@@ -49,7 +44,6 @@ pub struct Detached {
     pub superseded: Vec<(Change, String)>,
     /// Changes that were partly undone, with the reason for the rest.
     pub partial: Vec<(Change, String)>,
-    /// Changes that were left in place, with the reasons.
     pub left_alone: Vec<(Change, String)>,
     /// Changes that wait for a queue, with the reasons; they stay in the journal.
     pub waiting: Vec<(Change, String)>,
@@ -62,9 +56,6 @@ pub struct Detached {
 /// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is
 /// complete, it keeps the changes until the programs exit or a signal arrives. Then it undoes them. Calls `ready` once
 /// signals are handled.
-///
-/// # Errors
-/// When it cannot handle signals or wait, or the journal cannot be read or written.
 pub fn keep(
     journal: &Journal,
     path: &Path,
@@ -96,7 +87,6 @@ pub fn keep(
     Ok(KeepingEnded::Reverted(reverted))
 }
 
-/// Why an attachment is over.
 #[derive(Debug)]
 enum Over {
     ProgramsExited,
@@ -109,6 +99,8 @@ enum Over {
 fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Result<Over> {
     let history = owned.history();
     let programs: BTreeSet<Pid> = history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+    // The queues of the journal, not of the present host: only those whose interrupt this mode suspends can stall
+    // because of it.
     let queues = SuspendedQueue::of_journal(history);
     let watching = (!queues.is_empty()).then(|| watching_sampler(&queues));
     let mut sampler =
@@ -120,6 +112,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
         match ends.wait(sampler.is_some().then(|| Instant::now() + pause))? {
             Woken::Signalled => return Ok(Over::Signalled),
             Woken::AllEnded => return Ok(Over::ProgramsExited),
+            // Without a sampler there is no timeout: the keeper then sleeps until the end.
             Woken::TimeIsOver => {}
         }
         let Some(counters) = &sampler else { continue };
@@ -128,7 +121,7 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
             Ok(look) => {
                 log.add(&look, &programs);
                 if log.must_end() && !history.accepts_stalls {
-                    log.take_back();
+                    log.record_revert();
                     return Ok(Over::QueuesStall);
                 }
             }
@@ -137,6 +130,8 @@ fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Re
                 sampler = None;
             }
         }
+        // A look costs time per queue. The pause grows with it, so that the keeper of a host with thousands of queues
+        // does not take a CPU.
         let used = Duration::from_nanos(clock::thread_cpu_ns().saturating_sub(began_ns));
         pause = LOOKED_EVERY.max((used * PAUSE_PER_CPU_TIME).min(PAUSE_MAX));
     }
@@ -148,9 +143,6 @@ fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<boo
 
 /// Makes the owner of a journal undo its changes, and reports the outcome. Undoes the remaining changes here if the owner
 /// was killed or had died. Returns `None` if nothing was left to undo.
-///
-/// # Errors
-/// When the owner cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>, PersistError> {
     let path = &attached.path;
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
@@ -159,13 +151,13 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
     let is_of_this_boot = attached.history.begin.boot_id == proc.boot_id()?.to_string();
     // A keeper may be about to take the journal over. The command that began it has left it if it does not hold the lock.
     if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {
-        tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+        signal_guardian(path, Guardian::Keeper(owner), Signal::TERM, RESTORED_WITHIN)?;
         // The command may have handed the journal over before the signal.
         if let Persistence::MaintainedBy(keeper) = witness.history().map_err(PersistError::Listen)?.persistence
             && keeper != owner
         {
             owner = keeper;
-            tell(path, Guardian::Keeper(owner), Signal::TERM, PUT_BACK_WITHIN)?;
+            signal_guardian(path, Guardian::Keeper(owner), Signal::TERM, RESTORED_WITHIN)?;
         }
     }
     let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen);
@@ -186,7 +178,6 @@ impl From<Reverted> for Detached {
 }
 
 impl Detached {
-    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.partial.len()

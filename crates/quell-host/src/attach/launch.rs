@@ -10,21 +10,15 @@ use super::plan::AttachPlan;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Device, Snapshot};
 
-/// A named device does not exist, or has no queues that can be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The network namespace has no device of this name.
     #[error("there is no device {0} in this network namespace")]
     NoSuchDevice(String),
-    /// The kernel lists no NAPI instance of the device.
     #[error("{0} has no NAPI instances, so its queues cannot be configured")]
     NoQueues(String),
 }
 
 /// Plans `mode` for all queues of the caller's network namespace, or for the queues of the `named` devices in it.
-///
-/// # Errors
-/// When a named device does not exist or has no queues.
 pub fn plan_of_devices(
     snapshot: &Snapshot,
     named: Option<&[String]>,
@@ -47,10 +41,6 @@ pub fn plan_of_devices(
     Ok(plan)
 }
 
-/// The named devices of the caller's network namespace.
-///
-/// # Errors
-/// When one of them does not exist or has no queues.
 pub fn devices_with_queues<'a>(snapshot: &'a Snapshot, names: &[String]) -> Result<Vec<&'a Device>, DeviceError> {
     let named = |name: &String| {
         let device = own_devices(snapshot).find(|device| device.name == *name);

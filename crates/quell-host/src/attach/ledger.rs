@@ -9,12 +9,9 @@ use quell_mode::EpollParams;
 use super::plan::{AttachPlan, AttachStep, EpollStep, Limitation, QueueStep};
 use super::pollers::{RingStep, SocketsStep};
 
-/// Objects that an attachment has set, could not set, or cannot identify.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Queues that were set, with their previous values.
     queues: BTreeMap<NapiId, QueueStep>,
-    /// Epolls that were set, with their previous parameters.
     epolls: BTreeMap<FileKey, EpollParams>,
     /// Sockets that were set to busy poll. Later changes by other programs are not reverted; the same holds for rings.
     sockets: BTreeSet<(Pid, u64, SocketId)>,
@@ -39,10 +36,8 @@ enum Key {
     Ring(FileKey),
 }
 
-/// Whether a step remains to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The step remains to be carried out.
     Yes,
     /// The object already has the values, or it was set once and is not set again.
     Done,
@@ -53,7 +48,6 @@ pub(super) enum Due {
 }
 
 impl Ledger {
-    /// Whether a step of the latest plan is to be carried out.
     pub(super) fn due(&self, step: &AttachStep) -> Due {
         if self.given_up.contains(&key(step)) {
             return Due::GivenUp;
@@ -79,7 +73,6 @@ impl Ledger {
         }
     }
 
-    /// Records that the object of a step is not set again.
     pub(super) fn give_up(&mut self, step: &AttachStep) {
         self.given_up.insert(key(step));
     }
@@ -112,17 +105,14 @@ impl Ledger {
         &unknown_queues(plan) - &self.unknown_queues
     }
 
-    /// Records the NAPI IDs that belong to no known device.
     pub(super) fn record_unknown_queues(&mut self, plan: &AttachPlan) {
         self.unknown_queues = unknown_queues(plan);
     }
 
-    /// Queues that were set, with their previous values.
     pub(super) fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.queues.values()
     }
 
-    /// Number of epolls that were set.
     pub(super) fn epolls(&self) -> usize {
         self.epolls.len()
     }

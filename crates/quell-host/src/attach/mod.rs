@@ -39,7 +39,7 @@ pub mod watch;
 
 pub use attachment::{Attached, Attachment, attachments, observe};
 pub use error::AttachError;
-pub use pass::{Pass, place};
+pub use pass::{Pass, describe_step};
 pub use plan::{AttachPlan, AttachRequest, AttachStep, EpollsSetBy, plan};
 pub use pollers::{RingStep, SocketsStep};
 pub use quell_change::settings::socket::SocketId;

@@ -14,7 +14,6 @@ use crate::findings::{Finding, stalls};
 use crate::snapshot::Snapshot;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
-/// The cause, as far as a snapshot shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoPollCause {
     /// No program has an epoll that watches a TCP or UDP socket.
@@ -23,10 +22,8 @@ pub enum NoPollCause {
     ListenersOnly,
     /// No epoll of the programs watches a socket of the queue, but other processes have sockets there.
     TrafficOfOthers {
-        /// Their names.
         names: BTreeSet<String>,
     },
-    /// The sockets of the programs are on other queues.
     Moved {
         /// NAPI instances that they received from last.
         to: BTreeSet<NapiId>,
@@ -35,38 +32,29 @@ pub enum NoPollCause {
     Found(Box<Finding>),
     /// An epoll with sockets of the queue does not busy poll.
     NotEnabled {
-        /// The epoll.
         epoll: NamedEpoll,
     },
     /// Threads sleep in an epoll that watches the one with the sockets, and nobody sleeps in that one.
     WatchedByAnother {
-        /// The epoll with the sockets.
         inner: NamedEpoll,
         /// File descriptor of the epoll that watches it.
         outer: i32,
     },
     /// No thread slept in the epoll at the time of the snapshot.
     NobodySleeps {
-        /// The epoll.
         epoll: NamedEpoll,
     },
-    /// The sockets of the epoll are on several queues.
     SeveralQueues {
-        /// The epoll.
         epoll: NamedEpoll,
-        /// Number of queues.
         queues: usize,
         /// How its connections can be sorted by queue, or that they cannot.
         advice: String,
     },
-    /// The snapshot shows no cause.
     Unknown {
-        /// What it shows.
         seen: String,
     },
 }
 
-/// An epoll, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedEpoll {
     fd: i32,
@@ -94,7 +82,6 @@ pub fn no_poll_cause(now: &Snapshot, before: Option<&Snapshot>, programs: &BTree
     cause(&SnapshotQuery::new(now, before), programs, napi)
 }
 
-/// The same with a new snapshot of the host.
 #[must_use]
 pub fn no_poll_cause_now(before: Option<&Snapshot>, programs: &BTreeSet<Pid>, napi: NapiId) -> NoPollCause {
     match observe() {
@@ -150,7 +137,6 @@ pub(crate) fn cause(query: &SnapshotQuery<'_>, programs: &BTreeSet<Pid>, napi: N
     }
 }
 
-/// The cause if no epoll of the programs watches a socket of the queue.
 fn elsewhere(
     query: &SnapshotQuery<'_>,
     own: &[&EpollContext<'_>],
@@ -202,7 +188,6 @@ impl NoPollCause {
         }
     }
 
-    /// What to do; absent if nothing is known that helps.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         let text = match self {
@@ -235,7 +220,7 @@ impl fmt::Display for NoPollCause {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 write!(f, "the program's sockets receive from NAPI {} now", to.join(", "))
             }
-            Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.seen),
+            Self::Found(finding) => write!(f, "{}: {}", finding.id, finding.observed),
             Self::NotEnabled { epoll } => write!(f, "{epoll} does not busy poll"),
             Self::WatchedByAnother { inner, outer } => {
                 write!(f, "nobody slept in {inner}, which has the connections; epoll {outer} watches it")

@@ -7,20 +7,12 @@ use quell_change::transaction::{Transaction, permit_queues};
 use super::error::AttachError;
 use super::plan::{AttachPlan, AttachStep};
 
-/// Checks that no other owner of a queue refuses the plan at present.
-///
-/// # Errors
-/// [`AttachError::Begin`] with [`ChangeError::Refused`](quell_change::transaction::ChangeError::Refused), and when the
-/// journals cannot be listed.
 pub fn refuse_under_owners(journal: &Journal, plan: &AttachPlan) -> Result<(), AttachError> {
     let queues = plan.queues().map(|step| (step.namespace_cookie, step.napi, step.new));
     permit_queues(journal, queues).map_err(AttachError::Begin)
 }
 
 /// Whether the object of a step, which this attachment has set, has the value of a newer owner.
-///
-/// # Errors
-/// When the journals cannot be listed.
 pub(super) fn newer_owner_has_set(transaction: &Transaction, step: &AttachStep) -> Result<bool, JournalError> {
     match step {
         AttachStep::Queue(step) => transaction.newer_owner_has_set_queue(step.napi, &step.old),

@@ -8,14 +8,10 @@ use super::plan::{AttachStep, EpollStep, QueueStep};
 use super::pollers::{RingStep, SocketsStep};
 use crate::snapshot::Snapshot;
 
-/// Result of one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// Processes that appeared.
     pub came: Vec<TargetProgram>,
-    /// Processes that exited.
     pub ended: Vec<TargetProgram>,
-    /// Steps that were applied.
     pub made: Vec<AttachStep>,
     /// Steps whose value another program has changed since. Each is reported once and not set again.
     pub changed_by_others: Vec<AttachStep>,
@@ -23,13 +19,11 @@ pub struct Pass {
     pub failed: Vec<(AttachStep, ChangeError)>,
     /// Snapshot taken before any change of this pass; absent when all programs have exited.
     pub snapshot: Option<Snapshot>,
-    /// Whether all programs have exited.
     pub over: bool,
 }
 
-/// Text that identifies the object of a step.
 #[must_use]
-pub fn place(step: &AttachStep) -> String {
+pub fn describe_step(step: &AttachStep) -> String {
     match step {
         AttachStep::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => {
             format!("NAPI {napi} of {device}")

@@ -18,26 +18,20 @@ use super::unassigned_epolls::{self, UnassignedEpoll};
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 use crate::snapshot::{Device, Files, Process, Reading, Snapshot, SnapshotNapi, UnknownReason, WatchedFile};
 
-/// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
-    /// The attachment sets them, from outside the program.
     #[default]
     Attachment,
     /// The launched program sets them itself; the attachment sets only its queues.
     Program,
 }
 
-/// Requested attachment.
 #[derive(Debug, Clone, Copy)]
 pub struct AttachRequest {
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Who sets the epolls.
     pub epolls: EpollsSetBy,
 }
 
-/// Planned attachment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachPlan {
@@ -48,39 +42,29 @@ pub struct AttachPlan {
     pub unassigned_epolls: Vec<UnassignedEpoll>,
     /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<AttachObstacle>,
-    /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub limitations: Vec<Limitation>,
-    /// Other affected processes.
     pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }
 
-/// One object that gets values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum AttachStep {
-    /// A queue, identified by its NAPI instance.
     Queue(QueueStep),
-    /// An epoll of the program.
     Epoll(EpollStep),
-    /// Sockets of the program to set to busy polling (`SO_BUSY_POLL`).
     Sockets(SocketsStep),
-    /// An io_uring of the program to set to busy polling.
     Ring(RingStep),
 }
 
-/// NAPI settings of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueStep {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// Device name.
     pub device: String,
     /// Receive queues that the instance polls, if known.
     pub queues: Vec<u32>,
-    /// NAPI instance.
     pub napi: NapiId,
     /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
@@ -90,39 +74,28 @@ pub struct QueueStep {
     pub new: PartialNapiSettings,
 }
 
-/// Busy-poll parameters of an epoll.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EpollStep {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Process name (`comm`).
     pub process: String,
-    /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// Number of TCP and UDP sockets that the epoll watches.
     pub sockets: usize,
     /// The oldest sockets of the epoll. They identify it when the parameters are set.
     #[serde(skip)]
     pub watched: Vec<SocketId>,
-    /// NAPI instances that these sockets receive from.
     pub napis: Vec<NapiId>,
-    /// Current parameters.
     pub old: EpollParams,
-    /// Parameters to set.
     pub new: EpollParams,
 }
 
-/// An obstacle to the attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct AttachObstacle {
-    /// Operation that is not possible.
     pub what: String,
     /// Reason, in the kernel's words where available.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the
@@ -141,7 +114,7 @@ pub fn plan(
     processes.for_each(|process| plan.add_process(&query, process, request));
     for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
         let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
-        plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), why });
+        plan.impossible.push(AttachObstacle { what: format!("inspect process {pid}"), reason: why });
     }
     if plan.refuse_without_epoll(&query, targets, request) {
         plan.steps.clear();
@@ -196,7 +169,6 @@ impl AttachPlan {
         self.queues().any(suspends) || (self.queues().next().is_some() && self.steps.iter().any(polls))
     }
 
-    /// The queues that get settings.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Queue(step) => Some(step),
@@ -204,7 +176,6 @@ impl AttachPlan {
         })
     }
 
-    /// The epolls that get parameters.
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Epoll(step) => Some(step),
@@ -212,7 +183,6 @@ impl AttachPlan {
         })
     }
 
-    /// The sockets that get busy polling.
     pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Sockets(step) => Some(step),
@@ -220,7 +190,6 @@ impl AttachPlan {
         })
     }
 
-    /// The io_urings that get busy polling.
     pub fn rings(&self) -> impl Iterator<Item = &RingStep> {
         self.steps.iter().filter_map(|step| match step {
             AttachStep::Ring(step) => Some(step),
@@ -228,7 +197,6 @@ impl AttachPlan {
         })
     }
 
-    /// Logs each decision with its reason.
     pub fn log(&self) {
         for step in &self.steps {
             let is_there = step.is_there();
@@ -269,7 +237,7 @@ impl AttachPlan {
         for epoll in &self.unassigned_epolls {
             debug!(?epoll, "epoll without a known queue");
         }
-        for AttachObstacle { what, why } in &self.impossible {
+        for AttachObstacle { what, reason: why } in &self.impossible {
             info!(?what, why, "the attachment is not possible");
         }
         for limitation in &self.limitations {
@@ -287,7 +255,7 @@ impl AttachPlan {
     fn refuse_modes_that_need_a_launch(&mut self, mode: &DeliveryMode) {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         for requirement in mode.requirements().into_iter().filter(launch) {
-            self.impossible.push(AttachObstacle { what: mode.to_string(), why: requirement.to_string() });
+            self.impossible.push(AttachObstacle { what: mode.to_string(), reason: requirement.to_string() });
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
@@ -307,7 +275,7 @@ impl AttachPlan {
             (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
-        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), why: why.to_owned() });
+        self.impossible.push(AttachObstacle { what: "configure the queues".to_owned(), reason: why.to_owned() });
     }
 
     fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &AttachRequest) {
@@ -316,7 +284,7 @@ impl AttachPlan {
             Reading::Known(files) => files,
             Reading::Unknown(reading) => {
                 let what = format!("inspect {} {pid}", process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 return;
             }
         };
@@ -332,7 +300,7 @@ impl AttachPlan {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
                 let what = format!("inspect epoll {} of {} {pid}", epoll.epoll.fd, process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
                 continue;
             }
             // Connections inherit the setting of their listening socket.
@@ -381,7 +349,7 @@ impl AttachPlan {
         let before = self.impossible.len();
         self.impossible.extend(without_epoll(query, targets).into_iter().map(|(why, processes)| AttachObstacle {
             what: format!("{} for {}", request.mode, first_of(&processes)),
-            why: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
+            reason: format!("{why}: only epoll polls a queue; modes without polling (defer200, threaded) work"),
         }));
         self.impossible.len() > before
     }
@@ -407,7 +375,7 @@ impl AttachPlan {
                 Err(_) if mode.napi() == NapiSettings::default() => {}
                 Err(why) => {
                     let why = why.to_owned();
-                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, why });
+                    self.limitations.push(Limitation::UnknownXdpQueues { pid: process.pid, xdp_sockets, reason: why });
                 }
             }
         }
@@ -431,10 +399,10 @@ impl AttachPlan {
             })),
             // If the kernel reports no parameters, assume the default, which is no busy polling.
             Reading::Unknown(reading)
-                if reading.unknown.why == UnknownReason::UnsupportedByKernel && new == EpollParams::default() => {}
+                if reading.unknown.reason == UnknownReason::UnsupportedByKernel && new == EpollParams::default() => {}
             Reading::Unknown(reading) => {
                 let what = format!("set epoll {fd} of {} {pid}", epoll.process.name);
-                self.impossible.push(AttachObstacle { what, why: reading.unknown.said.clone() });
+                self.impossible.push(AttachObstacle { what, reason: reading.unknown.message.clone() });
             }
         }
     }
@@ -451,7 +419,7 @@ impl AttachPlan {
         let taken = query.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
         let (old, new) = match taken.and_then(|()| values(napi, &wanted)) {
             Ok(values) => values,
-            Err(why) => return self.impossible.push(AttachObstacle { what: what(), why }),
+            Err(why) => return self.impossible.push(AttachObstacle { what: what(), reason: why }),
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
@@ -460,7 +428,7 @@ impl AttachPlan {
         let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
             let why = "the network namespace of its device cannot be identified".to_owned();
-            return self.impossible.push(AttachObstacle { what: what(), why });
+            return self.impossible.push(AttachObstacle { what: what(), reason: why });
         };
         let queues = device.rx_queues.known_elements().filter(|queue| queue.napi_id() == Some(napi.id));
         self.steps.push(AttachStep::Queue(QueueStep {
@@ -485,7 +453,7 @@ fn values(napi: &SnapshotNapi, wanted: &NapiSettings) -> Result<(PartialNapiSett
         (wanted.threaded != Threaded::Off, napi.threading.why_unknown()),
     ];
     if let Some(unknown) = needed.into_iter().find_map(|(is_needed, unknown)| unknown.filter(|_| is_needed)) {
-        return Err(unknown.said.clone());
+        return Err(unknown.message.clone());
     }
     let current = napi.settings();
     let mut new = PartialNapiSettings::from(*wanted).where_present_in(&current);

@@ -11,21 +11,15 @@ use serde::Serialize;
 use crate::snapshot::query::SnapshotQuery;
 use crate::snapshot::{Files, Process};
 
-/// Sockets of a process that get busy polling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketsStep {
-    /// Process that owns the sockets.
     pub pid: Pid,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Process name (`comm`).
     pub process: String,
-    /// Whether these are AF_XDP sockets.
     pub xdp: bool,
     /// Sockets to set. Sockets that are known to have the setting are left out.
     pub sockets: Vec<SocketId>,
-    /// Setting for the sockets.
     pub new: SocketPolling,
 }
 
@@ -34,19 +28,13 @@ pub struct SocketsStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RingStep {
-    /// Process that owns the ring.
     pub pid: Pid,
-    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Process name (`comm`).
     pub process: String,
-    /// File descriptor of the ring in that process.
     pub fd: i32,
-    /// Setting for the ring.
     pub new: RingPolling,
 }
 
-/// The steps of one process.
 pub(super) fn steps(
     query: &SnapshotQuery<'_>,
     process: &Process,

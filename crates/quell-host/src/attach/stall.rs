@@ -19,7 +19,6 @@ use tracing::{debug, warn};
 
 use super::plan::QueueStep;
 
-/// Interval between two looks at the counters.
 pub const LOOKED_EVERY: Duration = Duration::from_millis(100);
 /// Minimum time without a poll. A healthy suspension ends after its timeout, so twice that time must have passed, too.
 pub(crate) const UNPOLLED_MIN: Duration = Duration::from_millis(50);
@@ -35,21 +34,17 @@ const STALLS_WITHIN: Duration = Duration::from_secs(10);
 /// A queue whose interrupt a mode suspends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuspendedQueue {
-    /// NAPI instance.
     pub napi: NapiId,
-    /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
 }
 
 impl SuspendedQueue {
-    /// The suspended ones of these queues.
     pub fn of_steps<'a>(steps: impl IntoIterator<Item = &'a QueueStep>) -> Vec<Self> {
         let is_suspended = |step: &&QueueStep| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0);
         let queue = |step: &QueueStep| Self { napi: step.napi, namespace_cookie: step.namespace_cookie };
         steps.into_iter().filter(is_suspended).map(queue).collect()
     }
 
-    /// The suspended queues of a journal.
     #[must_use]
     pub fn of_journal(history: &History) -> Vec<Self> {
         let queue = |change: &Change| {
@@ -62,36 +57,26 @@ impl SuspendedQueue {
 }
 
 /// Begins to count polls of these queues, at less cost than [`Sampler::of`].
-///
-/// # Errors
-/// When polls cannot be counted, so that nobody can watch the queues for stalls.
 pub fn watching_sampler(queues: &[SuspendedQueue]) -> Result<Sampler, SamplerError> {
     Sampler::watching(kernel::sysfs(), queues.iter().map(|queue| queue.napi).collect())
 }
 
-/// A stalled queue that was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stalled {
-    /// NAPI instance of the queue.
     pub napi: NapiId,
     /// Minimum time without a poll.
     pub unpolled: Duration,
-    /// Number of packets that it contained.
     pub packets: u64,
-    /// Method that freed it.
     pub freed: Freed,
 }
 
-/// Result of one look.
 #[derive(Debug, Default)]
 pub struct StallLook {
-    /// Stalled queues that were freed.
     pub freed: Vec<Stalled>,
     /// Whether stalls are so frequent that the mode must be reverted.
     pub persists: bool,
 }
 
-/// Counters of a queue at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     polls: u64,
@@ -108,7 +93,6 @@ impl From<&PollCounters> for Counted {
     }
 }
 
-/// Decides when to poll a queue. Times count from any fixed moment.
 #[derive(Debug, Clone, Copy)]
 struct Suspicion {
     seen: Counted,
@@ -125,6 +109,8 @@ impl Suspicion {
 
     /// Takes in the counters. Returns whether the queue is suspect: masked, unpolled for too long, and not checked lately.
     fn is_suspect(&mut self, counted: Counted, now: Duration) -> bool {
+        // The counters have no times. A poll happened at some time since the last look; `now` is the latest one, so a
+        // stall is never reported too early.
         if counted.polls != self.seen.polls {
             self.last_poll = now;
         }
@@ -133,12 +119,13 @@ impl Suspicion {
             self.patience = Duration::ZERO;
         }
         self.seen = counted;
+        // A queue whose interrupt is enabled wakes by itself. The sampler does not know the state before the first poll
+        // after its selection; such a queue is checked too.
         counted.interrupt_enabled != Some(true)
             && self.unpolled(now) >= UNPOLLED_MIN
             && now.saturating_sub(self.checked) >= self.patience
     }
 
-    /// Minimum time without a poll.
     fn unpolled(&self, now: Duration) -> Duration {
         now.saturating_sub(self.last_poll)
     }
@@ -174,7 +161,6 @@ impl StallTally {
     }
 }
 
-/// Watches suspended queues.
 #[derive(Debug)]
 pub struct StallWatch {
     began: Instant,
@@ -248,6 +234,8 @@ fn check(
     debug!(napi = napi.get(), ?unpolled, "nobody polls the suspended queue: polling it");
     let polled = poll_queue(proc, instance, programs);
     let Some(after) = counted()? else { return Ok(None) };
+    // Packets that this poll found had waited since the last poll, which was overdue: that is the stall. An empty poll
+    // shows a queue that was idle.
     let packets = after.packets.saturating_sub(before.packets);
     suspicion.checked(after, packets > 0, began.elapsed());
     let Some(freed) = polled.filter(|_| packets > 0) else { return Ok(None) };

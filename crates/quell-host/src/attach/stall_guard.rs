@@ -1,5 +1,5 @@
 //! Watches programs that an experiment switches between modes, in a thread of its own, because the experiment waits for
-//! the end of a slice meanwhile. Each mode has its own stalls.
+//! the end of a slice in the meantime. Each mode has its own stalls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,6 @@ impl StallsByMode {
         is_first.then_some(current)
     }
 
-    /// Adds the end of a search for the cause of a mode's stalls.
     fn found(&mut self, mode: usize, cause: Option<String>) {
         let of = self.of.entry(mode).or_default();
         of.cause = CauseKnown::Found(cause);
@@ -88,10 +87,6 @@ impl StallsOfMode {
 }
 
 impl StallGuard {
-    /// Begins to watch these queues of `programs`.
-    ///
-    /// # Errors
-    /// When polls cannot be counted.
     pub fn start(queues: Vec<SuspendedQueue>, programs: BTreeSet<Pid>) -> Result<Self, SamplerError> {
         let sampler = watching_sampler(&queues)?;
         let (modes, is_over) = (Arc::<Mutex<StallsByMode>>::default(), Arc::<AtomicBool>::default());
@@ -100,7 +95,6 @@ impl StallGuard {
         Ok(Self { modes, is_over, thread: Some(thread) })
     }
 
-    /// Records that this mode is set now; `None` if none is.
     pub fn set(&self, mode: Option<usize>) {
         locked(&self.modes).current = mode;
     }

@@ -21,7 +21,6 @@ const CAUSE_EVERY: Duration = Duration::from_secs(60);
 /// Shortest time between two writes of the record.
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Record of the stalls under one journal.
 #[derive(Debug)]
 pub struct StallLog {
     journal: PathBuf,
@@ -90,7 +89,7 @@ impl StallLog {
     }
 
     /// Records that the mode is reverted. To be called before the journal is reverted, which removes other records.
-    pub fn take_back(mut self) -> StallRecord {
+    pub fn record_revert(mut self) -> StallRecord {
         self.record.reverted = true;
         self.write();
         self.record
@@ -110,7 +109,6 @@ impl StallLog {
 pub(super) struct CauseSearch(Option<JoinHandle<Option<String>>>);
 
 impl CauseSearch {
-    /// Begins to search in the present state of the programs.
     pub(super) fn begin(programs: &BTreeSet<Pid>) -> Self {
         let programs = programs.clone();
         Self::by(move || {
@@ -129,21 +127,19 @@ impl CauseSearch {
         self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// The cause, if the rules find one. Waits until the search is over.
     pub(super) fn end(self) -> Option<String> {
         // A panic of the thread was reported when it happened.
         self.0?.join().ok().flatten()
     }
 }
 
-/// Cause that the rules find in the present state of the programs.
 fn cause(programs: &BTreeSet<Pid>) -> Option<String> {
     let scope = SnapshotScope { pids: programs.iter().copied().collect(), ..SnapshotScope::default() };
     let (snapshot, _) = take(&scope).ok()?;
     let behavior = behavior::observe(&snapshot, programs, true);
     let findings = examine_observed(&snapshot, None, &BTreeMap::new(), Some(&behavior)).findings;
-    let Finding { id, title, seen, .. } = findings.into_iter().find(Finding::predicts_stall)?;
-    Some(format!("{id}: {title}: {seen}"))
+    let Finding { id, title, observed, .. } = findings.into_iter().find(Finding::predicts_stall)?;
+    Some(format!("{id}: {title}: {observed}"))
 }
 
 #[cfg(test)]

@@ -8,33 +8,25 @@ use super::plan::is_receiver;
 use crate::snapshot::WatchedKind;
 use crate::snapshot::query::{EpollContext, SnapshotQuery};
 
-/// An epoll without a known queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct UnassignedEpoll {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// Process name (`comm`).
     pub process: String,
-    /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// IDs of the threads that slept on it.
     pub threads: Vec<Pid>,
-    /// Files that it watches.
     pub watches: UnassignedFiles,
     /// Epoll of the program that watches it. Threads wait on that one, so a mode that polls has no effect on this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watched_by: Option<i32>,
 }
 
-/// Kind of files in an epoll without a known queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum UnassignedFiles {
     /// No network sockets: a worker before its first connection, or one that never receives any. The epoll is not set.
     NoSockets,
-    /// Listening sockets only.
     ListeningSockets,
     /// Connections or UDP sockets that have received no packets, or only packets over loopback.
     IdleSockets,

@@ -15,14 +15,10 @@ use quell_change::journal::TargetProgram;
 /// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;
 
-/// Reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// A signal requested the end of this process.
     Signalled,
-    /// All programs have exited.
     AllEnded,
-    /// The timeout expired.
     TimeIsOver,
 }
 
@@ -39,9 +35,6 @@ pub struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     /// Opens the programs that are still running.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
     pub fn of<'t>(
         targets: impl IntoIterator<Item = &'t TargetProgram>,
         interruption: &'a Interruption,
@@ -58,19 +51,18 @@ impl<'a> Ends<'a> {
         Ok(Self { epoll, interruption, living: programs.len(), _programs: programs })
     }
 
-    /// Waits until all programs have exited, a signal arrives, or this time has come.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             self.epoll.wait(left)?;
+            // Before the exits are counted: the event of the signal is in the same epoll and would count as one.
             if self.interruption.flag().get().is_some() {
                 return Ok(Woken::Signalled);
             }
             let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
             self.living -= ended;
+            // `left` is from before the wait, so the last round of a wait that times out is one without patience. A
+            // wait that an exit has ended goes on with the rest of the time.
             if ended == 0 && left == Some(Duration::ZERO) {
                 return Ok(Woken::TimeIsOver);
             }
@@ -79,7 +71,6 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Opens a pidfd for the program; `None` if it has exited.
 fn open_living(target: &TargetProgram, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
     let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
     let handle = match PidFd::open(pid) {

@@ -16,10 +16,8 @@ use super::plan::QueueStep;
 use super::stall::{StallWatch, Stalled, SuspendedQueue};
 use super::stall_log::StallLog;
 
-/// Interval between two verdicts.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Watches the queues of an attachment.
 #[derive(Debug, Default)]
 pub struct AttachmentWatch {
     sampler: Option<Sampler>,
@@ -28,18 +26,14 @@ pub struct AttachmentWatch {
     effects: EffectWatch,
 }
 
-/// Events since the last look.
 #[derive(Debug, Default)]
 pub struct WatchEvents {
-    /// Stalled queues that were freed.
     pub stalled: Vec<Stalled>,
     /// Cause of the stalls, unless the rules find none; absent while it is searched for.
     pub cause: Option<Option<String>>,
     /// Whether the search for the cause has ended.
     pub has_searched: bool,
-    /// Whether stalls are so frequent that the owner must end the attachment.
     pub must_end: bool,
-    /// Queues on which the mode stopped or started being in effect.
     pub effects: Vec<EffectChange>,
 }
 
@@ -73,27 +67,21 @@ impl AttachmentWatch {
         Ok(WatchEvents { stalled: look.freed, cause, has_searched, must_end, effects })
     }
 
-    /// Records that the attachment ends because of its stalls. Returns the record.
-    pub fn take_back(&mut self) -> Option<StallRecord> {
-        self.log.take().map(StallLog::take_back)
+    pub fn record_revert(&mut self) -> Option<StallRecord> {
+        self.log.take().map(StallLog::record_revert)
     }
 }
 
-/// Judges the queues of an attachment again and again.
 #[derive(Debug, Default)]
 struct EffectWatch {
     counting: Option<PollCounting>,
     last: LastVerdicts,
 }
 
-/// A mode that stopped or started being in effect on a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EffectChange {
-    /// Device of the queue.
     pub device: String,
-    /// Its receive queues, if known.
     pub rx_queues: Vec<u32>,
-    /// Its NAPI instance.
     pub napi: NapiId,
     /// The new verdict, with the evidence: in effect or not.
     pub verdict: ModeVerdict,

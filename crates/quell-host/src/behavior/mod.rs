@@ -22,9 +22,7 @@ use ready::ReadyObjects;
 pub(crate) use ready::{cause_in_snapshot, is_reported_by_each_wait};
 use waits::{Waiting, Waits};
 
-/// Duration of an observation.
 pub const OBSERVED: Duration = Duration::from_millis(500);
-/// Interval between two samples.
 const SAMPLED_EVERY: Duration = Duration::from_millis(10);
 /// Fewest samples for a judgement, on a machine that is too slow for more in [`OBSERVED`].
 const SAMPLES_MIN: u32 = 20;
@@ -32,18 +30,13 @@ const SAMPLES_MIN: u32 = 20;
 /// An epoll: its process, and its descriptor there.
 pub type EpollKey = (Pid, i32);
 
-/// What programs did during an observation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Behavior {
-    /// Observed processes.
     pub programs: BTreeSet<Pid>,
-    /// Duration of the observation.
     pub observed: Duration,
-    /// Number of samples.
     pub samples: u32,
     /// Objects that were ready in every sample, by epoll.
     pub ready: BTreeMap<EpollKey, Vec<ReadyGroup>>,
-    /// Waits by epoll.
     pub waits: BTreeMap<EpollKey, EpollWaits>,
     /// Calls in which threads that receive events from an epoll slept for a socket, by the queue of the socket.
     pub blocked: BTreeMap<EpollKey, BTreeMap<NapiId, u64>>,
@@ -63,11 +56,9 @@ impl Behavior {
 /// Objects of an epoll that stayed ready for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadyGroup {
-    /// Why they are ready.
     pub cause: ReadyCause,
     /// Descriptor of the first one.
     pub fd: i32,
-    /// Number of objects.
     pub count: usize,
     /// Why `poll(2)` did not confirm it; absent if it did.
     pub unconfirmed: Option<&'static str>,
@@ -96,12 +87,10 @@ pub enum ReadyCause {
     HungUp(WatchedKind),
 }
 
-/// How threads waited on an epoll.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EpollWaits {
     /// Calls with timeout 0.
     pub zero: u64,
-    /// Calls with timeout 0 that returned nothing.
     pub zero_empty: u64,
     /// Calls with a timeout above 0. If calls were not counted: samples in which a thread slept in one.
     pub sleeping: u64,
@@ -111,7 +100,6 @@ pub struct EpollWaits {
     pub polled: u64,
     /// Whether a thread slept in a call in at least a tenth of the samples.
     pub is_slept_in: bool,
-    /// Threads that called.
     pub threads: u32,
     /// Of those, threads that also slept in `poll`, `select` or `io_uring_enter`.
     pub sleeping_elsewhere: u32,
@@ -157,7 +145,6 @@ pub fn observe(snapshot: &Snapshot, programs: &BTreeSet<Pid>, counts: bool) -> B
     observation.end()
 }
 
-/// An observation that goes on.
 #[derive(Debug)]
 struct Observation {
     programs: BTreeSet<Pid>,

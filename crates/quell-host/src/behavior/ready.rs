@@ -74,7 +74,6 @@ pub(crate) fn socket_cause(
     }
 }
 
-/// The same for a socket of a snapshot.
 pub(crate) fn cause_in_snapshot(target: &WatchedTarget, socket: &SnapshotSocket) -> Option<ReadyCause> {
     let queues = (socket.receive_queue?, socket.remote.is_some());
     is_reported_by_each_wait(target.events)
@@ -107,8 +106,12 @@ struct Candidate {
 
 #[derive(Debug)]
 enum CandidateFile {
-    /// A socket that is ready by its state and queues.
-    Listed { namespace: u64, protocol: Protocol, cause: Option<ReadyCause>, queued: u32 },
+    Listed {
+        namespace: u64,
+        protocol: Protocol,
+        cause: Option<ReadyCause>,
+        queued: u32,
+    },
     /// A socket with an event that `sock_diag` does not list.
     Hidden(ReadyCause),
     /// A file that is no TCP or UDP socket.
@@ -152,7 +155,6 @@ impl Candidate {
 
 type Processes = HashMap<Pid, Result<PidFd, PidFdError>>;
 
-/// Objects that were ready in each sample so far.
 #[derive(Debug)]
 pub(super) struct ReadyObjects {
     candidates: Vec<Candidate>,
@@ -397,7 +399,6 @@ fn others(snapshot: &Snapshot, (pid, epoll): (Pid, &SnapshotEpoll), processes: &
     numbered(&info.targets).filter_map(candidate).collect()
 }
 
-/// Handles to the sockets of the candidates' namespaces.
 fn diags(snapshot: &Snapshot, candidates: &[Candidate]) -> HashMap<u64, SockDiag> {
     let namespaces: BTreeSet<u64> = candidates
         .iter()

@@ -21,7 +21,6 @@ pub(super) enum Waiting {
     Sampled { why: String, asleep: BTreeMap<EpollKey, EpollWaits> },
 }
 
-/// What threads did at epolls.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     pub(super) by_epoll: BTreeMap<EpollKey, EpollWaits>,
@@ -79,7 +78,6 @@ impl Waiting {
         }
     }
 
-    /// The waits, the duration of their observation, and why calls were not counted.
     pub(super) fn end(self, elapsed: Duration) -> (Waits, Duration, Option<String>) {
         match self {
             Self::Read(waits, observed) => (waits, observed, None),
@@ -124,7 +122,6 @@ fn busy_since(thread: (Pid, Pid), then: &BusyTimes) -> Option<Duration> {
     Some(busy_time(thread)?.saturating_sub(*then.get(&thread)?))
 }
 
-/// Adds up the calls of the threads at each epoll.
 fn by_epoll(counts: &BTreeMap<WaitKey, WaitCounts>, busy: impl Fn((Pid, Pid)) -> Duration) -> Waits {
     let mut waits = Waits::default();
     for (&(pid, tid, place), counted) in counts {

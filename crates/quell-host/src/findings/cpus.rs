@@ -17,7 +17,7 @@ static DEEP_IDLE: Rule = Rule {
     id: "deep-idle-states",
     severity: Severity::Warning,
     title: "CPUs of a delivery mode may enter deep idle states",
-    why: "The first request after a pause waits for the exit latency of the state.",
+    impact: "The first request after a pause waits for the exit latency of the state.",
     source: "Documentation/admin-guide/pm/cpuidle.rst, latency; drivers/cpuidle/governors",
     explanation: "Detected if a CPU has an allowed idle state whose exit latency exceeds the gro-flush-timeout of a \
                   queue that it serves, or is at least 100 µs. A warning from 100 µs, otherwise a note. Examined are \
@@ -65,7 +65,7 @@ fn of_deep_idle(states: &[DeepState<'_>], flush_ns: Option<u64>, cpus: BTreeSet<
     Some(Observation {
         severity: if deepest_us >= LONG_EXIT_US { Severity::Warning } else { Severity::Note },
         nodes: nodes_of(&cpus),
-        seen: format!("idle state {deepest} needs {deepest_us} µs to exit{timeout}"),
+        observed: format!("idle state {deepest} needs {deepest_us} µs to exit{timeout}"),
         fix: vec![Fix::command(&["cpupower", "-c", &list.to_string(), "idle-set", "-D", &lightest_us.to_string()])],
     })
 }
@@ -114,7 +114,7 @@ static GOVERNOR: Rule = Rule {
     id: "slow-cpu-frequency",
     severity: Severity::Warning,
     title: "the frequency governor slows down CPUs of a delivery mode",
-    why: "A governor that follows the load raises the frequency only after some milliseconds of work.",
+    impact: "A governor that follows the load raises the frequency only after some milliseconds of work.",
     source: "Documentation/admin-guide/pm/cpufreq.rst, generic scaling governors; \
              Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, powersave",
     explanation: "Detected if the governor of a CPU that serves a queue with a mode is `powersave`, `conservative`, \
@@ -144,7 +144,7 @@ fn governor(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity,
             nodes: nodes_of(&cpus),
-            seen: format!("governor {governor} of driver {driver}"),
+            observed: format!("governor {governor} of driver {driver}"),
             fix: vec![Fix::command(&["cpupower", "-c", &list.to_string(), "frequency-set", "-g", "performance"])],
         }
     };
@@ -165,7 +165,7 @@ static SIBLING: Rule = Rule {
     id: "spinning-beside-worker",
     severity: Severity::Warning,
     title: "a spinning thread shares its core with a worker",
-    why: "Two hardware threads of a core share its execution units and caches, also with a thread that spins without \
+    impact: "Two hardware threads of a core share its execution units and caches, also with a thread that spins without \
           packets.",
     source: "net/core/dev.c, napi_busy_loop and napi_threaded_poll_loop; \
              Documentation/ABI/stable/sysfs-devices-system-cpu, thread_siblings_list",
@@ -178,7 +178,6 @@ static SIBLING: Rule = Rule {
     examine: sibling,
 };
 
-/// A thread that polls a queue, or waits for its packets.
 struct QueueThread<'a> {
     thread: &'a Thread,
     queues: Vec<NapiId>,
@@ -225,7 +224,7 @@ fn of_sibling(query: &SnapshotQuery<'_>, spinning: &QueueThread<'_>, all: &[Queu
     (!sharing.is_empty()).then(|| Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("it spins on CPU {}; CPU {beside} of the same core serves {names}", cpu.number),
+        observed: format!("it spins on CPU {}; CPU {beside} of the same core serves {names}", cpu.number),
         fix: vec![Fix::advice(format!("pin it to a core of its own: taskset -cp CPU {}", spinning.thread.tid))],
     })
 }

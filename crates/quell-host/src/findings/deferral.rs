@@ -18,7 +18,7 @@ static TIMER_TOO_LONG: Rule = Rule {
     id: "timer-delays-packets",
     severity: Severity::Serious,
     title: "the timer of a queue is so long that packets stall",
-    why: "While its interrupt is deferred, packets of the queue wait for this timer unless a program polls.",
+    impact: "While its interrupt is deferred, packets of the queue wait for this timer unless a program polls.",
     source: "net/core/dev.c, napi_complete_done and napi_watchdog; measured: 36 of 200 requests/s with defer300000",
     explanation: "Detected if a queue defers interrupts, and its gro-flush-timeout is at least 50 ms, the time without \
                   a poll that counts as a stall. Under suspension this timer runs after each suspension. Programs that \
@@ -36,7 +36,7 @@ fn timer_too_long(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (u128::from(timeout_ns) >= long_ns).then(|| Observation {
             severity: Severity::Serious,
             nodes: vec![query.napi_node(napi.id)],
-            seen: format!("gro-flush-timeout is {}", time_text(timeout_ns)),
+            observed: format!("gro-flush-timeout is {}", time_text(timeout_ns)),
             fix: vec![
                 Fix::advice("choose a shorter gro-flush-timeout, such as 200 µs"),
                 Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]),
@@ -50,7 +50,7 @@ static HALF: Rule = Rule {
     id: "deferral-incomplete",
     severity: Severity::Warning,
     title: "only one of the two deferral settings is set",
-    why: "defer-hard-irqs without gro-flush-timeout defers nothing; gro-flush-timeout alone only delays merged \
+    impact: "defer-hard-irqs without gro-flush-timeout defers nothing; gro-flush-timeout alone only delays merged \
           packets.",
     source: "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst",
     explanation: "Detected if exactly one of defer-hard-irqs and gro-flush-timeout is 0 on a queue without suspension. \
@@ -73,7 +73,7 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (napi.irq_suspend_timeout_ns.known().is_some() && !napi.suspends()).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![query.napi_node(napi.id)],
-            seen: format!("defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns"),
+            observed: format!("defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns"),
             fix: vec![
                 Fix::napi_set(query, device, napi.id, &[missing]),
                 Fix::napi_set(query, device, napi.id, &[("defer-hard-irqs", 0), ("gro-flush-timeout", 0)]),
@@ -87,7 +87,7 @@ static WITHOUT_EFFECT: Rule = Rule {
     id: "deferral-without-effect",
     severity: Severity::Warning,
     title: "a queue defers interrupts, but still raises one for every few packets",
-    why: "Working deferral leads to hundreds of packets per interrupt.",
+    impact: "Working deferral leads to hundreds of packets per interrupt.",
     source: "published, 200,000 requests per second: 2.6 packets per interrupt in base, 2,502 with defer20",
     explanation: "Detected below 10 packets per interrupt of a queue, unless packets are so rare that deferral ends \
                   between them by design (defer-hard-irqs times gro-flush-timeout): then there is no verdict. If an \
@@ -116,18 +116,18 @@ fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNap
     let runs_out_ns = u64::from(count).saturating_mul(timeout_ns);
     let gap_ns = interval_ns / packets.max(1);
     if packets < PACKETS_TO_JUDGE || gap_ns.saturating_mul(PACKETS_PER_INTERRUPT) > runs_out_ns {
-        let seen = format!(
+        let observed = format!(
             "no verdict at this load: {} in {}; deferral ends after {} without a packet",
             counted(packets, "packet"),
             time_text(interval_ns),
             time_text(runs_out_ns)
         );
-        return Some(Observation { severity: Severity::CannotTell, nodes, seen, fix: Vec::new() });
+        return Some(Observation { severity: Severity::CannotTell, nodes, observed, fix: Vec::new() });
     }
     (packets / PACKETS_PER_INTERRUPT < interrupts).then(|| Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!(
+        observed: format!(
             "{} and {} in {}",
             counted(packets, "packet"),
             counted(interrupts, "interrupt"),
@@ -141,7 +141,7 @@ static FLUSH_TOO_SHORT: Rule = Rule {
     id: "gro-flush-below-request-time",
     severity: Severity::Warning,
     title: "gro-flush-timeout is shorter than the program's work per packet",
-    why: "The timer then interrupts the program within every request. At high load, this costs more than interrupts.",
+    impact: "The timer then interrupts the program within every request. At high load, this costs more than interrupts.",
     source: "the published runs of defer10: at least 70,000 timer polls per second and queue, slower than base above \
              800,000 requests per second",
     explanation: "Detected if a single thread serves the only epoll of a queue, and its run time per packet exceeds \
@@ -168,7 +168,7 @@ fn flush_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes,
-            seen: format!(
+            observed: format!(
                 "gro-flush-timeout {}, CPU time per packet {}",
                 time_text(timeout_ns),
                 time_text(work_ns as u64)
@@ -183,7 +183,7 @@ static SYSFS: Rule = Rule {
     id: "sysfs-differs",
     severity: Severity::Note,
     title: "the device's sysfs settings differ from those of its queues",
-    why: "Writing these files overwrites the settings of every queue of the device.",
+    impact: "Writing these files overwrites the settings of every queue of the device.",
     source: "net/core/dev.c, netdev_set_defer_hard_irqs; measured: sysfs reads 0 while queues have their own values",
     explanation: "Detected if defer-hard-irqs or gro-flush-timeout of a queue differs from the device's file in sysfs. \
                   This is normal for queues that are set individually. Fix: only scripts and TuneD profiles that write \
@@ -207,7 +207,7 @@ fn sysfs(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Note,
             nodes,
-            seen: format!("sysfs has {} and {} ns, queues have {count} and {timeout_ns} ns", file.0, file.1),
+            observed: format!("sysfs has {} and {} ns, queues have {count} and {timeout_ns} ns", file.0, file.1),
             fix: vec![Fix::advice("do not write the files in sysfs; set queues by netlink")],
         })
     };
@@ -218,7 +218,7 @@ static FORGETFUL: Rule = Rule {
     id: "settings-not-kept",
     severity: Severity::Note,
     title: "the driver loses queue settings when the link goes down",
-    why: "Without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default values.",
+    impact: "Without persistent NAPI settings, a link that goes down and up gets new NAPI IDs with default values.",
     source: "Documentation/networking/napi.rst, persistent NAPI config; users of netif_napi_add_config: bnxt, ice, \
              mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb 6.16; drivers/net/veth.c, \
              veth_napi_enable_range, does not use it; measured on veth",
@@ -251,7 +251,7 @@ fn forgetful(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let driver = device.driver.known()?.driver.as_deref()?;
         let set = device.napis.known()?.iter().any(|napi| napi.suspends() || napi.defers());
         let since = KEEPING.iter().find(|(keeping, _)| *keeping == driver).map(|(_, since)| *since);
-        let (severity, seen) = match since {
+        let (severity, observed) = match since {
             Some(since) if running.is_some_and(|running| running >= since) => return None,
             Some((major, minor)) => {
                 (Severity::CannotTell, format!("driver {driver} keeps them from Linux {major}.{minor}"))
@@ -262,7 +262,7 @@ fn forgetful(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         set.then(|| Observation {
             severity,
             nodes: vec![device.into()],
-            seen,
+            observed,
             fix: vec![Fix::advice("set the queues again whenever the link comes up")],
         })
     };
@@ -279,7 +279,7 @@ static MODERATION: Rule = Rule {
     id: "adaptive-moderation",
     severity: Severity::Note,
     title: "the driver adapts its interrupt delay beside deferral or busy polling",
-    why: "While interrupts are masked, the driver has too few to choose the delay, so the first packets after a pause \
+    impact: "While interrupts are masked, the driver has too few to choose the delay, so the first packets after a pause \
           wait.",
     source: "lib/dim/net_dim.c, net_dim, and include/linux/dim.h, DIM_NEVENTS (derived from the code); \
              Documentation/networking/net_dim.rst",
@@ -315,7 +315,7 @@ fn moderation(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Note,
             nodes,
-            seen: "adaptive-rx is on".to_owned(),
+            observed: "adaptive-rx is on".to_owned(),
             fix: vec![Fix::in_namespace(
                 query,
                 device.namespace,

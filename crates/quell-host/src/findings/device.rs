@@ -12,7 +12,7 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
+    impact: "Every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot be polled, \
           deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
     explanation: "Detected if the feature rx-gro is off on a veth without XDP, or on a device with NAPI instances, \
@@ -32,7 +32,7 @@ fn gro_off(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (off && matters).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![device.into()],
-            seen: format!("rx-gro is off, {}", counted(napis, "NAPI instance")),
+            observed: format!("rx-gro is off, {}", counted(napis, "NAPI instance")),
             fix: vec![Fix::feature(query, device, "gro", true)],
         })
     };
@@ -43,7 +43,7 @@ static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
     title: "the peer of a veth sends packets that bypass NAPI",
-    why: "veth delivers aggregated packets without NAPI. No poll finds them, and their sockets have no queue.",
+    impact: "veth delivers aggregated packets without NAPI. No poll finds them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
                   on. For a peer in another namespace, see connections-without-napi. Fix: disable TSO and GSO on the \
@@ -62,7 +62,7 @@ fn tso(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         peer.features.known()?.get("tx-tcp-segmentation")?.active.then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![device.into(), peer.into()],
-            seen: format!("tx-tcp-segmentation is on at {}", peer.name),
+            observed: format!("tx-tcp-segmentation is on at {}", peer.name),
             fix: vec![Fix::feature(query, peer, "tso", false), Fix::feature(query, peer, "gso", false)],
         })
     };
@@ -73,7 +73,7 @@ static RPS: Rule = Rule {
     id: "rps-on-polled-queue",
     severity: Severity::Warning,
     title: "RPS moves packets of a polled queue to other CPUs",
-    why: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
+    impact: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
           softirq there. Polling is meant to avoid both.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
     explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll on \
@@ -93,7 +93,7 @@ fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
-            seen: format!("rps_cpus is {cpus}"),
+            observed: format!("rps_cpus is {cpus}"),
             fix: vec![Fix::in_namespace(query, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
         })
     };
@@ -106,7 +106,7 @@ static SMALL_RING: Rule = Rule {
     id: "small-ring-many-connections",
     severity: Severity::Note,
     title: "a suspended veth queue has more connections than its ring can hold",
-    why: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
+    impact: "A veth's ring holds 255 packets and silently drops further ones. Each connection may have a request and an \
           acknowledgement in it.",
     source: "drivers/net/veth.c, VETH_RING_SIZE; measured: 1,936 packets lost above about 128 connections",
     explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. Fix: \
@@ -128,7 +128,7 @@ fn small_ring(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (connections > VETH_CONNECTIONS_MAX).then(|| Observation {
             severity: Severity::Note,
             nodes: vec![device.into(), query.napi_node(napi.id)],
-            seen: counted(connections, "connection"),
+            observed: counted(connections, "connection"),
             fix: vec![Fix::advice("use more queues, fewer connections, or a shorter irq-suspend-timeout")],
         })
     };

@@ -70,18 +70,15 @@ impl Fix {
         Self::Command(format!("quell attach {mode} {pids}"))
     }
 
-    /// Turns a device feature on or off.
     pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: &str, on: bool) -> Self {
         let word = if on { "on" } else { "off" };
         Self::in_namespace(query, device.namespace, &["ethtool", "-K", &device.name, feature, word])
     }
 
-    /// Binds a thread to CPUs.
     pub(super) fn pin(tid: Pid, cpus: &CpuList) -> Self {
         Self::Command(format!("taskset -cp {cpus} {tid}"))
     }
 
-    /// Sets the affinity of an interrupt.
     pub(super) fn irq_affinity(irq: u32, cpus: &CpuList) -> Self {
         Self::Command(format!("echo {cpus} > /proc/irq/{irq}/smp_affinity_list"))
     }

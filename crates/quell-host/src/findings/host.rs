@@ -11,7 +11,7 @@ static SYSTEM_WIDE: Rule = Rule {
     id: "system-wide-busy-poll",
     severity: Severity::Warning,
     title: "busy polling is enabled for every program on the host",
-    why: "net.core.busy_poll makes every poll, select and epoll_wait spin; net.core.busy_read makes every blocking \
+    impact: "net.core.busy_poll makes every poll, select and epoll_wait spin; net.core.busy_read makes every blocking \
           receive spin, even in programs that only wait for a file. It also replaces the single non-spinning poll of \
           prefer_busy_poll.",
     source: "fs/eventpoll.c, ep_busy_loop_on; include/net/busy_poll.h; Documentation/admin-guide/sysctl/net.rst",
@@ -40,7 +40,7 @@ fn system_wide(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes: std::iter::once(Node::Host).chain(waiting.into_iter().map(Node::from)).collect(),
-            seen: format!("{name} is {us} µs{waits}"),
+            observed: format!("{name} is {us} µs{waits}"),
             fix: vec![Fix::command(&["sysctl", "-w", &format!("{name}=0")])],
         })
     };

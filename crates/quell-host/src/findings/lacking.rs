@@ -17,7 +17,7 @@ static KERNEL: Rule = Rule {
     id: "kernel-lacks",
     severity: Severity::Note,
     title: "the kernel lacks features that delivery modes use",
-    why: "No driver or privilege replaces it.",
+    impact: "No driver or privilege replaces it.",
     source: "the kernel's own answers; napi-set Linux 6.13, epoll parameters 6.9, threaded per queue 6.17",
     explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
                   newer kernel.",
@@ -36,7 +36,7 @@ fn kernel(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |what: &str| Observation {
         severity: Severity::Note,
         nodes: vec![Node::Host],
-        seen: format!("Linux {} has no {what}", query.now.kernel.release),
+        observed: format!("Linux {} has no {what}", query.now.kernel.release),
         fix: vec![Fix::advice("use a newer kernel")],
     };
     lacking.into_iter().map(of).collect()
@@ -46,7 +46,7 @@ static DRIVER: Rule = Rule {
     id: "driver-lacks",
     severity: Severity::Note,
     title: "a driver does not report or support some properties",
-    why: "Values that it does not report are inferred or unknown.",
+    impact: "Values that it does not report are inferred or unknown.",
     source: "the kernel's own answers: EOPNOTSUPP for a known operation",
     explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
                   NAPI instances. Fix: a driver that supports it.",
@@ -73,7 +73,7 @@ fn driver(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (!lacking.is_empty()).then(|| Observation {
             severity: Severity::Note,
             nodes: vec![device.into()],
-            seen: format!("no {}", lacking.join(", ")),
+            observed: format!("no {}", lacking.join(", ")),
             fix: Vec::new(),
         })
     };
@@ -84,7 +84,7 @@ static PRIVILEGE: Rule = Rule {
     id: "privilege-lacks",
     severity: Severity::Note,
     title: "some objects cannot be inspected without more privileges",
-    why: "This report says nothing about them.",
+    impact: "This report says nothing about them.",
     source: "the kernel's own answers: EPERM, EACCES",
     explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
                   Fix: run as root or with the named capability.",
@@ -109,7 +109,7 @@ fn privilege(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             Some(capability) => Fix::advice(format!("run with {capability} or as root")),
             None => Fix::advice("run as root"),
         };
-        Observation { severity: Severity::Note, seen: format!("{what} cannot be read"), nodes, fix: vec![fix] }
+        Observation { severity: Severity::Note, observed: format!("{what} cannot be read"), nodes, fix: vec![fix] }
     };
     refused.into_iter().map(of).chain(hidden(query)).collect()
 }
@@ -120,12 +120,11 @@ fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
     (count > 0).then(|| Observation {
         severity: Severity::Note,
         nodes: vec![Node::Host],
-        seen: format!("{} cannot be inspected", counted(count, "process")),
+        observed: format!("{} cannot be inspected", counted(count, "process")),
         fix: vec![Fix::advice("run with CAP_SYS_PTRACE or as root")],
     })
 }
 
-/// A query that the kernel did not answer.
 struct Asked<'a> {
     what: &'static str,
     why: &'a UnknownReason,
@@ -154,7 +153,7 @@ fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
         files.into_iter().chain(params)
     };
     let of_namespace = |namespace: &'a NetworkNamespace| {
-        let why = &namespace.unlisted_devices.as_ref()?.why;
+        let why = &namespace.unlisted_devices.as_ref()?.reason;
         Some(Asked { what: "devices of other network namespaces", why, of: Node::Host })
     };
     let namespaces = query.now.namespaces.iter().filter_map(of_namespace);
@@ -162,5 +161,5 @@ fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
 }
 
 fn why<T>(reading: &Reading<T>) -> Option<&UnknownReason> {
-    reading.why_unknown().map(|unknown| &unknown.why)
+    reading.why_unknown().map(|unknown| &unknown.reason)
 }

@@ -12,7 +12,7 @@ static SESSION: Rule = Rule {
     id: "ssh-session-on-delayed-queue",
     severity: Severity::Serious,
     title: "your SSH session shares a suspended or deferred queue",
-    why: "If the program of the queue stops handling its events, each packet of your session waits, too.",
+    impact: "If the program of the queue stops handling its events, each packet of your session waits, too.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog; SSH_CONNECTION in ssh(1)",
     explanation: "Detected if the session that takes the snapshot (by SSH_CONNECTION, or by the sockets of sshd or \
                   dropbear among the ancestors) receives from a queue that allows suspension, or defers with a \
@@ -68,7 +68,7 @@ fn of_session(
     Observation {
         severity: if wait_ns >= LOCKED_OUT_NS { Severity::Serious } else { Severity::Warning },
         nodes,
-        seen: format!("packets of the session{from} wait up to {}", time_text(wait_ns)),
+        observed: format!("packets of the session{from} wait up to {}", time_text(wait_ns)),
         fix,
     }
 }

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 
 use super::rules;
 
-/// All rules, in Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();
@@ -15,7 +14,7 @@ pub fn markdown() -> String {
         let fix = rule.explanation.split_once("Fix: ").map(|(_, fix)| format!(" Fix: {fix}")).unwrap_or_default();
         // Writing to a string cannot fail.
         let title = sentence(rule.title);
-        let _ = write!(text, "\n## `{}`\n\n{title} ({severity}{snapshots}). {}{fix}\n", rule.id, rule.why);
+        let _ = write!(text, "\n## `{}`\n\n{title} ({severity}{snapshots}). {}{fix}\n", rule.id, rule.impact);
     }
     text
 }

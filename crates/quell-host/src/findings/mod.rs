@@ -37,7 +37,6 @@ pub use markdown::markdown;
 pub use node::Node;
 pub use sorting::{are_attached, are_steered};
 
-/// `schema` field of reports in JSON.
 pub const SCHEMA: &str = "quell-findings/1";
 
 /// Severity of a finding.
@@ -55,7 +54,6 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The severity as a word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -67,17 +65,14 @@ impl Severity {
     }
 }
 
-/// A possible problem and how to detect it.
 #[derive(Debug)]
 pub struct Rule {
-    /// Rule ID, for `--explain` and scripts.
     pub id: &'static str,
     /// Highest severity that the rule reports.
     pub severity: Severity,
-    /// The problem in a few words.
     pub title: &'static str,
     /// Effect of the problem, in one sentence.
-    pub why: &'static str,
+    pub impact: &'static str,
     /// Source: a kernel file, a document or a measurement.
     pub source: &'static str,
     /// Method of detection, its limits, and the fix.
@@ -91,12 +86,11 @@ pub struct Rule {
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
-/// One occurrence of a rule's problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Observation {
     severity: Severity,
     nodes: Vec<Node>,
-    seen: String,
+    observed: String,
     fix: Vec<Fix>,
 }
 
@@ -111,11 +105,11 @@ pub struct Finding {
     /// The problem in a few words.
     pub title: &'static str,
     /// Observed facts.
-    pub seen: String,
+    pub observed: String,
     /// Affected objects.
     pub nodes: Vec<Node>,
     /// Effect of the problem, in one sentence.
-    pub why: &'static str,
+    pub impact: &'static str,
     /// Source of the rule: a kernel file, a document or a measurement.
     pub source: &'static str,
     /// How to fix the problem.
@@ -137,14 +131,12 @@ pub struct FindingsReport {
 }
 
 impl FindingsReport {
-    /// Severity of the worst finding; absent without findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     let groups: [&[&Rule]; 12] = [
         stalls::RULES,
@@ -163,7 +155,6 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     groups.into_iter().flatten().copied().chain(lacking::RULES.iter().copied())
 }
 
-/// The rule with this ID.
 #[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
     rules().find(|rule| rule.id == id)
@@ -185,7 +176,6 @@ pub fn examine_sampled(
     examine_observed(now, before, polls, None)
 }
 
-/// The same with what programs did during an observation.
 #[must_use]
 pub fn examine_observed(
     now: &Snapshot,
@@ -252,9 +242,9 @@ impl Finding {
 
 impl Rule {
     fn finding(&self, observation: Observation) -> Finding {
-        let Observation { severity, nodes, seen, fix } = observation;
-        let Self { id, title, why, source, .. } = *self;
-        Finding { id, severity, title, seen, nodes, why, source, fix }
+        let Observation { severity, nodes, observed, fix } = observation;
+        let Self { id, title, impact, source, .. } = *self;
+        Finding { id, severity, title, observed, nodes, impact, source, fix }
     }
 }
 
@@ -271,7 +261,7 @@ mod tests {
         assert_eq!(names.len(), count, "{names:?}");
         for rule in rules() {
             assert!(rule.id.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", rule.id);
-            for text in [rule.why, rule.explanation] {
+            for text in [rule.impact, rule.explanation] {
                 assert!(text.ends_with('.'), "{}: {text}", rule.id);
             }
             assert!(!rule.title.ends_with('.') && !rule.source.is_empty(), "{}", rule.id);

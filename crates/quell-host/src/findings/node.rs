@@ -84,7 +84,6 @@ impl EpollContext<'_> {
         Node::Epoll { pid: self.process.pid, fd: self.epoll.fd }
     }
 
-    /// The process and the epoll.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         vec![self.process.into(), self.node()]
     }

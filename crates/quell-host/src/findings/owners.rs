@@ -15,7 +15,7 @@ static SERVICES: Rule = Rule {
     id: "service-undoes-settings",
     severity: Severity::Warning,
     title: "a running service sets interrupts, CPUs or sysctls by its own rules",
-    why: "irqbalance moves interrupts every ten seconds; TuneD sets the values of its profile when it starts, and \
+    impact: "irqbalance moves interrupts every ten seconds; TuneD sets the values of its profile when it starts, and \
           restores earlier values when it stops. Both override manual placement.",
     source: "irqbalance(1), --banirq; tuned.conf(5); tuned-profiles(7), network-latency",
     explanation: "Detected if irqbalance runs and does not exclude the interrupts of the queues (--banirq, --banmod; \
@@ -38,7 +38,7 @@ fn services(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         _ => Some(Observation {
             severity: severity(query),
             nodes: vec![service.into()],
-            seen: format!("{} runs", service.name),
+            observed: format!("{} runs", service.name),
             fix: vec![stop(service)],
         }),
     };
@@ -74,7 +74,7 @@ fn of_irqbalance(query: &SnapshotQuery<'_>, service: &Service) -> Option<Observa
         return None;
     }
     let list = moved.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-    let (severity, seen) = match bans {
+    let (severity, observed) = match bans {
         Some(bans) if bans.has_policy_script => {
             (Severity::CannotTell, format!("irqbalance runs with a policy script, which decides about IRQ {list}"))
         }
@@ -87,7 +87,7 @@ fn of_irqbalance(query: &SnapshotQuery<'_>, service: &Service) -> Option<Observa
     Some(Observation {
         severity,
         nodes,
-        seen,
+        observed,
         fix: vec![
             Fix::advice(format!(
                 "add {options} to the options of irqbalance, in /etc/default/irqbalance or /etc/sysconfig/irqbalance"
@@ -98,14 +98,14 @@ fn of_irqbalance(query: &SnapshotQuery<'_>, service: &Service) -> Option<Observa
 }
 
 fn is_banned(bans: &IrqBans, irq: &Irq) -> bool {
-    let line = irq.line.known().map_or("", String::as_str);
+    let line = irq.description.known().map_or("", String::as_str);
     bans.irqs.contains(&irq.number) || bans.modules.iter().any(|module| line.contains(&**module))
 }
 
 fn of_tuned(query: &SnapshotQuery<'_>, service: &Service) -> Option<Observation> {
     let profile = query.now.configured_files.known_elements().find(|file| file.owner == SettingsOwner::Tuned);
     let content = profile.and_then(|profile| Some((profile, profile.content.known()?)));
-    let seen = match content {
+    let observed = match content {
         Some((_, content)) if content.settings.is_empty() => return None,
         Some((profile, content)) => format!("tuned runs; {} sets {}", profile.path, content.settings.join(", ")),
         None => "tuned runs; its active profile is unknown".to_owned(),
@@ -113,7 +113,7 @@ fn of_tuned(query: &SnapshotQuery<'_>, service: &Service) -> Option<Observation>
     Some(Observation {
         severity: severity(query),
         nodes: vec![service.into()],
-        seen,
+        observed,
         fix: vec![
             Fix::advice("select a profile without these settings (tuned-adm profile NAME), or override them in a copy"),
             stop(service),
@@ -125,7 +125,7 @@ static FILES: Rule = Rule {
     id: "overwriting-configuration",
     severity: Severity::Warning,
     title: "a configuration file or hook will overwrite settings of queues",
-    why: "Quell's values are lost when systemd-udevd applies a .link file, a hook runs because a link comes up, or a \
+    impact: "Quell's values are lost when systemd-udevd applies a .link file, a hook runs because a link comes up, or a \
           guest agent starts its script.",
     source: "systemd.link(5); udev(7); interfaces(5); NetworkManager-dispatcher(8); google_set_multiqueue of Google's \
              guest-configs; net/core/dev.c, netdev_set_defer_hard_irqs: sysfs overwrites every queue",
@@ -188,7 +188,7 @@ fn of_file(file: &ConfiguredFile, nodes: Vec<Node>) -> Option<Observation> {
             false => Severity::Note,
         },
         nodes,
-        seen: format!("{} sets {}", file.path, settings.join(", ")),
+        observed: format!("{} sets {}", file.path, settings.join(", ")),
         fix: vec![Fix::advice(advice)],
     })
 }

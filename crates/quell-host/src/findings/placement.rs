@@ -16,7 +16,7 @@ static FLOATING: Rule = Rule {
     id: "floating-worker",
     severity: Severity::Warning,
     title: "a worker floats over several CPUs",
-    why: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \
+    impact: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \
           sometimes onto another worker's CPU. Several outliers in published results are due to this.",
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
@@ -43,7 +43,7 @@ fn floating(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
-            seen: format!("it is allowed on CPUs {cpus}"),
+            observed: format!("it is allowed on CPUs {cpus}"),
             fix: vec![fix],
         })
     };
@@ -64,7 +64,7 @@ static APART: Rule = Rule {
     id: "irq-away-from-worker",
     severity: Severity::Note,
     title: "a queue's interrupt and the worker that polls it are on different CPUs",
-    why: "The packets move between caches, and the deferral timer runs on the CPU that armed it.",
+    impact: "The packets move between caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
     explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread that \
                   waits on the epoll do not overlap. Only a note, because separating them can be intended. Fix: move \
@@ -113,7 +113,7 @@ fn of_apart(
     Observation {
         severity: Severity::Note,
         nodes,
-        seen: format!("packet work on CPU {packets}, worker on CPU {worker}"),
+        observed: format!("packet work on CPU {packets}, worker on CPU {worker}"),
         fix: vec![fix],
     }
 }
@@ -122,7 +122,7 @@ static OTHER_NODE: Rule = Rule {
     id: "other-numa-node",
     severity: Severity::Warning,
     title: "a device's packets are processed in another NUMA node",
-    why: "Every packet, descriptor and cache line then crosses the interconnect.",
+    impact: "Every packet, descriptor and cache line then crosses the interconnect.",
     source: "Documentation/networking/scaling.rst, suggested configuration of interrupt affinity",
     explanation: "Detected if the CPUs of a queue's interrupt, of its kernel thread, or of the only thread that waits \
                   for it are all in other nodes than the device. Fix: use CPUs of the device's node.",
@@ -172,7 +172,7 @@ fn of_other_node(
     Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("{} is in node {node}, {what} on CPU {cpus}", device.name),
+        observed: format!("{} is in node {node}, {what} on CPU {cpus}", device.name),
         fix: vec![fix.unwrap_or_else(|| Fix::advice(format!("use CPUs of node {node}")))],
     }
 }
@@ -186,7 +186,7 @@ static BUSY_THREAD: Rule = Rule {
     id: "busy-napi-thread-without-cpu",
     severity: Severity::Serious,
     title: "a busy-polling NAPI thread has no CPU of its own",
-    why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
+    impact: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
     explanation: "Detected if the thread of a queue with threaded busy polling may run on several CPUs, or on a CPU \
                   that a worker or another such thread may use. Fix: pin it to an otherwise unused, isolated CPU.",
@@ -207,7 +207,7 @@ fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let pinned_here = |other: &Thread| other.affinity.known().is_some_and(|its| !its.intersection(cpus).is_empty());
         let sharing: BTreeSet<Node> =
             others.chain(workers).filter(|other| pinned_here(other)).map(Node::from).collect();
-        let seen = match (cpus.len(), sharing.len()) {
+        let observed = match (cpus.len(), sharing.len()) {
             (0 | 1, 0) => return None,
             (0 | 1, _) => format!("CPU {cpus} is available to other threads"),
             _ => format!("its thread is allowed on CPUs {cpus}"),
@@ -215,7 +215,7 @@ fn busy_thread(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let mut nodes = vec![query.napi_node(napi.id), Node::from(thread)];
         nodes.extend(sharing);
         let advice = format!("pin it to an otherwise unused CPU: taskset -cp CPU {}", thread.tid);
-        Some(Observation { severity: Severity::Serious, nodes, seen, fix: vec![Fix::advice(advice)] })
+        Some(Observation { severity: Severity::Serious, nodes, observed, fix: vec![Fix::advice(advice)] })
     };
     threads.iter().filter_map(of).collect()
 }

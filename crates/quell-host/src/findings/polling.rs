@@ -18,7 +18,7 @@ static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
     severity: Severity::Serious,
     title: "an epoll busy polls, but no queue delivers its connections",
-    why: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none.",
+    impact: "An epoll polls the queue that its sockets report. Packets that bypass NAPI have none.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is \
              0 with TSO on at the peer of a veth",
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches established TCP connections to \
@@ -50,7 +50,7 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity: if with == 0 { Severity::Serious } else { Severity::Warning },
             nodes: epoll.nodes(),
-            seen: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
+            observed: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
             fix,
         }
     };
@@ -74,7 +74,7 @@ static SMALL_BUDGET: Rule = Rule {
     id: "small-busy-poll-budget",
     severity: Severity::Note,
     title: "an epoll polls 8 packets at a time",
-    why: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls.",
+    impact: "busy_poll_budget 0 means 8 packets per poll, so that a batch of 64 needs eight polls.",
     source: "fs/eventpoll.c, ep_busy_loop: BUSY_POLL_BUDGET; Documentation/networking/napi.rst",
     explanation: "Detected if an epoll has prefer_busy_poll and busy_poll_budget 0. Fix: 64, the largest value that \
                   needs no privilege.",
@@ -99,7 +99,7 @@ fn small_budget(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let observation = |epoll: &EpollContext<'_>| Observation {
         severity: Severity::Note,
         nodes: epoll.nodes(),
-        seen: "prefer_busy_poll 1, busy_poll_budget 0".to_owned(),
+        observed: "prefer_busy_poll 1, busy_poll_budget 0".to_owned(),
         fix: vec![fix(epoll)],
     };
     query.epolls().filter(small).map(observation).collect()
@@ -109,7 +109,7 @@ static NO_SUSPENSION_THERE: Rule = Rule {
     id: "polls-without-suspension",
     severity: Severity::Warning,
     title: "a program receives from a suspending queue by a method that never suspends",
-    why: "Only epoll suspends interrupts. io_uring, AF_XDP and receives with SO_PREFER_BUSY_POLL poll the queue \
+    impact: "Only epoll suspends interrupts. io_uring, AF_XDP and receives with SO_PREFER_BUSY_POLL poll the queue \
           without suspending it; IORING_OP_EPOLL_WAIT suspends, but never resumes.",
     source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; \
              io_uring/epoll.c",
@@ -155,7 +155,7 @@ fn of_other_receiver(query: &SnapshotQuery<'_>, process: &Process) -> Option<Obs
     Some(Observation {
         severity: if prefers { Severity::Note } else { Severity::Warning },
         nodes,
-        seen: format!("it has {}", has.join(", ")),
+        observed: format!("it has {}", has.join(", ")),
         fix: vec![Fix::advice("use epoll for sockets on this queue, or a mode without suspension")],
     })
 }
@@ -164,7 +164,7 @@ static LONG_FLUSH: Rule = Rule {
     id: "long-flush-after-sleep",
     severity: Severity::Warning,
     title: "a program that polls may sleep longer than the queue's timer",
-    why: "An epoll forgets its queue when it sleeps. The first packet after that waits for the queue's timer, up to \
+    impact: "An epoll forgets its queue when it sleeps. The first packet after that waits for the queue's timer, up to \
           gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_busy_loop; net/core/dev.c, busy_poll_stop (derived from the code)",
     explanation: "Detected if an epoll has busy_poll_usecs above 0, its queue has a gro-flush-timeout of at least 1 \
@@ -194,7 +194,7 @@ fn long_flush(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes,
-            seen: format!("gro-flush-timeout is {}, and the thread waits for more than 1 ms", time_text(flush)),
+            observed: format!("gro-flush-timeout is {}, and the thread waits for more than 1 ms", time_text(flush)),
             fix: vec![
                 Fix::advice("limit the program's waits to 1 ms, or start it with `quell run`"),
                 Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]),
@@ -208,7 +208,7 @@ static EMPTY_POLLS: Rule = Rule {
     id: "too-many-empty-polls",
     severity: Severity::Warning,
     title: "a CPU polls far more often than packets arrive",
-    why: "Above about 70,000 per second, timer polls cost more than the interrupts that they replace.",
+    impact: "Above about 70,000 per second, timer polls cost more than the interrupts that they replace.",
     source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests per \
              second; net_rx_action, net/core/dev.c",
     explanation: "Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more than four per received \
@@ -260,14 +260,14 @@ impl Receiving {
         let long_softirqs = |&squeezes: &u64| {
             per_s(squeezes) >= MANY_SQUEEZES_PER_S && squeezes.saturating_mul(PACKETS_OF_A_POLL) > self.packets
         };
-        let seen = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
+        let observed = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
             (Some(softirqs), _) => format!("{:.0} NET_RX softirqs per second", per_s(softirqs)),
             (None, Some(squeezes)) => {
                 format!("{:.0} NET_RX softirqs per second that used up their time", per_s(squeezes))
             }
             (None, None) => return None,
         };
-        Some(format!("{seen}, for {} in {}", counted(self.packets, "packet"), time_text(interval_ns)))
+        Some(format!("{observed}, for {} in {}", counted(self.packets, "packet"), time_text(interval_ns)))
     }
 }
 
@@ -275,7 +275,7 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let Some(interval_ns) = query.interval_ns() else { return Vec::new() };
     let of = |number: u32| {
         let (before, now) = query.cpu_pair(number)?;
-        let seen = Receiving::between(&before.counters, &now.counters)?.mostly_empty(interval_ns)?;
+        let observed = Receiving::between(&before.counters, &now.counters)?.mostly_empty(interval_ns)?;
         let deferred = query.napis().filter(|(_, napi)| napi.defers());
         let here = deferred.filter(|(_, napi)| query.packet_cpus(napi).is_some_and(|cpus| cpus.contains(number)));
         let served: Vec<_> = here.collect();
@@ -291,7 +291,7 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| query.napi_node(napi.id)));
-        Some(Observation { severity: Severity::Warning, nodes, seen, fix })
+        Some(Observation { severity: Severity::Warning, nodes, observed, fix })
     };
     query.now.cpus.each.iter().filter_map(|cpu| of(cpu.number)).collect()
 }

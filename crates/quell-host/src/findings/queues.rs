@@ -21,7 +21,7 @@ static STALLED: Rule = Rule {
     id: "stalled-queue",
     severity: Severity::Serious,
     title: "packets arrive, but the stack receives none",
-    why: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
+    impact: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
           irq-suspend-timeout expires.",
     source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
              of 0, stall the queue until the timeout",
@@ -54,13 +54,12 @@ fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     sampled.chain(others.filter_map(|device| of_stalled(query, device))).collect()
 }
 
-/// A queue whose polls were sampled.
 fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
     let wait = &query.polls(napi.id)?.wait;
     let holders = query.epolls_on(napi.id).filter(|epoll| epoll.prefers()).flat_map(EpollContext::nodes);
     wait.has_stalled().then(|| {
         let cause = cause_of_stall(query, napi);
-        let seen = format!(
+        let observed = format!(
             "{} found packets after {} or more without a poll",
             counted(wait.stalled_polls, "poll"),
             time_text(STALLED_NS)
@@ -69,7 +68,7 @@ fn of_sampled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -
         Observation {
             severity: Severity::Serious,
             nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-            seen: cause.map_or(seen.clone(), |cause| format!("{seen}: {cause}")),
+            observed: cause.map_or(observed.clone(), |cause| format!("{observed}: {cause}")),
             fix: vec![Fix::advice(advice.unwrap_or_else(|| LET_IT_WAIT.to_owned()))],
         }
     })
@@ -98,7 +97,7 @@ fn of_unpolled(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) 
     Some(Observation {
         severity: Severity::Warning,
         nodes: [Node::from(device), query.napi_node(napi.id)].into_iter().chain(holders).collect(),
-        seen: why,
+        observed: why,
         fix: vec![Fix::advice(LET_IT_WAIT)],
     })
 }
@@ -124,7 +123,7 @@ fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation>
     Some(Observation {
         severity: Severity::Serious,
         nodes,
-        seen: format!(
+        observed: format!(
             "{} arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
             counted(arrived, "packet"),
             time_text(*longest)
@@ -137,7 +136,7 @@ static DROPS: Rule = Rule {
     id: "packets-dropped",
     severity: Severity::Serious,
     title: "a device drops received packets",
-    why: "A dropped request is retransmitted after at least 200 ms, a thousand times the latency that delivery modes \
+    impact: "A dropped request is retransmitted after at least 200 ms, a thousand times the latency that delivery modes \
           affect.",
     source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and drops further ones as tx_dropped of the peer \
              (measured); net/core/dev.c, __netif_receive_skb_core",
@@ -162,7 +161,8 @@ fn of_drops(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
     let interval = time_text(query.interval_ns()?);
     let by_queue = device.rx_queue_dropped.known().zip(before.rx_queue_dropped.known());
     let by_queue = by_queue.and_then(|(now, before)| now.checked_sub(*before));
-    let observation = |severity, seen, fix| Observation { severity, nodes: vec![device.into()], seen, fix: vec![fix] };
+    let observation =
+        |severity, observed, fix| Observation { severity, nodes: vec![device.into()], observed, fix: vec![fix] };
     if let Some(lost) = by_queue.filter(|&lost| lost > 0) {
         let held = device.napis.known_elements().any(|napi| napi.suspends() || napi.defers());
         let severity = if held { Severity::Serious } else { Severity::Warning };
@@ -205,7 +205,7 @@ static REPLACED: Rule = Rule {
     id: "napi-replaced",
     severity: Severity::Warning,
     title: "the queues of a device have new NAPI IDs",
-    why: "Drivers without persistent settings lose them, and epolls poll an ID that no longer exists until a socket \
+    impact: "Drivers without persistent settings lose them, and epolls poll an ID that no longer exists until a socket \
           reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
     explanation: "Detected if the device has different NAPI IDs in the two snapshots, because its link went down and \
@@ -230,7 +230,7 @@ fn replaced(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: if lost.is_some() { Severity::Warning } else { Severity::Note },
             nodes: vec![device.into()],
-            seen: format!(
+            observed: format!(
                 "NAPI IDs changed from {} to {}{}",
                 listed(&old),
                 listed(&new),

@@ -25,7 +25,7 @@ static MIXED: Rule = Rule {
     id: EPOLL_MIXES_NAPIS,
     severity: Severity::Serious,
     title: "the sockets of one epoll are on several queues",
-    why: "An epoll polls only the queue of the socket that was ready last. The other queues are not polled; a \
+    impact: "An epoll polls only the queue of the socket that was ready last. The other queues are not polled; a \
           suspended one stalls.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; measured: stalled for 495 of 500 ms",
     explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the epoll \
@@ -54,7 +54,7 @@ fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity,
             nodes,
-            seen: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
+            observed: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
             fix: vec![Fix::advice(one_queue_per_worker(query, epoll.process))],
         }
     };
@@ -65,7 +65,7 @@ static UDP_ON_SEVERAL: Rule = Rule {
     id: "udp-socket-on-several-queues",
     severity: Severity::Serious,
     title: "an unconnected UDP socket receives from several queues",
-    why: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
+    impact: "Its epoll polls only the queue of the first datagram, and not while datagrams of another queue are ready. \
           Packets then wait for the queue's timer, or for irq-suspend-timeout.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured: 3.7 s instead of 24 ms",
     explanation: "Detected if an epoll watches an unconnected UDP socket that has received from a queue, and several \
@@ -109,7 +109,7 @@ fn of_udp(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observa
             (false, _) => Severity::Note,
         },
         nodes,
-        seen: format!("{queues} queues can deliver to UDP socket{local}"),
+        observed: format!("{queues} queues can deliver to UDP socket{local}"),
         fix: vec![Fix::advice(advice)],
     })
 }
@@ -118,7 +118,7 @@ static UDP_KEEPS_FIRST: Rule = Rule {
     id: "udp-socket-keeps-first-queue",
     severity: Severity::Warning,
     title: "the epoll of an unconnected UDP socket polls a queue that does not deliver to it",
-    why: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket, and the epoll polls \
+    impact: "The kernel records the NAPI ID of the first datagram for the lifetime of the socket, and the epoll polls \
           that instance.",
     source: "net/ipv4/udp.c, udp_queue_rcv_one_skb: sk_mark_napi_id_once; measured after link down and up",
     explanation: "Detected if an epoll busy-polls and watches an unconnected UDP socket whose NAPI ID belongs to no \
@@ -151,11 +151,11 @@ fn of_first_queue(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option
         (socket.steered_queues == Some(1) && alike > 1)
             .then(|| format!("{alike} steered UDP sockets keep NAPI {id}, which delivers to one of them"))
     };
-    let seen = epoll.sockets().find_map(reason)?;
+    let observed = epoll.sockets().find_map(reason)?;
     Some(Observation {
         severity: Severity::Warning,
         nodes: epoll.nodes(),
-        seen,
+        observed,
         fix: vec![Fix::advice("restart the program, so that it opens its sockets again")],
     })
 }
@@ -164,7 +164,7 @@ static SHARED_QUEUE: Rule = Rule {
     id: "napi-shared-by-workers",
     severity: Severity::Warning,
     title: "several workers poll one queue",
-    why: "Only one of them can poll at a time, and it receives the packets of all; the others spin. While it handles \
+    impact: "Only one of them can poll at a time, and it receives the packets of all; the others spin. While it handles \
           its events, the queue stays suspended for the others.",
     source: "net/core/dev.c, napi_busy_loop: NAPI_STATE_SCHED has one owner",
     explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per worker.",
@@ -198,7 +198,7 @@ fn shared_queue(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity: Severity::Warning,
             nodes,
-            seen: format!("{} poll it", counted(epolls.len(), "epoll")),
+            observed: format!("{} poll it", counted(epolls.len(), "epoll")),
             fix: vec![fix],
         }
     };
@@ -215,7 +215,7 @@ static SHARED_EPOLL: Rule = Rule {
     id: "epoll-shared-by-threads",
     severity: Severity::Warning,
     title: "several threads wait on one epoll",
-    why: "An epoll polls one queue, so a program whose threads share an epoll can use only one.",
+    impact: "An epoll polls one queue, so a program whose threads share an epoll can use only one.",
     source: "fs/eventpoll.c: struct eventpoll has one napi_id; Go's runtime and tokio use one epoll for all threads",
     explanation: "Detected if at least two threads slept on the same epoll. A warning if it busy-polls, a note if its \
                   sockets are on several queues. Fix: several processes, or a program with one epoll per thread.",
@@ -234,7 +234,7 @@ fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
-            seen: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
+            observed: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
             fix: vec![Fix::advice("run one process per queue, or use one epoll per thread")],
         }
     };
@@ -245,7 +245,7 @@ static REUSEPORT: Rule = Rule {
     id: "reuseport-group-mixes-devices",
     severity: Severity::Warning,
     title: "one reuseport group serves connections of several devices",
-    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker.",
+    impact: "A filter that selects by queue number alone gives queue 0 of every device to the same worker.",
     source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
     explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
                   bound to a device, and connections of that port arrive on queues of several devices. Groups with a \
@@ -286,7 +286,7 @@ fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)
     Some(Observation {
         severity: Severity::Warning,
         nodes: devices.values().map(|device| Node::from(*device)).collect(),
-        seen: format!("connections to {listening} arrive on {}", counted(devices.len(), "device")),
+        observed: format!("connections to {listening} arrive on {}", counted(devices.len(), "device")),
         fix: vec![Fix::advice(
             "use one group per device (SO_BINDTODEVICE), or filter by SKF_AD_IFINDEX too, as --steer does",
         )],
@@ -297,7 +297,7 @@ static BATCH: Rule = Rule {
     id: "batch-delays-others",
     severity: Severity::Warning,
     title: "other users of a suspended queue wait for a program's whole batch",
-    why: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait up \
+    impact: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait up \
           to maxevents times the work per event, or irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
     explanation: "Detected if other processes have sockets on the same queue. The wait is the run time per packet of \
@@ -339,7 +339,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
     Some(Observation {
         severity: if worst_ns > LONG_DELAY_NS { Severity::Warning } else { Severity::Note },
         nodes,
-        seen: format!(
+        observed: format!(
             "up to {} per epoll_wait, each taking at least {}; packets of {} on this queue wait up to {}",
             counted(wait.max_events, "event"),
             time_text(each_ns as u64),
@@ -365,7 +365,7 @@ static LEASED: Rule = Rule {
     id: "queue-leased-to-container",
     severity: Severity::Warning,
     title: "a queue with a delivery mode is leased to a container",
-    why: "A program in the container receives from the queue through AF_XDP or a memory provider.",
+    impact: "A program in the container receives from the queue through AF_XDP or a memory provider.",
     source: "Documentation/netlink/specs/netdev.yaml, queue-get: lease (Linux 7.1); net/core/netdev_rx_queue.c",
     explanation: "Detected if the kernel reports a lease of a receive queue, and the queue defers, suspends, or is \
                   busy-polled by a program of this host. Fix: exclude the queue from the profile or the mode.",
@@ -389,7 +389,7 @@ fn leased(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (napi.defers() || query.is_polled(napi)).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
-            seen: format!("queue {} of interface {} {place} leases it", lease.queue, lease.ifindex.get()),
+            observed: format!("queue {} of interface {} {place} leases it", lease.queue, lease.ifindex.get()),
             fix: vec![
                 Fix::advice("exclude the queue from the profile or the mode"),
                 Fix::napi_set(query, device, napi.id, &values),

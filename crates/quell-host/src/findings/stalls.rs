@@ -17,7 +17,7 @@ static READY_OBJECT: Rule = Rule {
     id: "ready-object-holds-suspension",
     severity: Severity::Serious,
     title: "an object stays ready in an epoll that suspends interrupts",
-    why: "Every epoll_wait that reports the object re-arms the suspension without polling the device. Packets wait \
+    impact: "Every epoll_wait that reports the object re-arms the suspension without polling the device. Packets wait \
           forever; irq-suspend-timeout does not help.",
     source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms, 0 \
              to 18 requests/s instead of 200 with a UDP socket registered for EPOLLOUT",
@@ -53,7 +53,6 @@ fn ready_object(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     suspending.flat_map(of).collect()
 }
 
-/// Waits through all descriptors of an epoll.
 fn waits_on(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, behavior: &Behavior) -> EpollWaits {
     let of = |one: &EpollContext<'_>| behavior.waits.get(&(one.process.pid, one.epoll.fd)).copied();
     query.descriptors(epoll).filter_map(of).fold(EpollWaits::default(), EpollWaits::and)
@@ -65,22 +64,22 @@ fn of_ready_group(
     is_waited_on: bool,
     group: &ReadyGroup,
 ) -> Observation {
-    let mut seen = match group.count {
+    let mut observed = match group.count {
         0 | 1 => of_cause(&group.cause, group.fd),
         count => format!("{}, and {} more like it", of_cause(&group.cause, group.fd), count - 1),
     };
     match group.unconfirmed {
         None => {
             let time = duration_text(behavior.observed);
-            seen.push_str(&format!("; ready in each of {} in {time}", counted(behavior.samples, "sample")));
+            observed.push_str(&format!("; ready in each of {} in {time}", counted(behavior.samples, "sample")));
         }
-        Some(why) => seen.push_str(&format!("; not confirmed: {why}")),
+        Some(why) => observed.push_str(&format!("; not confirmed: {why}")),
     }
     if !is_waited_on {
-        seen.push_str(", in which no thread called epoll_wait: the program is stopped or busy, or waits elsewhere");
+        observed.push_str(", in which no thread called epoll_wait: the program is stopped or busy, or waits elsewhere");
     }
     let severity = if group.unconfirmed.is_none() && is_waited_on { Severity::Serious } else { Severity::Warning };
-    observation(epoll, severity, group.fd, seen, &group.cause)
+    observation(epoll, severity, group.fd, observed, &group.cause)
 }
 
 /// Objects that were ready when the snapshots were taken. A program may be about to read them, so that one snapshot
@@ -97,8 +96,8 @@ fn of_snapshots(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Vec<Obse
                     _ => (Severity::Warning, "when the snapshot was taken"),
                 };
                 let cause = ReadyCause::File(kind.clone());
-                let seen = format!("{}; ready {when}", of_cause(&cause, target.fd));
-                observations.push(observation(epoll, severity, target.fd, seen, &cause));
+                let observed = format!("{}; ready {when}", of_cause(&cause, target.fd));
+                observations.push(observation(epoll, severity, target.fd, observed, &cause));
             }
             WatchedFile::Socket { inode } => {
                 let cause = query.socket(*inode).and_then(|socket| cause_in_snapshot(target, socket));
@@ -106,8 +105,8 @@ fn of_snapshots(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Vec<Obse
                 let Some(cause) = cause.filter(was_there) else {
                     continue;
                 };
-                let seen = format!("{}; in both snapshots", of_cause(&cause, target.fd));
-                observations.push(observation(epoll, Severity::Warning, target.fd, seen, &cause));
+                let observed = format!("{}; in both snapshots", of_cause(&cause, target.fd));
+                observations.push(observation(epoll, Severity::Warning, target.fd, observed, &cause));
             }
             WatchedFile::Other { .. } => {}
         }
@@ -115,7 +114,6 @@ fn of_snapshots(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Vec<Obse
     observations
 }
 
-/// A watched object in the earlier snapshot.
 struct Before {
     was_ready: Option<bool>,
     cause: Option<ReadyCause>,
@@ -135,10 +133,16 @@ fn target_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -
     })
 }
 
-fn observation(epoll: &EpollContext<'_>, severity: Severity, fd: i32, seen: String, cause: &ReadyCause) -> Observation {
+fn observation(
+    epoll: &EpollContext<'_>,
+    severity: Severity,
+    fd: i32,
+    observed: String,
+    cause: &ReadyCause,
+) -> Observation {
     let mut nodes = epoll.nodes();
     nodes.push(Node::File { pid: epoll.process.pid, fd });
-    Observation { severity, nodes, seen, fix: vec![Fix::advice(advice(cause))] }
+    Observation { severity, nodes, observed, fix: vec![Fix::advice(advice(cause))] }
 }
 
 fn of_cause(cause: &ReadyCause, fd: i32) -> String {
@@ -216,7 +220,7 @@ static ZERO_TIMEOUT: Rule = Rule {
     id: "waits-with-timeout-zero",
     severity: Severity::Serious,
     title: "no thread sleeps in an epoll that has to poll its queue",
-    why: "An epoll_wait that returns events without sleeping leaves the interrupt masked and does not poll the device. \
+    impact: "An epoll_wait that returns events without sleeping leaves the interrupt masked and does not poll the device. \
           Packets wait up to irq-suspend-timeout, or without suspension up to gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_poll; measured: median latency 0.07 ms to 10.7 ms with an inner epoll, 20,000 \
              requests/s to 863 with threads that call in turn, under suspend20; 0.04 ms to 3.4 ms with an inner epoll \
@@ -258,19 +262,19 @@ fn zero_timeout(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let polling = query.epolls().filter(|epoll| query.suspends(epoll) || waits_long(epoll));
     let of = |epoll: &EpollContext<'_>| {
         let mut nodes = epoll.nodes();
-        let (severity, seen, advice) = match query.behavior(epoll) {
+        let (severity, observed, advice) = match query.behavior(epoll) {
             Some(behavior) => {
                 let waits = waits_on(query, epoll, behavior);
-                let (severity, seen) = of_waits(query, epoll, behavior, &waits)?;
-                (severity, seen, advice_of_waits(query, epoll, behavior, &waits))
+                let (severity, observed) = of_waits(query, epoll, behavior, &waits)?;
+                (severity, observed, advice_of_waits(query, epoll, behavior, &waits))
             }
             None => {
-                let (thread, seen) = of_spinning(query, epoll)?;
+                let (thread, observed) = of_spinning(query, epoll)?;
                 nodes.push(Node::from(thread));
-                (Severity::Warning, seen, RUN_OR_DEFER)
+                (Severity::Warning, observed, RUN_OR_DEFER)
             }
         };
-        Some(Observation { severity, nodes, seen, fix: vec![Fix::advice(advice)] })
+        Some(Observation { severity, nodes, observed, fix: vec![Fix::advice(advice)] })
     };
     polling.filter_map(of).collect()
 }
@@ -327,11 +331,13 @@ fn of_waits(
     let time = duration_text(behavior.waits_observed);
     let outer = query.outer(epoll);
     if let Some(why) = &behavior.not_counted {
-        let seen = format!("in none of {} in {time} did a thread sleep in it", counted(behavior.samples, "sample"));
+        let observed = format!("in none of {} in {time} did a thread sleep in it", counted(behavior.samples, "sample"));
         let sleeps_in = |outer: &&EpollContext<'_>| behavior.waits.contains_key(&(outer.process.pid, outer.epoll.fd));
         return Some(match outer.filter(sleeps_in) {
-            Some(outer) => (Severity::Serious, format!("{seen}, but in epoll {}, which watches it", outer.epoll.fd)),
-            None => (Severity::Warning, format!("{seen}; whether it is waited on is unknown: {why}")),
+            Some(outer) => {
+                (Severity::Serious, format!("{observed}, but in epoll {}, which watches it", outer.epoll.fd))
+            }
+            None => (Severity::Warning, format!("{observed}; whether it is waited on is unknown: {why}")),
         });
     }
     if waits.sleeping.saturating_mul(FEW) > waits.zero {
@@ -351,9 +357,9 @@ fn of_waits(
         ),
     };
     Some(match cause_of_zero((waits, sleeps_elsewhere), outer, &calls) {
-        ZeroCause::Frames(seen) => of_frames(query, epoll, (waits, behavior.waits_observed), seen),
-        ZeroCause::Serious(seen) => (Severity::Serious, seen),
-        ZeroCause::Unknown(seen) => (Severity::Warning, seen),
+        ZeroCause::Frames(observed) => of_frames(query, epoll, (waits, behavior.waits_observed), observed),
+        ZeroCause::Serious(observed) => (Severity::Serious, observed),
+        ZeroCause::Unknown(observed) => (Severity::Warning, observed),
     })
 }
 
@@ -363,16 +369,16 @@ fn of_frames(
     query: &SnapshotQuery<'_>,
     epoll: &EpollContext<'_>,
     (waits, observed): (&EpollWaits, Duration),
-    seen: String,
+    found: String,
 ) -> (Severity, String) {
     let every = observed.div_f64(waits.zero as f64);
     let timeout = query.longest_unpolled_ns(epoll).map(Duration::from_nanos);
     match timeout.filter(|timeout| *timeout < every) {
         Some(timeout) => {
             let [every, timeout] = [every, timeout].map(duration_text);
-            (Severity::Note, format!("{seen}; the calls are {every} apart, and packets wait for up to {timeout}"))
+            (Severity::Note, format!("{found}; the calls are {every} apart, and packets wait for up to {timeout}"))
         }
-        None => (Severity::Serious, seen),
+        None => (Severity::Serious, found),
     }
 }
 
@@ -390,8 +396,8 @@ fn cause_of_zero(
     calls: &str,
 ) -> ZeroCause {
     if let Some(outer) = outer {
-        let seen = format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd);
-        return ZeroCause::Serious(seen);
+        let observed = format!("{calls}; the program sleeps in epoll {}, which watches it", outer.epoll.fd);
+        return ZeroCause::Serious(observed);
     }
     if waits.polled > 0 {
         return ZeroCause::Serious(format!("{calls}; the program sleeps in poll, which watches it"));
@@ -417,7 +423,7 @@ static BLOCKS: Rule = Rule {
     id: "blocks-on-polled-queue",
     severity: Severity::Serious,
     title: "a thread sleeps for a packet of the queue that it has to poll",
-    why: "While a thread handles the events of one epoll_wait, nobody polls its queue. A call that sleeps for a packet \
+    impact: "While a thread handles the events of one epoll_wait, nobody polls its queue. A call that sleeps for a packet \
           of this queue ends after irq-suspend-timeout, or without suspension after gro-flush-timeout.",
     source: "fs/eventpoll.c, ep_suspend_napi_irqs; net/core/dev.c, busy_poll_stop; measured with a synchronous query \
              of a database for each request: median latency 0.13 ms to 40 ms under suspend20, 0.06 ms to 77 ms under \
@@ -450,7 +456,7 @@ fn blocks(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (calls >= CALLS_OF_RESTING_MIN).then(|| Observation {
             severity: if longest_ns < LONG_NS { Severity::Warning } else { Severity::Serious },
             nodes: epoll.nodes(),
-            seen: format!(
+            observed: format!(
                 "{} in {}, a thread slept for a socket of this queue between two calls of epoll_wait, for up to {} each \
                  in this mode",
                 counted(calls, "time"),

@@ -25,7 +25,7 @@ static SUSPENSION_WITHOUT_DEFERRAL: Rule = Rule {
     id: "suspension-without-deferral",
     severity: Severity::Serious,
     title: "a queue has irq-suspend-timeout but no deferral",
-    why: "Suspension only extends an existing deferral. Unless both defer-hard-irqs and gro-flush-timeout are set, \
+    impact: "Suspension only extends an existing deferral. Unless both defer-hard-irqs and gro-flush-timeout are set, \
           every completed poll re-enables the interrupt.",
     source: "net/core/dev.c, napi_complete_done; Documentation/networking/napi.rst, IRQ suspension; measured",
     explanation: "Detected if irq-suspend-timeout is set and defer-hard-irqs or gro-flush-timeout is 0. Fix: set both, \
@@ -52,7 +52,9 @@ fn suspension_without_deferral(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Serious,
             nodes: vec![query.napi_node(napi.id)],
-            seen: format!("defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns, and irq-suspend-timeout is set"),
+            observed: format!(
+                "defer-hard-irqs {count}, gro-flush-timeout {timeout_ns} ns, and irq-suspend-timeout is set"
+            ),
             fix: vec![Fix::napi_set(query, device, napi.id, &values)],
         })
     };
@@ -63,7 +65,7 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     id: "suspend-timeout-too-short",
     severity: Severity::Warning,
     title: "irq-suspend-timeout does not exceed gro-flush-timeout",
-    why: "A suspension that ends no later than the deferral saves no polls.",
+    impact: "A suspension that ends no later than the deferral saves no polls.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog: both arm the same timer",
     explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: a value well above the \
                   time that the program needs for one batch of events, such as 20 ms; if gro-flush-timeout is at least \
@@ -81,7 +83,7 @@ fn suspend_timeout_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         (suspend > 0 && suspend <= flush).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![query.napi_node(napi.id)],
-            seen: format!("irq-suspend-timeout is {}, gro-flush-timeout {}", time_text(suspend), time_text(flush)),
+            observed: format!("irq-suspend-timeout is {}, gro-flush-timeout {}", time_text(suspend), time_text(flush)),
             fix: match flush < LONG_FLUSH_NS {
                 true => vec![
                     Fix::advice("choose an irq-suspend-timeout well above gro-flush-timeout, such as 20 ms"),
@@ -107,7 +109,7 @@ static NOBODY_PREFERS: Rule = Rule {
     id: "no-epoll-prefers",
     severity: Severity::Warning,
     title: "a queue allows suspension, but no epoll on it prefers busy polling",
-    why: "Only an epoll with prefer_busy_poll suspends interrupts.",
+    impact: "Only an epoll with prefer_busy_poll suspends interrupts.",
     source: "fs/eventpoll.c, ep_suspend_napi_irqs",
     explanation: "Detected if irq-suspend-timeout is set on a queue, and none of the epolls with sockets on it has \
                   prefer_busy_poll. Programs outside the snapshot are not considered. Fix: set the epoll's parameter \
@@ -131,7 +133,7 @@ fn nobody_prefers(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         observations.push(Observation {
             severity: Severity::Warning,
             nodes,
-            seen: format!("{} on it, none with prefer_busy_poll", counted(epolls.len(), "epoll")),
+            observed: format!("{} on it, none with prefer_busy_poll", counted(epolls.len(), "epoll")),
             fix: vec![
                 Fix::attach(
                     napi,
@@ -149,7 +151,7 @@ static NESTED_EPOLL: Rule = Rule {
     id: "nested-epoll",
     severity: Severity::Warning,
     title: "an epoll that prefers busy polling watches another epoll",
-    why: "An epoll gets its queue only from sockets that it watches directly, so waiting on the outer epoll polls \
+    impact: "An epoll gets its queue only from sockets that it watches directly, so waiting on the outer epoll polls \
           nothing.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id: the watched file has to be a socket",
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches another epoll and no socket \
@@ -167,7 +169,7 @@ fn nested_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes: epoll.nodes(),
-            seen: format!("it watches epoll {} and no socket with a queue", inner.fd),
+            observed: format!("it watches epoll {} and no socket with a queue", inner.fd),
             fix: vec![Fix::advice(format!("let the program wait on epoll {} itself", inner.fd))],
         })
     };
@@ -178,7 +180,7 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     id: "suspension-without-effect",
     severity: Severity::Warning,
     title: "a queue allows suspension, but timers poll it",
-    why: "While a queue is suspended, polls by the program replace most softirqs and timer interrupts of deferral.",
+    impact: "While a queue is suspended, polls by the program replace most softirqs and timer interrupts of deferral.",
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Samples the polls of the queue, as quell attach does: polls by the program should find the interrupt \
@@ -211,8 +213,9 @@ fn suspension_without_effect(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 }
 
 fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi) -> Option<Observation> {
-    let observation =
-        |severity, seen: String, fix| Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], seen, fix });
+    let observation = |severity, observed: String, fix| {
+        Some(Observation { severity, nodes: vec![query.napi_node(napi.id)], observed, fix })
+    };
     let cannot_tell = |why: &str| observation(Severity::CannotTell, why.to_owned(), Vec::new());
     // Longer than the present one, and at least that of the published measurements.
     let longer = || {
@@ -227,14 +230,14 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
             .map(|epoll| (epoll.process.pid, epoll.process))
             .collect();
         let programs_cpu_ns = saturating_sum(programs.values().map(|process| query.cpu_ns(process)));
-        let seen = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
+        let observed = EffectOnQueue { programs_cpu_ns, ..EffectOnQueue::of(napi.id, interval_ns, sample) };
         let pids = programs.keys().copied().collect();
-        return match suspension_of(&seen, || cause(query, &pids, napi.id)) {
+        return match suspension_of(&observed, || cause(query, &pids, napi.id)) {
             (ModeVerdict::InEffect(_), _) => None,
-            (ModeVerdict::NotInEffect(seen), advice) => {
+            (ModeVerdict::NotInEffect(observed), advice) => {
                 let is_polled = sample.polls.program + sample.polls.program_last > 0;
                 let fix = if is_polled { Some(longer()) } else { advice.map(Fix::advice) };
-                observation(Severity::Warning, seen, fix.into_iter().collect())
+                observation(Severity::Warning, observed, fix.into_iter().collect())
             }
             (ModeVerdict::CannotTell(why), _) => cannot_tell(&why),
         };
@@ -273,13 +276,13 @@ fn judge_effect(query: &SnapshotQuery<'_>, device: &Device, napi: &SnapshotNapi)
     let Some((softirqs, timers)) = softirqs.zip(timers) else {
         return cannot_tell("softirq or timer interrupt counters are not available");
     };
-    let seen =
+    let observed =
         format!("{softirqs:.2} softirqs and {timers:.2} timer interrupts per packet at {:.0} % load", load * 100.0);
     if softirqs < SOFTIRQS_IF_HELD && timers < TIMERS_IF_HELD {
         return None;
     }
     if softirqs > SOFTIRQS_IF_NOT && timers > TIMERS_IF_NOT {
-        return observation(Severity::Warning, seen, vec![longer()]);
+        return observation(Severity::Warning, observed, vec![longer()]);
     }
-    cannot_tell(&format!("{seen}: between the ratios measured for suspension and deferral"))
+    cannot_tell(&format!("{observed}: between the ratios measured for suspension and deferral"))
 }

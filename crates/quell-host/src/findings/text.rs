@@ -6,7 +6,6 @@ pub(super) fn duration_text(time: Duration) -> String {
     time_text(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Formats nanoseconds with a readable unit.
 pub(super) fn time_text(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

@@ -14,22 +14,15 @@ use super::device::parameter;
 use super::{DeniedFiles, PlanInput, ProfilePlan, cpus};
 use crate::snapshot::{Device, Irq, Reading, RxQueue, Snapshot, SnapshotNapi, TxQueue};
 
-/// The devices cannot be printed as one profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsProfileError {
-    /// The devices are in several network namespaces.
     #[error("a profile covers one network namespace, but the devices are in {0}: select one with --netns")]
     SeveralNamespaces(usize),
-    /// The plan contains a change that no line requires.
     #[error("the settings cannot be printed as a profile: {0}")]
     NotExpressible(String),
 }
 
-/// Prints the settings of the devices for which `is_wanted` holds.
-///
-/// # Errors
-/// [`AsProfileError`].
 pub fn as_profile(snapshot: &Snapshot, is_wanted: impl Fn(&Device) -> bool) -> Result<String, AsProfileError> {
     let devices = snapshot.devices.iter().filter(|device| device.name != "lo" && is_wanted(device));
     let devices: Vec<&Device> = devices.collect();
@@ -67,7 +60,7 @@ impl Lines {
     /// Returns the value. If it could not be read, adds a comment with the reason.
     fn known<'a, T>(&mut self, what: &str, reading: &'a Reading<T>) -> Option<&'a T> {
         if let Some(unknown) = reading.why_unknown() {
-            self.comment(format!("{what}: not read: {}", unknown.said));
+            self.comment(format!("{what}: not read: {}", unknown.message));
         }
         reading.known()
     }
@@ -211,7 +204,7 @@ impl Lines {
                         let line = step.wanted_by.map(|place| place.line());
                         (line, format!("it would change {}", step.change.text()))
                     };
-                    let impossible = impossible.into_iter().map(|one| (Some(one.wanted_by.line()), one.said));
+                    let impossible = impossible.into_iter().map(|one| (Some(one.wanted_by.line()), one.message));
                     steps.into_iter().map(of_step).chain(impossible).collect()
                 }
             };
@@ -243,7 +236,6 @@ impl Lines {
     }
 }
 
-/// Queues with equal settings.
 #[derive(Debug, Default)]
 struct QueueGroup {
     queues: Vec<u32>,
@@ -307,7 +299,7 @@ impl QueueGroup {
             napi.irq_suspend_timeout_ns.why_unknown(),
         ];
         if let Some(unknown) = unknown.into_iter().flatten().next() {
-            return self.lines.comment(format!("mode: not read: {}", unknown.said));
+            return self.lines.comment(format!("mode: not read: {}", unknown.message));
         }
         let mut settings = napi.settings();
         // Older kernels use kthreads for all queues of a device or for none.

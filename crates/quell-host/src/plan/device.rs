@@ -9,10 +9,8 @@ use quell_mode::profile::{self, CoalesceKey, DeviceProfile, Place, Placed};
 use super::{ChannelCounts, Current, DeviceId, Diff, Made, PlannedChange, ProfilePlan, RingSizes, queues, steering};
 use crate::snapshot::{Device, Reading, Snapshot, UnknownReason};
 
-/// Effect of the device's steps on its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Whether queues are recreated.
     pub(super) rebuilt: bool,
     /// Whether enabling GRO creates NAPI instances (veth).
     pub(super) napis_come: bool,
@@ -20,7 +18,6 @@ pub(super) struct Outlook {
     pub(super) napis_go: bool,
     /// Number of receive queues afterwards; `None` if the driver does not report it.
     pub(super) rx_queues: Option<u32>,
-    /// Number of transmit queues afterwards.
     pub(super) tx_queues: Option<u32>,
 }
 
@@ -35,7 +32,6 @@ pub(super) fn plan(plan: &mut ProfilePlan, snapshot: &Snapshot, device: &Device,
     queues::Queues::new(snapshot, device, &id, wanted, outlook, coalesced).plan(plan);
 }
 
-/// Returns the change of GRO, if any.
 fn features(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> Option<bool> {
     let mut gro = None;
     for (name, wish) in &wanted.features {
@@ -148,7 +144,6 @@ fn rings(plan: &mut ProfilePlan, device: &Device, id: &DeviceId, wanted: &profil
     true
 }
 
-/// Kernel parameter of a profile key.
 pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     match key {
         CoalesceKey::AdaptiveRx => CoalesceParameter::UseAdaptiveRx,
@@ -162,7 +157,6 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// Coalescing of the device after the plan, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coalesced {
     /// Values of queues that have none of their own.
@@ -250,7 +244,6 @@ pub(super) fn unlike<'a>(
     queue.iter().filter(move |(parameter, value)| device.and_then(|device| device.get(*parameter)) != Some(*value))
 }
 
-/// Number of queues after the plan.
 fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, gro: Option<bool>) -> Outlook {
     let listed = |known: Option<usize>| known.and_then(|count| u32::try_from(count).ok());
     let rx_now = listed(device.rx_queues.known().map(Vec::len));
@@ -271,24 +264,22 @@ fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, gro: O
 }
 
 impl ProfilePlan {
-    /// Adds a step that a line of the profile requires.
     pub(super) fn push(&mut self, change: PlannedChange, wanted_by: &Place) {
         self.steps.push(super::ProfileStep { change, wanted_by: Some(wanted_by.clone()) });
     }
 }
 
 impl Outlook {
-    /// Effect of the plan on a queue's settings.
     pub(super) fn of_queue(self, queue: u32, count: Option<u32>) -> Made {
         match (count, self.rebuilt) {
             (Some(count), _) if queue >= count => Made::Goes,
-            (_, true) => Made::Anew,
+            (_, true) => Made::Recreated,
             (_, false) => Made::Stays,
         }
     }
 
     /// Current value of a queue that may not exist yet.
     pub(super) fn current<'a, T: Clone>(self, reading: Option<&'a Reading<T>>) -> Current<'a, T> {
-        reading.map_or(Current::ToCome, Current::from)
+        reading.map_or(Current::NotYetCreated, Current::from)
     }
 }

@@ -24,10 +24,8 @@ pub use quell_change::change::{
     ChangeText, ChannelCounts, ContextRef, DeviceId, Diff, PlannedChange, PlannedQueue, RingSizes, RuleAction,
 };
 
-/// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlanInput {
-    /// Snapshot of the host.
     pub snapshot: Snapshot,
     /// Values of [`Profile::sysctls`] as text, by name.
     pub sysctls: BTreeMap<String, Reading<String>>,
@@ -40,31 +38,24 @@ pub struct PlanInput {
 /// Files that the caller may not write to, with the kernel's answers. Other settings depend on capabilities.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeniedFiles {
-    /// Sysctls of [`Profile::sysctls`], by name.
     pub sysctls: BTreeMap<String, String>,
-    /// Affinities of interrupts.
     pub irq_affinity: Option<String>,
 }
 
-/// One change of a plan, and the profile line that requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileStep {
-    /// The change.
     pub change: PlannedChange,
     /// Location in the profile; `None` if the value is set again only because its queue is recreated.
     pub wanted_by: Option<Place>,
 }
 
-/// A setting in the profile that cannot be applied here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImpossibleSetting {
     /// The setting, in a few words: `coalescing of queue 3 of eth0`.
     pub what: String,
     /// Class of the reason: absent, unsupported by kernel or driver, denied.
-    pub why: UnknownReason,
-    /// Details, in the kernel's words where available.
-    pub said: String,
-    /// Location in the profile.
+    pub reason: UnknownReason,
+    pub message: String,
     pub wanted_by: Place,
 }
 
@@ -74,7 +65,6 @@ pub struct ImpossibleSetting {
 pub struct ProfilePlan {
     /// Changes in the order of application.
     pub steps: Vec<ProfileStep>,
-    /// Settings that cannot be applied.
     pub impossible: Vec<ImpossibleSetting>,
     /// Queues that have the values of the profile already. They need a record if another owner has set them, who may
     /// end earlier.
@@ -85,7 +75,6 @@ pub struct ProfilePlan {
 }
 
 impl ProfilePlan {
-    /// Computes the changes that the profile requires.
     #[must_use]
     pub fn of(observed: &PlanInput, profile: &Profile) -> Self {
         let mut plan = Self::default();
@@ -135,14 +124,13 @@ impl ProfilePlan {
         }
     }
 
-    /// Logs each decision with its reason.
     pub(crate) fn log(&self) {
         for ProfileStep { change, wanted_by } in &self.steps {
             let device = change.device().map(|device| device.name.as_str());
             let wanted_by = wanted_by.as_ref().map(ToString::to_string);
             info!(device, queue = change.queue(), change = %change.text(), wanted_by, "planned change");
         }
-        for ImpossibleSetting { what, said, wanted_by, .. } in &self.impossible {
+        for ImpossibleSetting { what, message: said, wanted_by, .. } in &self.impossible {
             info!(what, why = said, %wanted_by, "the setting cannot be applied");
         }
     }
@@ -182,16 +170,19 @@ impl ProfilePlan {
         }
     }
 
-    /// Records a setting that cannot be applied.
     fn cannot(&mut self, wanted_by: &Place, what: String, why: UnknownReason, said: &str) {
-        self.impossible.push(ImpossibleSetting { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
+        self.impossible.push(ImpossibleSetting {
+            what,
+            reason: why,
+            message: said.to_owned(),
+            wanted_by: wanted_by.clone(),
+        });
     }
 
     fn cannot_know(&mut self, wanted_by: &Place, what: String, unknown: &Unknown) {
-        self.cannot(wanted_by, what, unknown.why, &unknown.said);
+        self.cannot(wanted_by, what, unknown.reason, &unknown.message);
     }
 
-    /// Adds a step if the value differs from the wanted one.
     fn settle<T: PartialEq + Clone>(
         &mut self,
         what: String,
@@ -204,7 +195,7 @@ impl ProfilePlan {
         let is_default = |value: &T| default == Some(value);
         let (old, new, place) = match (current, wish) {
             (Current::Unknown(unknown), Some((_, place))) => return self.cannot_know(place, what, unknown),
-            (Current::Unknown(_), None) | (Current::ToCome, None) => return,
+            (Current::Unknown(_), None) | (Current::NotYetCreated, None) => return,
             (Current::Known(old), _) if made == Made::Goes => match is_default(&old) {
                 true => return,
                 false => (Some(old), None, None),
@@ -221,7 +212,7 @@ impl ProfilePlan {
                 }
                 (Some(old.clone()), Some(old), None)
             }
-            (Current::ToCome, Some((new, place))) => match is_default(&new) {
+            (Current::NotYetCreated, Some((new, place))) => match is_default(&new) {
                 true => return,
                 false => (None, Some(new), Some(place)),
             },
@@ -251,11 +242,9 @@ fn why_denied(change: &PlannedChange, observed: &PlanInput) -> Option<(Option<Ca
 /// Effect of earlier steps on the object of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// No earlier step affects the object.
     Stays,
     /// The object is recreated with the kernel's defaults.
-    Anew,
-    /// The object is removed.
+    Recreated,
     Goes,
 }
 
@@ -265,7 +254,7 @@ enum Current<'a, T> {
     Known(T),
     Unknown(&'a Unknown),
     /// An earlier step of the plan creates the object.
-    ToCome,
+    NotYetCreated,
 }
 
 impl<'a, T: Clone> From<&'a Reading<T>> for Current<'a, T> {
@@ -273,7 +262,7 @@ impl<'a, T: Clone> From<&'a Reading<T>> for Current<'a, T> {
         match (reading.known(), reading.why_unknown()) {
             (Some(value), _) => Self::Known(value.clone()),
             (None, Some(unknown)) => Self::Unknown(unknown),
-            (None, None) => Self::ToCome,
+            (None, None) => Self::NotYetCreated,
         }
     }
 }
@@ -283,7 +272,7 @@ impl<'a, T> Current<'a, T> {
         match self {
             Self::Known(value) => Current::Known(f(value)),
             Self::Unknown(unknown) => Current::Unknown(unknown),
-            Self::ToCome => Current::ToCome,
+            Self::NotYetCreated => Current::NotYetCreated,
         }
     }
 }

@@ -30,7 +30,6 @@ struct Wishes<'a> {
 /// A policy, and the queue's position in its group.
 type Turn<'a> = (&'a Placed<CpuPolicy>, usize);
 
-/// The queues of one device.
 pub(super) struct Queues<'a> {
     snapshot: &'a Snapshot,
     device: &'a Device,
@@ -157,7 +156,7 @@ impl<'a> Queues<'a> {
             }
             return;
         }
-        let lost = made == Made::Anew || self.coalescing.is_set;
+        let lost = made == Made::Recreated || self.coalescing.is_set;
         let Some((mut values, place)) = device::parameters(plan, &what, now, &wishes.coalescing, of_device, lost)
         else {
             return;
@@ -242,7 +241,7 @@ impl<'a> Queues<'a> {
                 }
                 return;
             }
-            (None, _) => Current::ToCome,
+            (None, _) => Current::NotYetCreated,
         };
         let has_threading = match &current {
             Current::Known(values) => values.threaded.is_some(),
@@ -252,9 +251,9 @@ impl<'a> Queues<'a> {
         let default = wanted_values(&DeliveryMode::default(), has_threading);
         let napi = napi.map(|napi| napi.id);
         let in_plan = match (made, &current) {
-            (_, Current::ToCome) => QueueInPlan::IsCreated,
+            (_, Current::NotYetCreated) => QueueInPlan::IsCreated,
             (Made::Stays, _) => QueueInPlan::Stays,
-            (Made::Anew, _) => QueueInPlan::IsRecreated,
+            (Made::Recreated, _) => QueueInPlan::IsRecreated,
             (Made::Goes, _) => QueueInPlan::IsRemoved,
         };
         let planned = |values| PlannedQueue { device: self.id.clone(), queue, napi, values, in_plan };
@@ -383,7 +382,7 @@ impl<'a> Queues<'a> {
             Current::Known(None) => return,
             Current::Known(Some(cpus)) => Current::Known(cpus),
             Current::Unknown(unknown) => Current::Unknown(unknown),
-            Current::ToCome => Current::ToCome,
+            Current::NotYetCreated => Current::NotYetCreated,
         };
         let off = CpuList::default();
         let make = |cpus| PlannedChange::XpsCpus { device: self.id.clone(), queue, cpus };

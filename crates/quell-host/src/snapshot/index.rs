@@ -43,36 +43,30 @@ impl<'a> Index<'a> {
         self.devices.get(&(namespace, ifindex)).copied()
     }
 
-    /// The NAPI instance with this ID, and its device.
     #[must_use]
     pub fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a SnapshotNapi)> {
         self.napis.get(&id).copied()
     }
 
-    /// The interrupt with this number.
     #[must_use]
     pub fn irq(&self, number: u32) -> Option<&'a Irq> {
         self.irqs.get(&number).copied()
     }
 
-    /// The CPU with this number.
     #[must_use]
     pub fn cpu(&self, number: u32) -> Option<&'a Cpu> {
         self.cpus.get(&number).copied()
     }
 
-    /// Number of CPUs in the snapshot.
     pub(crate) fn cpu_count(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The process with this PID.
     #[must_use]
     pub fn process(&self, pid: Pid) -> Option<&'a Process> {
         self.processes.get(&pid).copied()
     }
 
-    /// The socket with this inode.
     #[must_use]
     pub fn socket(&self, inode: u64) -> Option<&'a SnapshotSocket> {
         self.sockets.get(&inode).copied()

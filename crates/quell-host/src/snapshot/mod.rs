@@ -44,7 +44,6 @@ pub use socket::{SnapshotSocket, SocketState};
 #[cfg(doc)]
 use quell_linux::NapiId;
 
-/// `schema` field of snapshots.
 pub const SCHEMA: &str = "quell-snapshot/1";
 
 /// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
@@ -87,29 +86,19 @@ pub struct Snapshot {
     pub management_sockets: Reading<Vec<u64>>,
 }
 
-/// Reason why a text is not a snapshot of this version.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The text is a snapshot of another version, or not a snapshot.
     #[error(
         "it has {}, but this version of Quell reads {SCHEMA:?}: take a new snapshot",
         found.as_ref().map_or_else(|| "no schema".to_owned(), |found| format!("the schema {found:?}"))
     )]
-    Schema {
-        /// The `schema` field, if present.
-        found: Option<String>,
-    },
-    /// The text is not JSON, or does not match the schema.
+    Schema { found: Option<String> },
     #[error("invalid snapshot: {0}")]
     Malformed(#[from] serde_json::Error),
 }
 
 impl Snapshot {
-    /// Parses a snapshot from JSON.
-    ///
-    /// # Errors
-    /// [`SnapshotError`], with line and column.
     pub fn parse(json: &[u8]) -> Result<Self, SnapshotError> {
         #[derive(Deserialize)]
         struct Head {
@@ -122,7 +111,6 @@ impl Snapshot {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// Index of the objects by key.
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(self)
@@ -134,12 +122,6 @@ impl Snapshot {
         let lacks = wanted == Threaded::BusyPoll && self.kernel.threaded_busy_poll.known() == Some(&false);
         lacks
             .then_some("threaded busy polling (threaded=2) needs Linux 6.19: this kernel's napi-set does not accept it")
-    }
-
-    /// JSON Schema of snapshots.
-    #[must_use]
-    pub fn json_schema() -> schemars::Schema {
-        schemars::schema_for!(Self)
     }
 }
 

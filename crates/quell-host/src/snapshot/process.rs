@@ -118,7 +118,6 @@ impl Files {
         self.epolls.iter().any(polls) || !self.xdp_sockets.is_empty() || self.receiving_rings().next().is_some()
     }
 
-    /// Its io_urings that may receive from sockets.
     pub(crate) fn receiving_rings(&self) -> impl Iterator<Item = i32> + '_ {
         self.io_urings.iter().copied().filter(|fd| !self.rings_without_sockets.contains(fd))
     }

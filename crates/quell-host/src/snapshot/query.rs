@@ -15,7 +15,6 @@ use super::{
     SnapshotEpoll, SnapshotNapi, SnapshotSocket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget, arrival,
 };
 
-/// One or two snapshots, with their indexes.
 #[derive(Debug)]
 pub(crate) struct SnapshotQuery<'a> {
     pub(crate) now: &'a Snapshot,
@@ -31,12 +30,10 @@ pub(crate) struct SnapshotQuery<'a> {
     behavior: Option<&'a Behavior>,
 }
 
-/// An epoll and its related objects.
 #[derive(Debug)]
 pub(crate) struct EpollContext<'a> {
     pub(crate) process: &'a Process,
     pub(crate) epoll: &'a SnapshotEpoll,
-    /// Busy-poll parameters; absent if they could not be read.
     pub(crate) params: Option<EpollParams>,
     /// Its connected and datagram sockets, by NAPI instance. A socket that can receive from several queues appears under
     /// each.
@@ -112,12 +109,10 @@ impl<'a> SnapshotQuery<'a> {
         Self { now, before, interval_ns, index, index_before, epolls_by_descriptor: all, epolls, polls, behavior }
     }
 
-    /// Adds the polls of NAPI instances that were sampled between the two snapshots.
     pub(crate) fn with_polls(self, polls: &'a BTreeMap<NapiId, QueueSample>) -> Self {
         Self { polls: Some(polls), ..self }
     }
 
-    /// Adds what programs did during an observation.
     pub(crate) fn with_behavior(self, behavior: Option<&'a Behavior>) -> Self {
         Self { behavior, ..self }
     }
@@ -133,7 +128,6 @@ impl<'a> SnapshotQuery<'a> {
         self.epolls_by_descriptor.iter().filter(move |other| other.key() == key)
     }
 
-    /// An epoll that watches this one.
     pub(crate) fn outer(&self, inner: &EpollContext<'_>) -> Option<&EpollContext<'a>> {
         let is_outer = |outer: &&EpollContext<'a>| self.descriptors(inner).any(|inner| outer.watches(inner));
         self.epolls_by_descriptor.iter().find(is_outer)
@@ -171,7 +165,6 @@ impl<'a> SnapshotQuery<'a> {
         self.polls?.get(&id)
     }
 
-    /// Nanoseconds between the two snapshots.
     pub(crate) fn interval_ns(&self) -> Option<u64> {
         self.interval_ns
     }
@@ -180,7 +173,6 @@ impl<'a> SnapshotQuery<'a> {
         self.before
     }
 
-    /// Every NAPI instance with its device.
     pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a SnapshotNapi)> {
         self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
     }
@@ -230,7 +222,6 @@ impl<'a> SnapshotQuery<'a> {
         self.index.cpu(number)
     }
 
-    /// Epolls with sockets on a queue.
     pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollContext<'a>> {
         self.epolls().filter(move |epoll| epoll.by_napi.contains_key(&id))
     }
@@ -253,7 +244,6 @@ impl<'a> SnapshotQuery<'a> {
         }
     }
 
-    /// NUMA node of a CPU.
     pub(crate) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
         *self.index.cpu(cpu)?.numa_node.known()?
     }

@@ -74,7 +74,6 @@ pub struct TxQueue {
 }
 
 impl RxQueue {
-    /// Its NAPI instance, if known.
     pub(crate) fn napi_id(&self) -> Option<NapiId> {
         self.napi.known()?.as_ref().map(|napi| napi.to)
     }
@@ -123,7 +122,6 @@ impl SnapshotNapi {
         self.irq.known()?.as_ref().map(|irq| irq.to)
     }
 
-    /// Known settings.
     #[must_use]
     pub fn settings(&self) -> PartialNapiSettings {
         PartialNapiSettings {
@@ -155,7 +153,7 @@ pub struct Irq {
     /// IRQ number, its key.
     pub number: u32,
     /// Its description in `/proc/interrupts`: chip and driver name, such as `eth0-TxRx-3`.
-    pub line: Reading<String>,
+    pub description: Reading<String>,
     /// Configured affinity (`smp_affinity_list`).
     pub affinity: Reading<CpuList>,
     /// Effective affinity (`effective_affinity_list`).

@@ -31,9 +31,9 @@ pub struct UnknownReading {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Unknown {
     /// Class of the reason.
-    pub why: UnknownReason,
+    pub reason: UnknownReason,
     /// What was attempted on which object, and the result, in the kernel's words where available.
-    pub said: String,
+    pub message: String,
 }
 
 /// Classes of reasons why a value is unknown.
@@ -59,12 +59,10 @@ pub enum UnknownReason {
 }
 
 impl<T> Reading<T> {
-    /// An unknown value.
-    pub fn unknown(why: UnknownReason, said: impl Into<String>) -> Self {
-        Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, said: said.into() }) })
+    pub fn unknown(reason: UnknownReason, message: impl Into<String>) -> Self {
+        Self::Unknown(UnknownReading { unknown: Box::new(Unknown { reason, message: message.into() }) })
     }
 
-    /// The value, if known.
     #[must_use]
     pub fn known(&self) -> Option<&T> {
         match self {
@@ -73,7 +71,6 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The reason, if the value is unknown.
     #[must_use]
     pub fn why_unknown(&self) -> Option<&Unknown> {
         match self {
@@ -82,7 +79,6 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Applies `f` to a known value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Known(value) => Reading::Known(f(value)),
@@ -130,7 +126,7 @@ mod tests {
         let needs = Some(Capability::SysPtrace);
         let unknown: Reading<u32> = Reading::unknown(UnknownReason::Denied { needs }, "list /proc/1/fd: no");
         let (text, read) = round_trip(&unknown);
-        assert!(text.contains(r#""why":{"denied":{"needs":"CAP_SYS_PTRACE"}}"#), "{text}");
+        assert!(text.contains(r#""reason":{"denied":{"needs":"CAP_SYS_PTRACE"}}"#), "{text}");
         assert_eq!(read, unknown);
     }
 }

@@ -14,16 +14,13 @@ use crate::snapshot::{Process, Protocol, Snapshot, SnapshotEpoll, SnapshotSocket
 /// Sockets with the same key. The kernel selects one of them for each connection or datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Shared properties.
     pub key: GroupKey,
     /// Sockets, ordered by inode. The kernel does not expose a socket's index in its reuseport group.
     pub members: Vec<Member>,
 }
 
-/// One socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Socket inode.
     pub inode: u64,
     /// Epolls that watch the socket; empty if it belongs to a process outside the snapshot or is used without an epoll.
     pub workers: Vec<SteerWorker>,
@@ -32,11 +29,8 @@ pub struct Member {
 /// An epoll that watches a socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SteerWorker {
-    /// Process that owns the epoll.
     pub pid: Pid,
-    /// File descriptor in that process.
     pub epoll_fd: i32,
-    /// Process name (`comm`).
     pub process: String,
 }
 
@@ -47,13 +41,11 @@ impl SteerWorker {
 }
 
 impl Group {
-    /// Epolls that watch its sockets, each once.
     #[must_use]
     pub fn workers(&self) -> BTreeSet<&SteerWorker> {
         self.members.iter().flat_map(|member| &member.workers).collect()
     }
 
-    /// Updates the workers from a later snapshot with the same sockets.
     pub(crate) fn look_for_workers(&mut self, snapshot: &Snapshot) {
         let workers = workers_by_socket(snapshot);
         for member in &mut self.members {
@@ -72,7 +64,6 @@ pub(super) fn key_of(socket: &SnapshotSocket) -> Option<GroupKey> {
     Some(GroupKey { namespace: socket.namespace, protocol: socket.protocol, local, bound_to: socket.bound_to, uid })
 }
 
-/// Whether the socket is a connection accepted by a socket with this key.
 pub(super) fn has_accepted(key: &GroupKey, socket: &SnapshotSocket) -> bool {
     socket.namespace == key.namespace
         && socket.protocol == key.protocol
@@ -100,7 +91,6 @@ fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<SteerWorker>>) -> Vec<Stee
     workers.get(&inode).cloned().unwrap_or_default()
 }
 
-/// Epolls of the snapshot by watched socket.
 pub(super) fn workers_by_socket(snapshot: &Snapshot) -> BTreeMap<u64, Vec<SteerWorker>> {
     let mut workers: BTreeMap<u64, Vec<SteerWorker>> = BTreeMap::new();
     for process in &snapshot.processes {

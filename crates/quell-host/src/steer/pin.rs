@@ -12,16 +12,12 @@ use super::groups::SteerWorker;
 use super::verify::Baseline;
 use crate::snapshot::{Index, Process, Reading, Snapshot, SnapshotNapi, SnapshotSocket, Thread, WatchedFile};
 
-/// A worker that is not bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotPinned {
-    /// The worker.
     pub worker: SteerWorker,
-    /// Reason.
     pub why: WhyNotPinned,
 }
 
-/// Reason why a worker is not bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyNotPinned {
@@ -29,28 +25,21 @@ pub enum WhyNotPinned {
     NoConnection,
     /// It watches unconnected UDP sockets, which report only the NAPI instance of their first datagram.
     Datagrams,
-    /// Its connections use several NAPI instances.
     SeveralNapis(Vec<NapiId>),
-    /// The NAPI instance belongs to no device of the snapshot.
     UnknownNapi(NapiId),
     /// The packets of the queue have no fixed CPU: it has neither an interrupt nor a bound NAPI kthread.
     QueueWithoutCpu(NapiId),
-    /// No thread was observed waiting on its epoll.
     NoThread,
     /// Several threads wait on its epoll and would share the CPU.
     SeveralThreads(Vec<Pid>),
-    /// The affinity of the thread could not be read.
     UnknownAffinity(Pid),
 }
 
-/// Workers to bind, and the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
     /// Threads to bind, without threads that already have the right affinity.
     pub pins: Vec<Pin>,
-    /// Threads that already have the right affinity.
     pub in_place: Vec<Pid>,
-    /// Workers that are not bound.
     pub not_pinned: Vec<NotPinned>,
 }
 

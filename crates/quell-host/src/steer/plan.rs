@@ -13,82 +13,42 @@ use super::queues::{LeftOut, SteerQueue, Ways};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Protocol, Snapshot};
 
-/// A filter for a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steering {
-    /// The group.
     pub group: Group,
-    /// The filter.
     pub filter: QueueSteering,
     /// Queues, in the order of their index in the filter.
     pub places: Vec<SteerQueue>,
-    /// The server's filter that it replaces.
     pub replaces: Option<ServersFilter>,
     /// Notes to show before the filter is attached.
     pub notes: Vec<Note>,
 }
 
-/// Reason why a group gets no filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotSteer {
-    /// The group has a single socket, so there is nothing to select.
     #[error(
         "{key}: it has only one socket, {}; a filter selects among the sockets of a reuseport group. If the server \
          can open a socket per worker (nginx: `listen … reuseport`), enable that",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
-    OneSocket {
-        /// Key of the group.
-        key: GroupKey,
-        /// Number of epolls that watch the socket.
-        workers: usize,
-    },
-    /// No queue that a filter can distinguish delivers to the group.
+    OneSocket { key: GroupKey, workers: usize },
     #[error("{key}: no receive queue that a filter can distinguish delivers to it{}", listed(left_out))]
-    NoQueues {
-        /// Key of the group.
-        key: GroupKey,
-        /// Devices that were considered.
-        left_out: Vec<LeftOut>,
-    },
-    /// A named device does not exist.
+    NoQueues { key: GroupKey, left_out: Vec<LeftOut> },
     #[error("{key}: there is no device {name} in its namespace")]
-    NoSuchDevice {
-        /// Key of the group.
-        key: GroupKey,
-        /// Device name.
-        name: String,
-    },
-    /// A UDP group, and steering UDP groups was not requested.
+    NoSuchDevice { key: GroupKey, name: String },
     #[error(
         "{key}: UDP groups are steered only with --steer-udp; a server that expects the datagrams of a flow on one \
          socket (QUIC) would lose them"
     )]
-    Udp {
-        /// Key of the group.
-        key: GroupKey,
-    },
-    /// The server selects the socket with its own filter.
+    Udp { key: GroupKey },
     #[error("{key}: the server has its own filter ({filter}); {}", replacing(filter))]
-    OwnFilter {
-        /// Key of the group.
-        key: GroupKey,
-        /// The filter.
-        filter: ServersFilter,
-    },
-    /// The group has more sockets or queues than a filter supports.
+    OwnFilter { key: GroupKey, filter: ServersFilter },
     #[error("{key}: {source}")]
-    TooLarge {
-        /// Key of the group.
-        key: GroupKey,
-        /// The limit that is exceeded.
-        source: InvalidSteering,
-    },
+    TooLarge { key: GroupKey, source: InvalidSteering },
 }
 
 impl CannotSteer {
-    /// Key of the group.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         match self {
@@ -113,66 +73,49 @@ fn listed(left_out: &[LeftOut]) -> String {
     left_out.iter().map(|left| format!("; {left}")).collect()
 }
 
-/// A fact to know before a filter is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
     /// Some workers receive from several queues.
     FewerWorkersThanQueues {
-        /// Number of sockets.
         workers: u32,
-        /// Number of queues.
         queues: u32,
     },
     /// Some queues have several workers, which poll them in turn.
     MoreWorkersThanQueues {
-        /// Number of sockets.
         workers: u32,
-        /// Number of queues.
         queues: u32,
     },
     /// Several epolls watch one socket. The one that wakes up first accepts the connection.
     SharedSocket {
-        /// Socket inode.
         inode: u64,
-        /// The epolls.
         workers: Vec<SteerWorker>,
     },
     /// No known epoll watches these sockets: they belong to processes that were not inspected, or are used without an
     /// epoll.
     Unwatched {
-        /// Socket inodes.
         inodes: Vec<u64>,
     },
     /// An epoll watches several sockets of the group and therefore receives from the queues of all of them.
     SeveralSockets {
-        /// The epoll.
         worker: SteerWorker,
-        /// Number of sockets.
         sockets: usize,
     },
     /// Existing connections stay with their worker.
     Established {
-        /// Number of connections.
         connections: usize,
     },
     /// Datagrams of existing flows will reach other sockets than before.
     FlowsMove,
-    /// The server's own filter is replaced.
     ReplacesFilter(ServersFilter),
     /// Whether the server has a filter, which would be replaced, is unknown.
     FilterUnknown {
-        /// Reason.
         why: String,
     },
     /// Connections from this device are still distributed randomly.
     LeftOut(LeftOut),
 }
 
-/// Decides the filter of a group.
-///
-/// # Errors
-/// [`CannotSteer`].
 pub fn plan(
     group: &Group,
     snapshot: &Snapshot,

@@ -10,18 +10,14 @@ use quell_sampler::{GroupProgram, GroupPrograms, group_programs};
 
 use super::groups::Group;
 
-/// Requested steering.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SteerRequest {
     /// Devices whose queues the filters distinguish; empty means all devices that deliver to a group.
     pub devices: Vec<String>,
-    /// Steer UDP groups too.
     pub udp: bool,
-    /// Replace filters of the server.
     pub replace_filter: bool,
 }
 
-/// Programs of the groups in some namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownPrograms {
     /// By namespace inode; the reason if they could not be read.
@@ -35,26 +31,21 @@ pub struct KnownPrograms {
 pub enum PresentFilter {
     /// The kernel selects by hash, or a filter of Quell selects.
     NotServers,
-    /// The server has attached a filter.
     Servers(ServersFilter),
-    /// It could not be read, for this reason.
     Unknown(String),
 }
 
 impl KnownPrograms {
-    /// Reads the programs in a namespace.
     pub(super) fn read(&mut self, namespace: &Namespace) {
         self.cannot_pin = EbpfFilter::pins().err().map(|error| error.to_string());
         let programs = group_programs(kernel::sysfs(), namespace).map_err(|error| reason(&error));
         self.by_namespace.insert(namespace.inode(), programs);
     }
 
-    /// Records these programs as those of a namespace.
     pub fn set(&mut self, namespace: u64, programs: Result<GroupPrograms, String>) {
         self.by_namespace.insert(namespace, programs);
     }
 
-    /// The filter of a group, from any of its sockets.
     pub(super) fn of(&self, group: &Group) -> PresentFilter {
         let programs = match self.by_namespace.get(&group.key.namespace) {
             Some(Ok(programs)) => programs,

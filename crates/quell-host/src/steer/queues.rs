@@ -17,9 +17,7 @@ use crate::snapshot::{Device, Reading, Snapshot};
 /// A receive queue that a filter can distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SteerQueue {
-    /// Device name.
     pub device: String,
-    /// Queue number on the device.
     pub queue: u32,
     /// NAPI instance that polls it; absent if the driver or the kernel does not report it.
     pub napi: Option<NapiId>,
@@ -28,30 +26,22 @@ pub struct SteerQueue {
 /// A device whose queues a filter cannot distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Device name.
     pub device: String,
-    /// Reason.
     pub why: WhyLeftOut,
 }
 
-/// Reason why the queues of a device cannot be distinguished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyLeftOut {
     /// Several of its ports have queues. The filter sees this device for all of them, with queue numbers that are not
     /// unique among the ports.
     SeveralPorts {
-        /// Names of the ports.
         ports: Vec<String>,
     },
-    /// Its queues are unknown.
     UnknownQueues {
-        /// Reason.
         said: String,
     },
-    /// The device is down.
     Down,
-    /// The device receives without NAPI, so it cannot be polled.
     NoNapi,
 }
 
@@ -94,7 +84,6 @@ pub(super) struct Chosen {
 }
 
 impl<'a> Ways<'a> {
-    /// The interfaces of a namespace.
     pub(super) fn of(snapshot: &'a Snapshot, namespace: u64) -> Self {
         let devices: BTreeMap<Ifindex, &Device> = snapshot
             .devices
@@ -167,7 +156,7 @@ fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     let queues = match &device.rx_queues {
         Reading::Known(queues) => queues,
         Reading::Unknown(unknown) => {
-            return Some(WhyLeftOut::UnknownQueues { said: unknown.unknown.said.clone() });
+            return Some(WhyLeftOut::UnknownQueues { said: unknown.unknown.message.clone() });
         }
     };
     let has_no_napi = |napi: &Reading<_>| matches!(napi, Reading::Known(None));

@@ -21,7 +21,6 @@ pub struct Shown {
 pub type ShownGroup = BTreeMap<u64, bool>;
 
 impl Shown {
-    /// Extracts the part for these processes from the snapshot.
     #[must_use]
     pub fn of(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Self {
         let index = snapshot.index();
@@ -48,7 +47,6 @@ impl Shown {
         self.groups.get(key)
     }
 
-    /// Whether the queues are unchanged.
     #[must_use]
     pub fn has_the_queues_of(&self, other: &Self) -> bool {
         self.queues == other.queues

@@ -17,14 +17,11 @@ use quell_linux::{Ifindex, Pid};
 use super::programs::KnownPrograms;
 use crate::snapshot::{Protocol, Snapshot};
 
-/// Sockets and addresses of namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Listening and unconnected sockets.
     pub sockets: Vec<GroupSocket>,
     /// Interface addresses, keyed by namespace inode and interface index.
     pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
-    /// Programs of the groups.
     pub programs: KnownPrograms,
 }
 
@@ -39,34 +36,21 @@ pub struct Connection {
     pub inode: Option<u64>,
 }
 
-/// Reason why sockets or addresses could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookError {
-    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The search for a namespace failed.
     #[error(transparent)]
     Search(#[from] SearchError),
-    /// Sockets, interfaces or addresses could not be listed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// No accessible process is in the namespace of a socket.
     #[error("network namespace {inode} of the sockets has no name and no process")]
-    NamespaceLost {
-        /// Inode of the namespace.
-        inode: u64,
-    },
+    NamespaceLost { inode: u64 },
 }
 
-/// Reads the surroundings of the sockets that these processes of the snapshot hold.
-///
-/// # Errors
-/// [`LookError`].
 pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError> {
     let index = snapshot.index();
     let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
@@ -83,10 +67,6 @@ pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError
     Ok(surroundings)
 }
 
-/// Reads the connections to the group with this key; empty for datagram sockets.
-///
-/// # Errors
-/// [`LookError`].
 pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
     let inode = key.namespace;
     let mut found = Vec::new();

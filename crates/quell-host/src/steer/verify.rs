@@ -34,7 +34,6 @@ impl Baseline {
         baseline
     }
 
-    /// Combines the baselines of several filters.
     #[must_use]
     pub fn union(baselines: &[&Self]) -> Self {
         Self {
@@ -49,19 +48,14 @@ impl Baseline {
     }
 }
 
-/// Observations of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verification {
-    /// Workers with new connections.
     pub workers: Vec<SeenWorker>,
-    /// Verdict.
     pub verdict: SteerVerdict,
 }
 
-/// New connections of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenWorker {
-    /// The worker.
     pub worker: SteerWorker,
     /// Number of connections per NAPI instance.
     pub connections: BTreeMap<NapiId, usize>,

@@ -352,7 +352,7 @@ fn an_idle_queue_whose_interrupt_is_enabled_is_left_alone() {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     let idle = loop {
         let (before, began) = (sampler.read().unwrap(), Instant::now());
-        // The program uses CPU time meanwhile.
+        // The program uses CPU time in the meantime.
         while began.elapsed() < OBSERVED {
             watch.look(&attachment).unwrap();
         }
@@ -390,7 +390,7 @@ fn a_program_without_its_main_thread_is_refused_with_the_reason() {
     }
     let planned = plan_for(child.pid(), "suspend200");
     let [impossible] = &planned.impossible[..] else { panic!("{planned:?}") };
-    assert!(impossible.why.contains("its main thread has exited"), "{impossible:?}");
+    assert!(impossible.reason.contains("its main thread has exited"), "{impossible:?}");
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn a_hidden_program_is_refused_with_the_reason() {
     let mut snapshot = observe().unwrap();
     snapshot.hidden_processes.push(child.pid());
     let planned = plan(&snapshot, None, &targets(child.pid()).pids(), &request("suspend200"));
-    assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
+    assert!(planned.impossible.iter().any(|one| one.reason.contains("CAP_SYS_PTRACE")), "{planned:?}");
 }
 
 const KEPT_JOURNAL: &str = "QUELL_TEST_KEPT_JOURNAL";
@@ -596,5 +596,5 @@ fn an_inaccessible_program_is_refused_with_the_reason() {
         process.files = Reading::unknown(denied, "list /proc/PID/fd: needs CAP_SYS_PTRACE");
     }
     let planned = plan(&snapshot, None, &targets(server.pid()).pids(), &request("suspend200"));
-    assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
+    assert!(planned.impossible.iter().any(|one| one.reason.contains("CAP_SYS_PTRACE")), "{planned:?}");
 }

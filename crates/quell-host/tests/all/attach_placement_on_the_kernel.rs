@@ -141,7 +141,7 @@ fn a_group_that_appears_later_is_steered_once_it_is_stable() {
     assert_eq!(most_napis_of_a_worker(&placing.steered.count(AT_ONCE)), 1);
 
     let connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
-    let seen = placing.keep_up().seen;
+    let seen = placing.keep_up().verifications;
     assert!(
         matches!(&seen[..], [(_, seen)] if seen.verdict == SteerVerdict::Holds && seen.workers.len() == 4),
         "{seen:?}"

@@ -52,7 +52,7 @@ fn with_neighbour(mut host: Value) -> Value {
 }
 
 fn unknown(why: Value) -> Value {
-    json!({"unknown": {"why": why, "said": "read it: the kernel's words"}})
+    json!({"unknown": {"reason": why, "message": "read it: the kernel's words"}})
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
         set(&mut host, &format!("/devices/0/napis/0/{setting}"), unknown(json!("unsupported-by-kernel")));
     }
     let refused = plan_of(&host, "suspend20").impossible;
-    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.why.contains("the kernel's words")));
+    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.reason.contains("the kernel's words")));
     assert!(plan_of(&host, "base").impossible.is_empty());
 }
 
@@ -126,9 +126,9 @@ fn root_in_a_container_is_refused_with_the_reason() {
     let mut host = untouched();
     set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
     let refused = plan_of(&host, "suspend20").impossible;
-    assert!(matches!(&refused[..], [one] if one.why.contains("initial user namespace")), "{refused:?}");
+    assert!(matches!(&refused[..], [one] if one.reason.contains("initial user namespace")), "{refused:?}");
     set(&mut host, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
-    assert!(plan_of(&host, "suspend20").impossible[0].why.contains("CAP_NET_ADMIN"));
+    assert!(plan_of(&host, "suspend20").impossible[0].reason.contains("CAP_NET_ADMIN"));
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn a_program_that_waits_without_epoll_is_refused_by_modes_that_poll() {
         for mode in ["suspend20", "napibusy", "fullbusy"] {
             let plan = plan_of(&host, mode);
             assert!(plan.steps.is_empty(), "{mode}: {plan:?}");
-            assert!(matches!(&plan.impossible[..], [one] if one.why.contains(why)), "{mode}: {plan:?}");
+            assert!(matches!(&plan.impossible[..], [one] if one.reason.contains(why)), "{mode}: {plan:?}");
         }
         for mode in ["defer20", "threaded"] {
             let plan = plan_of(&host, mode);
@@ -353,7 +353,7 @@ fn processes_that_wait_in_the_same_way_are_one_obstacle() {
     let both = [MEMCACHED, 5_000].into_iter().filter_map(Pid::new).collect();
     let plan = plan(&snapshot(&host), None, &both, &request("suspend20"));
     let [one] = &plan.impossible[..] else { panic!("{:?}", plan.impossible) };
-    assert!(one.what.ends_with(" and 1 more") && one.why.starts_with("it waits in poll(2)"), "{one:?}");
+    assert!(one.what.ends_with(" and 1 more") && one.reason.starts_with("it waits in poll(2)"), "{one:?}");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn an_epoll_that_only_accepts_is_refused_if_its_connections_are_received_otherwi
     let accepting = host["processes"][0]["files"]["epolls"][0].clone();
     set(&mut host, "/processes/0/files/epolls", json!([accepting]));
     let plan = plan_of(&host, "suspend20");
-    assert!(matches!(&plan.impossible[..], [one] if one.why.contains("only epoll polls a queue")), "{plan:?}");
+    assert!(matches!(&plan.impossible[..], [one] if one.reason.contains("only epoll polls a queue")), "{plan:?}");
     assert!(plan_of(&host, "defer20").impossible.is_empty());
     // The connections are those of a client: the server may still get some.
     for socket in 1..5 {

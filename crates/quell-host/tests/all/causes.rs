@@ -164,7 +164,7 @@ fn every_cause_has_a_row() {
 
 #[test]
 fn a_program_whose_files_are_hidden_has_no_known_cause() {
-    let hidden = json!({"unknown": {"why": "failed", "said": "needs CAP_SYS_PTRACE"}});
+    let hidden = json!({"unknown": {"reason": "failed", "message": "needs CAP_SYS_PTRACE"}});
     let cause = cause(&row(vec![("/processes/0/files", hidden)], vec![], "", ""));
     assert_eq!(cause.to_string(), "the cause is unknown: the programs' files could not be read");
 }
@@ -245,7 +245,7 @@ fn a_stalled_queue_has_the_cause_that_the_snapshot_shows() {
         let polls = BTreeMap::from([(NapiId::from_kernel(8_193).unwrap(), sample)]);
         let report = examine_sampled(&snapshot(&now), Some(&snapshot(&then)), &polls);
         let found = report.findings.into_iter().find(|finding| finding.id == "stalled-queue").unwrap();
-        format!("{} => {}", found.seen, found.fix[0])
+        format!("{} => {}", found.observed, found.fix[0])
     };
     assert!(
         of(ready, json!(true)).contains("poll: ready-object-holds-suspension: file 6, an eventfd"),
@@ -300,7 +300,7 @@ fn observed_blocked(
 
 fn in_words(finding: &Finding) -> String {
     let fix: String = finding.fix.iter().map(|fix| format!("  => {fix}\n")).collect();
-    format!("{} {}: {}\n{fix}", finding.severity.word(), finding.id, finding.seen)
+    format!("{} {}: {}\n{fix}", finding.severity.word(), finding.id, finding.observed)
 }
 
 /// The texts of all findings: those of each edit, and those of observations.

@@ -12,7 +12,7 @@ use quell_linux::NapiId;
 use quell_sampler::{PollsByPoller, QueueSample, WaitBounds};
 use serde_json::{Value, json};
 
-const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "said": "read it: no"}}"#;
+const UNKNOWN: &str = r#"{"unknown": {"reason": "failed", "message": "read it: no"}}"#;
 /// Rules about unknown values.
 const ABOUT_THE_UNKNOWN: [&str; 3] = ["kernel-lacks", "driver-lacks", "privilege-lacks"];
 
@@ -51,7 +51,7 @@ fn each_edit_causes_its_finding() {
         let found = report.findings.iter().find(|finding| finding.id == rule);
         let found = found.unwrap_or_else(|| panic!("{rule} is not found: {:#?}", report.findings));
         assert_eq!(found.severity, severity, "{rule}: {found:#?}");
-        assert!(!found.seen.is_empty() && !found.nodes.is_empty(), "{found:#?}");
+        assert!(!found.observed.is_empty() && !found.nodes.is_empty(), "{found:#?}");
     }
 }
 
@@ -87,7 +87,7 @@ fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
     let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
     let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
     assert_eq!(found.severity, Severity::CannotTell, "{found:?}");
-    assert!(found.seen.contains("0.8 ms of CPU time for 10000 packets"), "{found:?}");
+    assert!(found.observed.contains("0.8 ms of CPU time for 10000 packets"), "{found:?}");
 }
 
 #[test]
@@ -172,7 +172,10 @@ fn suspension_of_a_queue_that_its_program_does_not_poll_is_not_prolonged() {
     set(&mut mixed, "/sockets/1/napi", json!(8_194));
     let report = examine_sampled(&snapshot(&mixed), Some(&earlier), &BTreeMap::from([(napi, sample)]));
     let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
-    assert!(found.seen.contains("has sockets on 2 queues") && matches!(found.fix[..], [Fix::Advice(_)]), "{found:?}");
+    assert!(
+        found.observed.contains("has sockets on 2 queues") && matches!(found.fix[..], [Fix::Advice(_)]),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -440,14 +443,14 @@ proptest! {
 #[test]
 fn unknown_values_are_attributed_to_kernel_driver_or_permission() {
     let mut of = healthy();
-    let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
+    let unknown = |why: Value| json!({"unknown": {"reason": why, "message": "read it: no"}});
     set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));
     set(&mut of, "/devices/0/flow-rules", unknown(json!("unsupported-by-driver")));
     set(&mut of, "/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})));
     let report = examine(&snapshot(&of), None);
     let found: Vec<&str> = report.findings.iter().map(|finding| finding.id).collect();
     assert_eq!(found, ABOUT_THE_UNKNOWN);
-    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.seen.as_str()).collect();
+    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.observed.as_str()).collect();
     assert_eq!(
         texts,
         ["Linux 6.18.4-amd64 has no irq-suspend-timeout", "no flow rules", "epolls and sockets cannot be read"]

@@ -116,7 +116,7 @@ fn a_well_configured_program_has_no_relevant_finding() {
     assert!(matter.is_empty(), "{matter:#?}");
     let finding = report.findings.iter().find(|one| one.id == "suspension-without-effect").unwrap();
     assert_eq!(finding.severity, Severity::CannotTell);
-    assert!(finding.seen.contains("at this load"), "{finding:?}");
+    assert!(finding.observed.contains("at this load"), "{finding:?}");
     // These hold for every veth.
     for id in ["settings-not-kept", "sysfs-differs", "driver-lacks"] {
         assert_found(&report, id, Severity::Note);
@@ -215,7 +215,7 @@ fn frames_that_no_protocol_wants_are_a_note_and_those_that_a_full_ring_loses_are
     });
     let report = examine(&now, Some(&before));
     let found = report.findings.iter().find(|one| one.id == "packets-dropped").unwrap();
-    assert!(found.seen.contains("none by a full queue"), "{found:?}");
+    assert!(found.observed.contains("none by a full queue"), "{found:?}");
     lab.poll_every_second();
     wait_until(|| {
         (0..1_000).for_each(|_| program.send(1));
@@ -237,7 +237,7 @@ fn recreated_queues_are_found() {
     let report = examine(&examined.look(), Some(&before));
     assert_found(&report, "napi-replaced", Severity::Warning);
     let replaced = report.findings.iter().find(|one| one.id == "napi-replaced").unwrap();
-    assert!(replaced.seen.contains("lost: defer-hard-irqs 100"), "{replaced:?}");
+    assert!(replaced.observed.contains("lost: defer-hard-irqs 100"), "{replaced:?}");
 }
 
 #[test]
@@ -349,7 +349,9 @@ fn irqbalance_is_found_unless_it_excludes_the_interrupts() {
     let found = |snapshot: Snapshot| {
         let report = examine(&snapshot, None);
         let its = report.findings.into_iter().filter(|one| one.id == "service-undoes-settings");
-        its.filter(|finding| finding.seen.contains("irqbalance")).map(|finding| finding.seen).collect::<Vec<_>>()
+        its.filter(|finding| finding.observed.contains("irqbalance"))
+            .map(|finding| finding.observed)
+            .collect::<Vec<_>>()
     };
     let Some(running) = service(&mut lab, "irqbalance", &[]) else { return };
     let seen = found(here());

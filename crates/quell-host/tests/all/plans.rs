@@ -157,7 +157,8 @@ fn impossible_settings_are_reported_with_reason_and_position() {
     );
     let plan = ProfilePlan::of(&observed, &wanted);
     assert!(plan.steps.is_empty(), "{:#?}", lines(&plan));
-    let mut said: Vec<_> = plan.impossible.iter().map(|no| (no.what.as_str(), no.why, no.wanted_by.line())).collect();
+    let mut said: Vec<_> =
+        plan.impossible.iter().map(|no| (no.what.as_str(), no.reason, no.wanted_by.line())).collect();
     said.sort_by_key(|(what, _, line)| (*line, *what));
     assert_eq!(
         said,
@@ -267,7 +268,7 @@ fn queues_of_a_link_that_is_down_are_impossible_and_awaited() {
             (Reading::Known(vec![]), Reading::Known(vec![]), Reading::Known(vec![]));
         let plan = ProfilePlan::of(&observed, &profile);
         assert_eq!((plan.steps.len(), plan.awaited), (0, vec!["eth0".to_owned()]));
-        assert!(plan.impossible[0].said.contains("the link is down"), "{:?}", plan.impossible);
+        assert!(plan.impossible[0].message.contains("the link is down"), "{:?}", plan.impossible);
         let up = ProfilePlan::of(&host(2), &profile);
         assert_eq!((up.impossible, up.awaited), (vec![], vec![]));
     }

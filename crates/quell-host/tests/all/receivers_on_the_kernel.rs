@@ -167,7 +167,7 @@ fn is_refused_without_epoll(test: &str, kind: &'static str, why: &str) {
         wait_until(|| {
             // A thread that answers a datagram at the moment waits in no call.
             let plan = stage.plan(mode);
-            let is_refused = matches!(&plan.impossible[..], [one] if one.why.contains(why)) && plan.steps.is_empty();
+            let is_refused = matches!(&plan.impossible[..], [one] if one.reason.contains(why)) && plan.steps.is_empty();
             if is_refused { Ok(()) } else { Err(format!("{mode}: {plan:?}")) }
         });
     }
@@ -201,7 +201,7 @@ fn a_program_whose_epoll_only_accepts_is_refused_once_it_has_connections() {
             plan(&observe().unwrap(), None, &pids, &request).impossible
         };
         assert_eq!(impossible("defer20"), []);
-        let why: Vec<String> = impossible("suspend20").into_iter().map(|obstacle| obstacle.why).collect();
+        let why: Vec<String> = impossible("suspend20").into_iter().map(|obstacle| obstacle.reason).collect();
         assert_eq!(!why.is_empty(), is_refused, "{why:?}");
         assert!(why.iter().all(|why| why.contains("only epoll polls a queue")), "{why:?}");
     }

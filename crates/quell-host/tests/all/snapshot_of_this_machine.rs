@@ -65,7 +65,7 @@ fn all_similar_connections_report_their_napi_id_and_some_all_options() {
     assert!(
         asked.iter().all(|socket| socket.incoming_cpu.known().is_some() && socket.busy_poll_us.known() == Some(&0))
     );
-    assert!(left_out.iter().all(|socket| socket.busy_poll_us.why_unknown().unwrap().why == UnknownReason::NotAsked));
+    assert!(left_out.iter().all(|socket| socket.busy_poll_us.why_unknown().unwrap().reason == UnknownReason::NotAsked));
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &s
         }
         let [finding] = &findings[..] else { panic!("{shape}: {findings:#?} {behavior:#?}") };
         assert!(finding.id == id && finding.predicts_stall(), "{shape}: {finding:#?}");
-        assert!(finding.seen.contains(words), "{shape}: {}", finding.seen);
+        assert!(finding.observed.contains(words), "{shape}: {}", finding.observed);
     }
 }
 
@@ -102,7 +102,7 @@ fn a_socket_that_stays_ready_is_no_predicted_stall_of_a_program_that_does_not_wa
     }
     let ready = findings.iter().find(|finding| finding.id == READY).unwrap_or_else(|| panic!("{findings:#?}"));
     assert_eq!(ready.severity, Severity::Warning, "{ready:#?}");
-    assert!(ready.seen.contains("no thread called epoll_wait"), "{ready:#?}");
+    assert!(ready.observed.contains("no thread called epoll_wait"), "{ready:#?}");
     assert!(!findings.iter().any(Finding::predicts_stall), "{findings:#?}");
 }
 
@@ -156,7 +156,7 @@ fn a_stopped_program_that_reads_nothing_is_not_refused() {
     }
     assert!(!behavior.ready.is_empty(), "{behavior:#?}");
     assert!(!findings.iter().any(Finding::predicts_stall), "{findings:#?}");
-    assert!(findings.iter().any(|finding| finding.seen.contains("stopped or busy")), "{findings:#?}");
+    assert!(findings.iter().any(|finding| finding.observed.contains("stopped or busy")), "{findings:#?}");
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn frames_that_are_longer_than_the_suspension_are_not_refused() {
     }
     let [finding] = &findings[..] else { panic!("{findings:#?} {behavior:#?}") };
     assert_eq!((finding.id, finding.severity), (ZERO, Severity::Note), "{finding:#?} {behavior:#?}");
-    assert!(finding.seen.ends_with("apart, and packets wait for up to 20 ms"), "{finding:#?}");
+    assert!(finding.observed.ends_with("apart, and packets wait for up to 20 ms"), "{finding:#?}");
 }
 
 /// A short wait instead of timeout 0 ends the suspension only if it finds no events.

@@ -32,11 +32,8 @@ pub struct Channels {
 /// Channel counts to set. `None` leaves a count unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelRequest {
-    /// Number of receive channels.
     pub rx: Option<u32>,
-    /// Number of transmit channels.
     pub tx: Option<u32>,
-    /// Number of combined channels.
     pub combined: Option<u32>,
 }
 

@@ -28,10 +28,8 @@ macro_rules! parameters {
         }
 
         impl CoalesceParameter {
-            /// All parameters, in the kernel's order.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// Name in the kernel's netlink specification.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -137,12 +135,10 @@ impl Coalescing {
         self.values.get(&parameter).copied()
     }
 
-    /// Reported parameters with their values, in the kernel's order.
     pub fn iter(&self) -> impl Iterator<Item = (CoalesceParameter, u32)> + '_ {
         self.values.iter().map(|(parameter, value)| (*parameter, *value))
     }
 
-    /// Whether no parameter is included.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()

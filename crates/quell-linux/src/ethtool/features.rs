@@ -39,7 +39,6 @@ impl Features {
         self.by_name.get(name).copied()
     }
 
-    /// All features, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, EthtoolFeature)> {
         self.by_name.iter().map(|(name, feature)| (name.as_str(), *feature))
     }
@@ -65,53 +64,27 @@ impl Features {
         Ok(todo)
     }
 
-    /// Names of the features in `changes` whose state differs from the request.
     fn unmet(&self, changes: &[(&str, bool)]) -> Vec<String> {
         let differs = |(name, on): &&(&str, bool)| self.get(name).map(|f| f.active) != Some(*on);
         changes.iter().filter(differs).map(|(name, _)| (*name).to_owned()).collect()
     }
 }
 
-/// Why features could not be read or set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeatureError {
-    /// The netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The kernel has no feature with this name.
     #[error("set feature {name} of interface {index}: this kernel has no such feature")]
-    Unknown {
-        /// Name of the requested feature.
-        name: String,
-        /// Index of the interface.
-        index: Ifindex,
-    },
-    /// The driver does not allow switching the feature. No feature is changed.
+    Unknown { name: String, index: Ifindex },
     #[error("set feature {name} of interface {index}: the driver keeps it {}", if *.active { "on" } else { "off" })]
-    NotChangeable {
-        /// Name of the feature.
-        name: String,
-        /// Index of the interface.
-        index: Ifindex,
-        /// State in which the driver keeps the feature.
-        active: bool,
-    },
+    NotChangeable { name: String, index: Ifindex, active: bool },
     /// The kernel accepted the request, but other features prevent its effect.
     #[error("set the features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
-    NotInEffect {
-        /// Names of the features whose state differs from the request.
-        names: Vec<String>,
-        /// Index of the interface.
-        index: Ifindex,
-    },
+    NotInEffect { names: Vec<String>, index: Ifindex },
 }
 
 impl Ethtool {
-    /// Reads all features of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn features(&mut self, index: Ifindex) -> Result<Features, NetlinkError> {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
@@ -121,9 +94,6 @@ impl Ethtool {
 
     /// Switches features by name, and returns the resulting state of all features. If a feature cannot be switched, no
     /// feature is changed.
-    ///
-    /// # Errors
-    /// [`FeatureError`].
     pub fn set_features(&mut self, index: Ifindex, changes: &[(&str, bool)]) -> Result<Features, FeatureError> {
         let before = self.features(index)?;
         let todo = before.plan(index, changes)?;

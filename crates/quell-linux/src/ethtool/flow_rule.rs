@@ -55,9 +55,7 @@ pub struct Prefix<A> {
     bits: u8,
 }
 
-/// An IP address of either family.
 pub trait Address: Copy + Into<IpAddr> + fmt::Display + FromStr {
-    /// Length of an address in bits.
     const BITS: u8;
     /// The address as a number of [`Self::BITS`] bits.
     fn to_number(self) -> u128;
@@ -90,7 +88,6 @@ impl Address for Ipv6Addr {
 }
 
 impl<A: Address> Prefix<A> {
-    /// Creates a prefix that contains only this address.
     #[must_use]
     pub fn host(address: A) -> Self {
         Self { address, bits: A::BITS }
@@ -105,13 +102,11 @@ impl<A: Address> Prefix<A> {
         fits.then_some(Self { address, bits })
     }
 
-    /// First address of the prefix.
     #[must_use]
     pub fn address(self) -> A {
         self.address
     }
 
-    /// Length of the prefix in bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.bits
@@ -124,7 +119,6 @@ impl<A: Address> fmt::Display for Prefix<A> {
     }
 }
 
-/// Text of a prefix that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid prefix `{0}`: expected ADDRESS/LENGTH without bits set after the prefix")]
 pub struct InvalidPrefix(String);
@@ -223,7 +217,6 @@ const fn ports_at(address_bits: u8) -> usize {
     address_bits as usize / 8 * 2
 }
 
-/// Parses a `struct ethtool_rx_flow_spec` with the RSS context of its `struct ethtool_rxnfc`.
 pub(crate) fn parse_rule(spec: &[u8], context: u32) -> Result<InstalledFlowRule, Malformed> {
     let cut_short = Malformed("a flow rule is truncated");
     if spec.len() < size_of::<FlowSpecLayout>() {
@@ -273,7 +266,6 @@ fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     Some(FlowMatch { transport, addresses, source_port, destination_port })
 }
 
-/// Reads the address-sized field `number`, which is in network byte order.
 fn field<A: Address>(bytes: &[u8], number: usize) -> u128 {
     let length = usize::from(A::BITS / 8);
     bytes[number * length..][..length].iter().fold(0, |sum, &byte| sum << 8 | u128::from(byte))
@@ -316,7 +308,6 @@ pub(super) fn encode_rule(rule: &FlowRule, location: u32) -> (Vec<u8>, u32) {
     (spec, context.map_or(0, RssContextId::get))
 }
 
-/// Writes the value and mask of a rule into `spec`, and returns the flow type.
 fn encode_match(matches: &FlowMatch, spec: &mut [u8]) -> u32 {
     let (flow_type, ports) = match (matches.addresses, matches.transport) {
         (FlowAddresses::V4 { source, destination }, transport) => {

@@ -40,7 +40,6 @@ pub(super) const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
 pub(super) const RXNFC_BYTES: usize = size_of::<RxnfcLayout>();
 const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 
-/// Flow rules of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRules {
@@ -121,7 +120,6 @@ impl Ethtool {
     }
 }
 
-/// Creates a `struct ethtool_rxnfc` with space for the locations of `rules` rules.
 fn command(number: u32, rules: u32) -> Vec<u8> {
     let mut buffer = vec![0; RXNFC_BYTES + rules as usize * 4];
     put(&mut buffer, 0, &number.to_ne_bytes());

@@ -20,7 +20,6 @@ use super::rss_ioctl::{
 use crate::interface::Ifindex;
 use crate::netlink::Cause;
 
-/// Creates the error of a command. `call` is the kernel's name of the command.
 fn failed(call: &'static str, error: &std::io::Error) -> Cause {
     Cause::Transport { call, errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
@@ -78,12 +77,10 @@ pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buf
     Ok(())
 }
 
-/// Reads the native-endian 32-bit number at `offset`; `None` beyond the end.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Reads the native-endian 64-bit number at `offset`; `None` beyond the end.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
@@ -98,7 +95,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Creates a request of `bytes` bytes that contains numbers at the given offsets.
     fn request(bytes: usize, words: &[(usize, u32)]) -> Vec<u8> {
         let mut buffer = vec![0; bytes];
         words.iter().for_each(|(offset, word)| put(&mut buffer, *offset, &word.to_ne_bytes()));

@@ -54,7 +54,6 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_MSG_RSS_CREATE_ACT: u8 = 49;
 const ETHTOOL_MSG_RSS_DELETE_ACT: u8 = 50;
 
-/// Handle to the `ethtool` family of one network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
@@ -62,22 +61,15 @@ pub struct Ethtool {
 
 impl Ethtool {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the kernel lacks the family.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::open`], and `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }
 
-    /// Runs an ioctl command; see [`ioctl::call`].
     fn ioctl(
         &mut self,
         action: &'static str,

@@ -32,9 +32,7 @@ pub struct Rings {
 /// Ring sizes to set. `None` leaves a size unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingRequest {
-    /// Number of descriptors in each receive ring.
     pub rx: Option<u32>,
-    /// Number of descriptors in each transmit ring.
     pub tx: Option<u32>,
 }
 

@@ -31,7 +31,6 @@ impl RssContextId {
         if number == u32::MAX { None } else { Some(Self(number)) }
     }
 
-    /// The id as the kernel's number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -60,7 +59,6 @@ pub enum HashFunction {
 }
 
 impl HashFunction {
-    /// The hash function as the kernel's bit.
     #[must_use]
     pub const fn as_kernel(self) -> u32 {
         match self {
@@ -71,7 +69,6 @@ impl HashFunction {
         }
     }
 
-    /// Converts the kernel's bit to a hash function. Returns `None` for 0, which means unknown.
     #[must_use]
     pub const fn from_kernel(bits: u32) -> Option<Self> {
         match bits {
@@ -103,7 +100,6 @@ pub struct RssContext {
 /// default for a new context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RssRequest {
-    /// Hash function to use.
     pub hash_function: Option<HashFunction>,
     /// Indirection table to use. Via netlink, the kernel repeats a table whose length divides that of the device's
     /// table. An empty table restores the default, which assigns all queues in turn.
@@ -127,9 +123,6 @@ impl Ethtool {
 
     /// Reads all RSS contexts of an interface, in ascending order. Kernels before 6.12 cannot list them; then only
     /// the default context is returned.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::rss`].
     pub fn rss_contexts(&mut self, index: Ifindex) -> Result<Vec<RssContext>, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_get_dump();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
@@ -166,9 +159,6 @@ impl Ethtool {
     }
 
     /// Creates an RSS context and returns its id. Not tested on hardware.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::set_rss`].
     pub fn create_rss_context(&mut self, index: Ifindex, new: &RssRequest) -> Result<RssContextId, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_create_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_CREATE_ACT;
@@ -233,7 +223,6 @@ pub(crate) fn decode_rss(reply: &[u8]) -> Result<RssContext, Malformed> {
     })
 }
 
-/// Parses the indirection table.
 fn queues(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     let (words, rest) = bytes.as_chunks();
     if !rest.is_empty() {

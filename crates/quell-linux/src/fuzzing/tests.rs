@@ -8,7 +8,6 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Contents of the files of a directory of the repository.
 fn files(directory: &str) -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
     let paths = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
@@ -61,7 +60,6 @@ fn the_stored_types_do_not_panic() {
     corpus("btf").iter().for_each(|bytes| super::btf(bytes));
 }
 
-/// Generates a recording with some modified bytes and a missing part.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let bytes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..8);
     (prop::sample::select(files("tests/recordings")), bytes, any::<Index>(), 0..40usize).prop_map(

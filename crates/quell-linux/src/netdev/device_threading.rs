@@ -14,46 +14,21 @@ use crate::netns::Namespace;
 use crate::sysfs::{Sysfs, SysfsError};
 use crate::visible;
 
-/// Why threaded NAPI of a device could not be read or set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceThreadingError {
-    /// This kernel has the setting per NAPI instance, so Quell does not write the file.
     #[error(
         "set threaded of interface {name} via sysfs: refused, because this kernel supports the setting per NAPI via netlink"
     )]
-    NetlinkHasIt {
-        /// Name of the interface.
-        name: InterfaceName,
-    },
-    /// The device has no NAPI instance, so Quell cannot detect netlink support. The file is not written.
+    NetlinkHasIt { name: InterfaceName },
     #[error("set threaded of interface {name} via sysfs: it has no NAPI; set it up and, on veth, enable GRO")]
-    NoNapi {
-        /// Name of the interface.
-        name: InterfaceName,
-    },
-    /// A system call failed.
+    NoNapi { name: InterfaceName },
     #[error("{action} {path}: {text}", path = visible::path(path), text = io::Error::from_raw_os_error(*errno))]
-    System {
-        /// Operation that failed.
-        action: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-        /// Error number (`errno`).
-        errno: i32,
-    },
-    /// The file contains neither 0 nor 1.
+    System { action: &'static str, path: PathBuf, errno: i32 },
     #[error("read {path}: {text:?} is neither 0 nor 1", path = visible::path(path))]
-    Unknown {
-        /// Path of the file.
-        path: PathBuf,
-        /// Content of the file.
-        text: String,
-    },
-    /// The namespace's sysfs is not accessible.
+    Unknown { path: PathBuf, text: String },
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// Quell could not detect netlink support.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
 }

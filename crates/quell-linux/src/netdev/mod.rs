@@ -36,9 +36,6 @@ impl Netdev {
     }
 
     /// Opens another namespace. The calling thread does not change its namespace.
-    ///
-    /// # Errors
-    /// The same errors as [`Netdev::open`], and `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }

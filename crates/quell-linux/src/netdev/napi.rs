@@ -16,19 +16,15 @@ use crate::pid::Pid;
 const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
-/// A NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Napi {
-    /// Id of the instance.
     pub id: NapiId,
-    /// Index of the interface to which the instance belongs.
     pub ifindex: Ifindex,
     /// IRQ number; `None` on veth and virtio-net.
     pub irq: Option<u32>,
     /// PID of the instance's kernel thread, in the initial PID namespace. `None` if the instance is not threaded.
     pub pid: Option<Pid>,
-    /// Settings that the kernel reports.
     pub settings: PartialNapiSettings,
 }
 
@@ -45,9 +41,6 @@ impl Netdev {
 
     /// Lists the NAPI instances of an interface, in ascending order of id. An interface that is down, or a veth
     /// without GRO, has no instances.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` before Linux 6.8.
     pub fn napis(&mut self, ifindex: Ifindex) -> Result<Vec<Napi>, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());
@@ -111,7 +104,6 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// Creates a reply of the kernel: a generic netlink header and attributes.
     fn reply(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![11, 1, 0, 0];
         for (kind, payload) in attributes {

@@ -59,7 +59,6 @@ mod tests {
         bytes
     }
 
-    /// Creates the message about an attribute of `napi-set`, as Linux 6.18 sends it.
     fn message(attribute_kind: u16, max: u64) -> Vec<u8> {
         const NLA_F_NESTED: u16 = 1 << 15;
         let limits = attribute(NL_POLICY_TYPE_ATTR_MAX_VALUE_U, &max.to_ne_bytes());

@@ -70,23 +70,18 @@ counters! {
     34 tx_wake "Number of times that the driver restarted the transmit queue.";
 }
 
-/// Statistics of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Index of the interface.
     pub ifindex: Ifindex,
     /// Sums over all queues, including removed queues.
     pub counters: QueueCounters,
 }
 
-/// Statistics of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Direction of the queue.
     pub kind: QueueKind,
     /// Index of the queue among those of its direction, from 0.
     pub id: u32,
-    /// Counters of the queue.
     pub counters: QueueCounters,
 }
 
@@ -104,9 +99,6 @@ impl Netdev {
     }
 
     /// Reads the statistics of each queue of an interface, receive queues first.
-    ///
-    /// # Errors
-    /// The same errors as [`Netdev::device_stats`].
     pub fn queue_stats(&mut self, ifindex: Ifindex) -> Result<Vec<QueueStats>, NetlinkError> {
         let request = request(ifindex, Some(NETDEV_QSTATS_SCOPE_QUEUE));
         let target = RequestTarget::Index(ifindex);

@@ -18,12 +18,9 @@ const NETDEV_A_LEASE_IFINDEX: u16 = 1;
 const NETDEV_A_LEASE_QUEUE: u16 = 2;
 const NETDEV_A_LEASE_NETNS_ID: u16 = 3;
 
-/// Direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueKind {
-    /// Receive queue.
     Rx,
-    /// Transmit queue.
     Tx,
 }
 
@@ -37,11 +34,9 @@ impl QueueKind {
     }
 }
 
-/// A queue of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
-    /// Direction of the queue.
     pub kind: QueueKind,
     /// Index of the queue among those of its direction, from 0.
     pub id: u32,

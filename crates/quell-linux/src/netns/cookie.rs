@@ -31,7 +31,6 @@ impl Namespace {
     }
 }
 
-/// Cookie of a socket's network namespace.
 fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;

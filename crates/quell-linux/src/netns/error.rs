@@ -9,55 +9,25 @@ use rustix::io::Errno;
 use super::NamespaceName;
 use crate::visible;
 
-/// Why an operation on a network namespace failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// The name is not valid for a file in `/run/netns`.
     #[error("network namespace name {name:?}: {reason}")]
-    InvalidName {
-        /// Name, as the caller gave it.
-        name: String,
-        /// Rule that the name violates.
-        reason: &'static str,
-    },
-    /// A namespace with this name already exists.
+    InvalidName { name: String, reason: &'static str },
     #[error("network namespace {name}: already exists; choose another name or delete it")]
-    Exists {
-        /// Requested name.
-        name: NamespaceName,
-    },
-    /// The namespace or process does not exist.
+    Exists { name: NamespaceName },
     #[error("network namespace {what} does not exist")]
-    Absent {
-        /// Requested name or path.
-        what: String,
-    },
+    Absent { what: String },
     /// The file exists, but no namespace is mounted on it. A crash between the creation of the file and the mount has
     /// this effect.
     #[error("{path}: no network namespace is mounted on this file; delete it", path = visible::path(path))]
-    NotANamespace {
-        /// Path of the file.
-        path: PathBuf,
-    },
-    /// The kernel does not support namespace cookies.
+    NotANamespace { path: PathBuf },
     #[error(
         "read the cookie of network namespace {what}: not supported by this kernel; needs Linux 5.14 (SO_NETNS_COOKIE)"
     )]
-    NoCookie {
-        /// Namespace, as in error messages.
-        what: String,
-    },
-    /// A system call failed.
+    NoCookie { what: String },
     #[error("{action} {what}: {text}{hint}", text = io::Error::from_raw_os_error(*errno), hint = hint(*errno))]
-    System {
-        /// Operation that failed.
-        action: &'static str,
-        /// Object of the operation, as in error messages.
-        what: String,
-        /// Error number (`errno`).
-        errno: i32,
-    },
+    System { action: &'static str, what: String, errno: i32 },
 }
 
 fn hint(errno: i32) -> &'static str {
@@ -68,19 +38,16 @@ fn hint(errno: i32) -> &'static str {
 }
 
 impl NamespaceError {
-    /// Whether the caller lacks permission (`EPERM`, `EACCES`).
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::System { errno: libc::EPERM | libc::EACCES, .. })
     }
 
-    /// Whether the namespace or process does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
 
-    /// Whether the name is invalid.
     #[must_use]
     pub fn is_of_name(&self) -> bool {
         matches!(self, Self::InvalidName { .. })

@@ -41,10 +41,6 @@ impl NamespaceName {
     /// Maximum length in bytes, `NAME_MAX` of Linux file systems.
     pub const MAX_BYTES: usize = 255;
 
-    /// Validates a name.
-    ///
-    /// # Errors
-    /// [`NamespaceError::InvalidName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, NamespaceError> {
         let name = name.into();
         let reason = if name.is_empty() {
@@ -61,7 +57,6 @@ impl NamespaceName {
         Err(NamespaceError::InvalidName { name, reason })
     }
 
-    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -86,13 +81,11 @@ impl FromStr for NamespaceName {
     }
 }
 
-/// Result of [`Namespace::delete_named`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// The name existed and was deleted. The namespace itself exists until no process, socket or file descriptor refers
     /// to it.
     Deleted,
-    /// The name did not exist.
     WasAbsent,
 }
 
@@ -134,9 +127,6 @@ impl Namespace {
     /// The file `/run/netns/NAME` is created first, and then the namespace is mounted on it. A crash in between leaves
     /// an empty file, which [`Namespace::delete_named`] removes, and never a namespace without a name. `/run/netns`
     /// becomes a shared mount if necessary. Other mount namespaces therefore see the namespace and can delete it.
-    ///
-    /// # Errors
-    /// [`NamespaceError::Exists`]; [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn create_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         share_named_directory()?;
         let path = name.path();
@@ -157,10 +147,6 @@ impl Namespace {
         opened
     }
 
-    /// Opens a namespace by its name in `/run/netns`.
-    ///
-    /// # Errors
-    /// [`NamespaceError::Absent`], [`NamespaceError::NotANamespace`], [`NamespaceError::System`].
     pub fn open_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         Self::open_path(&name.path())
     }
@@ -173,10 +159,6 @@ impl Namespace {
         Self::open_path(&proc_root.join(pid.to_string()).join("ns/net"))
     }
 
-    /// Opens the namespace of the calling thread.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if `/proc` is not mounted.
     pub fn current() -> Result<Self, NamespaceError> {
         Self::open_path(Path::new("/proc/thread-self/ns/net"))
     }
@@ -196,9 +178,6 @@ impl Namespace {
     }
 
     /// Lists the names in `/run/netns`, sorted, including files without a mounted namespace.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if the directory exists but cannot be read.
     pub fn list_named() -> Result<Vec<NamespaceName>, NamespaceError> {
         let directory = Path::new(NAMED_DIRECTORY);
         let entries = match fs::read_dir(directory) {
@@ -219,14 +198,12 @@ impl Namespace {
     }
 
     /// Deletes a name, as `ip netns delete` does. It is not an error if the name does not exist.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn delete_named(name: &NamespaceName) -> Result<Deletion, NamespaceError> {
         let path = name.path();
         for _ in 0..STACKED_MOUNTS_MAX {
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
                 Ok(()) => {}
+                // No mount is left. A name can have several, if `ip netns add` ran where `/run/netns` was not shared.
                 Err(Errno::INVAL) => break,
                 Err(Errno::NOENT) => return Ok(Deletion::WasAbsent),
                 Err(errno) => return Err(NamespaceError::system("unmount", visible::path(&path), errno)),
@@ -257,6 +234,8 @@ impl Namespace {
     /// `CAP_SYS_ADMIN`, except for the caller's own namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         in_own_thread(|| {
+            // `setns(2)` moves one thread. It must be a new one, because the way back can need a privilege that the
+            // caller no longer has, and other code must never run in the wrong namespace.
             self.move_calling_thread()?;
             Ok(work())
         })
@@ -278,9 +257,6 @@ impl Namespace {
 
     /// Finds the processes in this namespace, by the links `PID/ns/net` below `proc_root` (normally `/proc`). Processes
     /// that exit during the search are skipped.
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`] if `proc_root` cannot be listed.
     pub fn processes(&self, proc_root: &Path) -> Result<NamespaceProcesses, NamespaceError> {
         let list_error = |error: io::Error| NamespaceError::io("list", proc_root, &error);
         let mut found = NamespaceProcesses::default();
@@ -294,6 +270,7 @@ impl Namespace {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     found.unreadable.push(pid);
                 }
+                // Another namespace, or the process has exited since it was listed.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -309,7 +286,6 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Parses the inode number from the target of a link `/proc/PID/ns/net`.
 pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }

@@ -33,9 +33,6 @@ impl Foreground {
     /// program.
     ///
     /// From this call on, this process does not ignore SIGCHLD. Otherwise it could not read the program's exit status.
-    ///
-    /// # Errors
-    /// When the program cannot be executed; [`ProcessError::Spawn`] contains the error.
     pub fn start(
         path: &Path,
         words: &[OsString],
@@ -69,7 +66,6 @@ impl Foreground {
         }
     }
 
-    /// PID of the program.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
@@ -87,10 +83,6 @@ impl Foreground {
         &self.pidfd
     }
 
-    /// Waits for the program's exit.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&mut self) -> Result<ExitStatus, ProcessError> {
         let pid = self.pid();
         self.process.wait().map_err(|source| ProcessError::Wait { pid, source })

@@ -29,6 +29,7 @@ static DEATH_SIGNAL: AtomicI32 = AtomicI32::new(0);
 static AT_LOAD: extern "C" fn() = record;
 
 extern "C" fn record() {
+    // Neither the allocator nor the standard library may be used here: their initialisation can come later.
     let ignored = SIGNALS.filter(|signal| handler(*signal) == Some(libc::SIG_IGN)).fold(0, |set, it| set | bit(it));
     IGNORED.store(ignored, Ordering::Relaxed);
     for fd in 0..3 {
@@ -44,7 +45,6 @@ extern "C" fn record() {
     }
 }
 
-/// All signal numbers of the kernel.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 
 const fn bit(signal: libc::c_int) -> u64 {

@@ -25,49 +25,21 @@ use output_tail::OutputTail;
 pub use session::{SessionMember, kill_session, session_members};
 pub use spawn::{Output, Spawn, SpawnStep};
 
-/// Why a program could not be started, awaited or ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The process could not be prepared, or the program could not be executed.
     #[error("starting `{program}`: {step}: {source}")]
-    Spawn {
-        /// Name or path of the program.
-        program: String,
-        /// Step that failed.
-        step: SpawnStep,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The list of CPUs for the program is empty.
+    Spawn { program: String, step: SpawnStep, source: io::Error },
     #[error("starting `{program}`: the list of CPUs to bind it to is empty")]
-    NoCpu {
-        /// Name or path of the program.
-        program: String,
-    },
-    /// Waiting for a child failed.
+    NoCpu { program: String },
     #[error("waiting for process {pid}: {source}")]
-    Wait {
-        /// PID of the child.
-        pid: Pid,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Wait { pid: Pid, source: io::Error },
     /// Processes of a session did not exit after SIGKILL. They hang in the kernel, or fork faster than Quell can kill
     /// them.
     #[error("session {leader}: {pids} did not exit within {within:?} after SIGKILL", pids = list(.left))]
-    StillThere {
-        /// PID of the session's leader.
-        leader: Pid,
-        /// PIDs of the remaining processes.
-        left: Vec<Pid>,
-        /// Time limit that expired.
-        within: Duration,
-    },
-    /// A pidfd could not be opened or used.
+    StillThere { leader: Pid, left: Vec<Pid>, within: Duration },
     #[error(transparent)]
     PidFd(#[from] PidFdError),
-    /// /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
@@ -77,7 +49,6 @@ fn list(pids: &[Pid]) -> String {
     names.join(", ")
 }
 
-/// Time limit for the exit of processes after SIGKILL.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// Whether this process is root in its user namespace.
@@ -110,19 +81,16 @@ impl Child {
         self.identity
     }
 
-    /// Handle to the child.
     #[must_use]
     pub fn pidfd(&self) -> &PidFd {
         &self.pidfd
     }
 
-    /// Last bytes of the child's stdout, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stdout_tail(&self) -> Option<Vec<u8>> {
         self.stdout.as_ref().map(OutputTail::bytes)
     }
 
-    /// Last bytes of the child's stderr, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stderr_tail(&self) -> Option<Vec<u8>> {
         self.stderr.as_ref().map(OutputTail::bytes)
@@ -139,9 +107,6 @@ impl Child {
 
     /// Waits up to `timeout` for the child's exit; `None` if it is still running. After the exit the tails are
     /// complete, unless other processes of its session hold its output open.
-    ///
-    /// # Errors
-    /// When the kernel refuses to wait.
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<ExitStatus>, ProcessError> {
         if self.exit.is_none() && self.pidfd.wait_for_exit(timeout)? {
             self.reap()?;
@@ -150,9 +115,6 @@ impl Child {
     }
 
     /// Ends the child with SIGTERM, or with SIGKILL after `grace`. Then kills the rest of its session.
-    ///
-    /// # Errors
-    /// When a process cannot be killed.
     pub fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, ProcessError> {
         if let Some(exit) = self.exit {
             self.kill_session()?;

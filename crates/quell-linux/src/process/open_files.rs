@@ -6,9 +6,6 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit of open files, usually 1,024, to the hard limit. Child processes inherit the limit, and
 /// programs that use `select(2)` do not support more than 1,024 files.
-///
-/// # Errors
-/// The error returned by `setrlimit(2)`.
 pub fn raise_open_files_limit() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(io::Error::from)

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// Time limit for the end of a dead child's output. A descendant of the child may hold the output open.
 const SETTLE_BOUND: Duration = Duration::from_millis(200);
 
-/// Last bytes of an output.
 #[derive(Debug)]
 pub(super) struct OutputTail {
     kept: Arc<Mutex<VecDeque<u8>>>,

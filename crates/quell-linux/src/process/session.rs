@@ -8,12 +8,9 @@ use crate::Pid;
 use crate::pidfd::{PidFd, Signal};
 use crate::proc::{PidStat, ProcError, ProcRoot, ProcessIdentity};
 
-/// A process of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionMember {
-    /// Identity of the process.
     pub identity: ProcessIdentity,
-    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
 }
 
@@ -25,9 +22,6 @@ pub struct SessionMember {
 ///
 /// One ambiguity remains. After the session ended, a new session leader may have received the PID and exited before its
 /// members. Those members are then included.
-///
-/// # Errors
-/// When /proc cannot be read.
 pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<SessionMember>, ProcError> {
     if proc.boot_id()? != leader.boot_id {
         return Ok(Vec::new());
@@ -50,13 +44,11 @@ pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<
 
 /// Kills all processes of the session that `leader` led with SIGKILL, including those that start during the call. Waits
 /// for their exit, up to `bound`. Returns the number of killed processes.
-///
-/// # Errors
-/// When a process cannot be killed, or does not exit in time.
 pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) -> Result<usize, ProcessError> {
     let started = Instant::now();
     let mut killed = 0;
     loop {
+        // A member can fork between the search and its death, so the search is repeated until it finds none.
         let members = session_members(proc, leader)?;
         if members.is_empty() {
             return Ok(killed);
@@ -67,6 +59,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
             return Err(ProcessError::StillThere { leader: leader.pid, left, within: bound });
         }
         let mut handles = Vec::new();
+        // All are killed before any is waited for, because those that still run could fork in the meantime.
         for member in &members {
             handles.extend(kill(proc, member, leader)?);
         }

@@ -18,22 +18,16 @@ use super::output_tail::OutputTail;
 use super::{Child, CpuList, Pid, PidFd, ProcRoot, ProcessError, ProcessIdentity};
 use crate::sched::CpuMask;
 
-/// A step of starting a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum SpawnStep {
     /// Creating the process, or executing the program. The program may be missing or not executable.
     Exec = 0,
-    /// Creating a session.
     Session = 1,
-    /// Entering the network namespace.
     NetworkNamespace = 2,
-    /// Setting the CPU affinity.
     Affinity = 3,
-    /// Setting the parent-death signal.
     DeathSignal = 4,
-    /// Closing open files of this program.
     CloseFiles = 5,
 }
 
@@ -58,15 +52,12 @@ impl fmt::Display for SpawnStep {
     }
 }
 
-/// Destination of a child's stdout or stderr.
 #[derive(Debug, Default)]
 pub enum Output {
-    /// Written to `/dev/null`.
     #[default]
     Null,
     /// Written to the same destination as this program's output with the same number.
     Inherit,
-    /// Written to this file.
     File(File),
     /// Written to a pipe that another process or thread reads.
     Pipe(io::PipeWriter),
@@ -105,7 +96,6 @@ impl<'a> Spawn<'a> {
         }
     }
 
-    /// Adds arguments.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().into()));
@@ -119,7 +109,6 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Sets the network namespace.
     #[must_use]
     pub fn netns(mut self, netns: &'a impl AsFd) -> Self {
         self.netns = Some(netns.as_fd());
@@ -133,21 +122,18 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Sets the pipe that the program reads as stdin.
     #[must_use]
     pub fn stdin(mut self, pipe: io::PipeReader) -> Self {
         self.stdin = Some(pipe);
         self
     }
 
-    /// Sets the destination of stdout.
     #[must_use]
     pub fn stdout(mut self, output: Output) -> Self {
         self.stdout = output;
         self
     }
 
-    /// Sets the destination of stderr.
     #[must_use]
     pub fn stderr(mut self, output: Output) -> Self {
         self.stderr = output;
@@ -188,6 +174,8 @@ impl<'a> Spawn<'a> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).envs(self.env);
         command.stdin(self.stdin.map_or_else(Stdio::null, Stdio::from)).stdout(stdout).stderr(stderr);
+        // Everything that allocates happens here. After `fork`, another thread of this process can hold the lock of the
+        // allocator forever, so the child makes only system calls on plain values.
         let preparation = Preparation {
             netns: self.netns.map(|netns| netns.as_raw_fd()),
             mask: self.cpus.as_ref().map(CpuMask::new),
@@ -262,6 +250,8 @@ struct Preparation {
 
 impl Preparation {
     fn in_child(&self) -> io::Result<()> {
+        // The session first: a child that hangs in a later step is then reached by `kill_session`. The report pipe must
+        // be open until the last step.
         self.step(SpawnStep::Session, || Ok(setsid().map(drop)?))?;
         self.step(SpawnStep::NetworkNamespace, || self.enter_netns())?;
         self.step(SpawnStep::Affinity, || match &self.mask {
@@ -272,7 +262,6 @@ impl Preparation {
         self.step(SpawnStep::CloseFiles, close_files_at_exec)
     }
 
-    /// Runs a step. On failure, reports the step to the parent.
     fn step(&self, step: SpawnStep, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let result = action();
         if result.is_err() {

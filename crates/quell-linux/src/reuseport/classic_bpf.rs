@@ -37,7 +37,6 @@ const RETURN_A: u16 = libc::BPF_RET as u16 | 0x10;
 const PLACE: u32 = 0;
 const START: u32 = 1;
 
-/// Compiles a program that returns [`QueueSteering::index`] for a packet.
 pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     let mut asm = Assembler::default();
     asm.push(MARK.0, MARK.1);
@@ -48,14 +47,19 @@ pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
         asm.load(Ancillary::Queue);
         asm.push(MODULO, seen.queues);
         asm.push(ADD, seen.first);
+        // Each interface needs a jump of its own to the end: a conditional jump reaches 255 instructions, which many
+        // interfaces exceed.
         to_spread.push(asm.jump());
         asm.land_else(next);
     }
     asm.load(Ancillary::FlowHash);
+    // Packets of other interfaces, such as loopback: by hash, as without a filter.
     asm.push(MODULO, steering.sockets());
     asm.push(RETURN_A, 0);
 
     to_spread.into_iter().for_each(|jump| asm.land(jump));
+    // place * sockets / places spreads the places evenly over the sockets, in order. `QueueSteering::new` has limited
+    // both, so that the product fits 32 bits.
     asm.push(STORE, PLACE);
     asm.push(MULTIPLY, steering.sockets());
     asm.push(DIVIDE, steering.places());
@@ -69,6 +73,8 @@ pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
         asm.push(SUBTRACT_X, 0);
         asm.push(COPY_TO_X, 0);
         asm.load(Ancillary::FlowHash);
+        // RSS has selected the queue by the low bits of the hash. All packets of a queue have these in common, so they
+        // must not select the socket too.
         asm.push(SHIFT_RIGHT, QueueSteering::HASH_BITS_OF_RSS);
         asm.push(MODULO_X, 0);
         asm.push(LOAD_SLOT_TO_X, START);

@@ -23,9 +23,6 @@ impl AsRawFd for EbpfFilter {
 
 impl EbpfFilter {
     /// Loads a program: numbers are instructions (`struct bpf_insn`). It returns the index of a socket.
-    ///
-    /// # Errors
-    /// When the verifier rejects it, or the caller lacks permission.
     pub fn load(name: &str, instructions: &[u64]) -> io::Result<Self> {
         load_socket_filter(name, instructions).map(Self)
     }
@@ -38,26 +35,15 @@ impl EbpfFilter {
         open_program(id).map(Self)
     }
 
-    /// Opens a program that [`pin_to`](Self::pin_to) pinned.
-    ///
-    /// # Errors
-    /// When there is no such file, or it is not a program.
     pub fn open_pinned(path: &Path) -> io::Result<Self> {
         open_pinned_program(path).map(Self)
     }
 
     /// Keeps the program loaded after this process exits, as a new file of the BPF file system.
-    ///
-    /// # Errors
-    /// When the file exists, or the kernel refuses.
     pub fn pin_to(&self, path: &Path) -> io::Result<()> {
         pin(self.0.as_fd(), path)
     }
 
-    /// The folder in which programs can be pinned.
-    ///
-    /// # Errors
-    /// When no BPF file system is mounted there.
     pub fn pins() -> io::Result<PathBuf> {
         let folder = PathBuf::from("/sys/fs/bpf");
         match statfs(&folder) {

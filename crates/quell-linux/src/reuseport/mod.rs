@@ -22,13 +22,11 @@ pub use steering::{InvalidSteering, QueueSteering, SeenQueues};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClassicInstruction {
-    /// Operation.
     pub code: u16,
     /// Instructions to skip if the condition is true.
     pub jt: u8,
     /// Instructions to skip if the condition is false.
     pub jf: u8,
-    /// Operand.
     pub k: u32,
 }
 
@@ -38,44 +36,21 @@ pub fn is_quells(program: &[ClassicInstruction]) -> bool {
     program.first().is_some_and(|first| (first.code, first.k) == classic_bpf::MARK)
 }
 
-/// Why the filter of a group could not be changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReuseportError {
-    /// The socket does not belong to a group, because it was bound without `SO_REUSEPORT`.
     #[error("{action} {option}: the socket was bound without SO_REUSEPORT, so it has no group")]
-    NoGroup {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
-    /// The kernel does not support the operation. Detaching needs Linux 5.3.
+    NoGroup { action: &'static str, option: &'static str },
     #[error("{action} {option}: not supported by this kernel (needs Linux 5.3)")]
-    Unsupported {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-    },
-    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
+    Unsupported { action: &'static str, option: &'static str },
     #[error("{action} {option}: {source}")]
-    Refused {
-        /// Operation that failed: setting or removing.
-        action: &'static str,
-        /// Name of the socket option.
-        option: &'static str,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { action: &'static str, option: &'static str, source: io::Error },
 }
 
-/// Result of detaching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detachment {
     /// The group's filter was detached. Any program may have attached it.
     Detached,
-    /// The group had no filter.
     WasAbsent,
 }
 
@@ -90,18 +65,12 @@ pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), Reusepo
 }
 
 /// Attaches a classic BPF program to the group of this socket and replaces any other filter.
-///
-/// # Errors
-/// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach_classic(socket: impl AsFd, program: &[ClassicInstruction]) -> Result<(), ReuseportError> {
     let instruction = |&ClassicInstruction { code, jt, jf, k }: &_| libc::sock_filter { code, jt, jf, k };
     set_classic(socket, &program.iter().map(instruction).collect::<Vec<_>>())
 }
 
 /// Attaches an eBPF program to the group of this socket and replaces any other filter (`SO_ATTACH_REUSEPORT_EBPF`).
-///
-/// # Errors
-/// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach_ebpf(socket: impl AsFd, program: &EbpfFilter) -> Result<(), ReuseportError> {
     set(socket, libc::SO_ATTACH_REUSEPORT_EBPF, "SO_ATTACH_REUSEPORT_EBPF", &program.as_raw_fd())
 }
@@ -128,9 +97,6 @@ fn set<T>(socket: impl AsFd, number: libc::c_int, option: &'static str, value: &
 
 /// Detaches the filter from the group of this socket, regardless of the program that attached it
 /// (`SO_DETACH_REUSEPORT_BPF`). The kernel then selects sockets by hash.
-///
-/// # Errors
-/// [`ReuseportError`].
 pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     let ignored: libc::c_int = 0;
     match set(socket, libc::SO_DETACH_REUSEPORT_BPF, "SO_DETACH_REUSEPORT_BPF", &ignored) {
@@ -142,7 +108,6 @@ pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     }
 }
 
-/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: &'static str) -> ReuseportError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {

@@ -13,7 +13,6 @@ const PLACES_MAX: u32 = u16::MAX as u32;
 /// (`BPF_MAXINSNS`).
 const INTERFACES_MAX: usize = 800;
 
-/// Queues of an interface, as a filter sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenQueues {
     /// Interface of the packet (`skb->dev`). For a VLAN this is the VLAN interface, for a bond the bond.
@@ -21,7 +20,6 @@ pub struct SeenQueues {
     /// Position of the interface's first queue among all queues. Interfaces that share their queues have the same
     /// position.
     pub first: u32,
-    /// Number of the interface's queues, at least 1.
     pub queues: u32,
 }
 
@@ -39,45 +37,20 @@ pub struct QueueSteering {
     sockets: u32,
 }
 
-/// Why a steering is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidSteering {
-    /// There is no socket, or there are more sockets than a group supports.
     #[error("a reuseport group has between 1 and {SOCKETS_MAX} sockets, not {sockets}")]
-    Sockets {
-        /// Number of sockets.
-        sockets: u32,
-    },
-    /// There is no interface, or there are more interfaces than a filter supports.
+    Sockets { sockets: u32 },
     #[error("a filter supports 1 to {INTERFACES_MAX} interfaces, not {interfaces}")]
-    Interfaces {
-        /// Number of interfaces.
-        interfaces: usize,
-    },
-    /// An interface has no queues, or its queues exceed the last position.
+    Interfaces { interfaces: usize },
     #[error("interface {ifindex} has {queues} queues from position {first}; positions are 0 to {PLACES_MAX}")]
-    Queues {
-        /// Index of the interface.
-        ifindex: Ifindex,
-        /// Position of the interface's first queue.
-        first: u32,
-        /// Number of the interface's queues.
-        queues: u32,
-    },
-    /// An interface occurs twice.
+    Queues { ifindex: Ifindex, first: u32, queues: u32 },
     #[error("interface {ifindex} is listed twice")]
-    Twice {
-        /// Index of the interface.
-        ifindex: Ifindex,
-    },
+    Twice { ifindex: Ifindex },
 }
 
 impl QueueSteering {
-    /// Distributes queues over a group of `sockets` sockets.
-    ///
-    /// # Errors
-    /// See [`InvalidSteering`].
     pub fn new(interfaces: Vec<SeenQueues>, sockets: u32) -> Result<Self, InvalidSteering> {
         if sockets == 0 || sockets > SOCKETS_MAX {
             return Err(InvalidSteering::Sockets { sockets });
@@ -96,19 +69,16 @@ impl QueueSteering {
         Ok(Self { interfaces, places, sockets })
     }
 
-    /// Interfaces whose queues the filter distinguishes.
     #[must_use]
     pub fn interfaces(&self) -> &[SeenQueues] {
         &self.interfaces
     }
 
-    /// Number of queue positions.
     #[must_use]
     pub fn places(&self) -> u32 {
         self.places
     }
 
-    /// Number of sockets in the group.
     #[must_use]
     pub fn sockets(&self) -> u32 {
         self.sockets

@@ -16,18 +16,13 @@ use crate::proc::text::{first_line, number};
 pub struct CpuIdleState {
     /// Name from the cpuidle driver, for example `C6`.
     pub name: String,
-    /// Exit latency of the state, in µs.
     pub exit_latency_us: u32,
-    /// Whether the state is disabled.
     pub is_disabled: bool,
 }
 
-/// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Number of the node.
     pub number: u32,
-    /// CPUs of the node; may be empty.
     pub cpus: CpuList,
 }
 
@@ -41,9 +36,6 @@ impl Sysfs {
     }
 
     /// Driver that sets the frequency of a CPU (`scaling_driver`), for example `intel_pstate`.
-    ///
-    /// # Errors
-    /// As [`Self::cpu_governor`].
     pub fn cpu_scaling_driver(&self, cpu: u32) -> Result<String, SysfsError> {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_driver"), parse_word)
     }
@@ -66,9 +58,6 @@ impl Sysfs {
     }
 
     /// How often a CPU has entered each idle state since the start, from the lightest to the deepest.
-    ///
-    /// # Errors
-    /// As [`Self::cpu_idle_states`].
     pub fn cpu_idle_entries(&self, cpu: u32) -> Result<Vec<u64>, SysfsError> {
         let directory = format!("devices/system/cpu/cpu{cpu}/cpuidle");
         let entries = |number: u32| self.read(format!("{directory}/state{number}/usage"), parse_number);

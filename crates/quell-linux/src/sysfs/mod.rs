@@ -33,45 +33,20 @@ pub struct Sysfs {
     _mount: Option<OwnedFd>,
 }
 
-/// Why a file of sysfs could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {
-    /// The caller lacks permission.
     #[error("{action} {path}: {source}; this needs root")]
-    Denied {
-        /// Operation that failed.
-        action: &'static str,
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel returned another error.
+    Denied { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{action} {path}: {source}")]
-    Refused {
-        /// Operation that failed.
-        action: &'static str,
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The content does not have the documented format.
+    Refused { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{path}, {source}")]
-    Parse {
-        /// Path of the file.
-        path: PathBuf,
-        /// Line number, expected content and actual content.
-        source: Malformed,
-    },
-    /// The network namespace could not be entered.
+    Parse { path: PathBuf, source: Malformed },
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }
 
 impl SysfsError {
-    /// Classifies the error of a call on a file.
     pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -80,13 +55,11 @@ impl SysfsError {
         }
     }
 
-    /// Whether the file or device does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
     }
 
-    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
@@ -155,13 +128,11 @@ impl Sysfs {
         Ok(Self { root, _mount: Some(mount) })
     }
 
-    /// Root directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Reads a file whose path is relative to the root.
     pub(crate) fn read<T>(
         &self,
         file: impl AsRef<Path>,

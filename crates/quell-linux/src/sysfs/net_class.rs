@@ -14,7 +14,6 @@ use crate::interface::{InterfaceName, MacAddress};
 use crate::proc::Malformed;
 use crate::proc::text::{Line, first_line, number};
 
-/// Directory of an interface in `/sys/class/net`.
 #[derive(Debug, Clone)]
 pub struct NetClass<'a> {
     sysfs: &'a Sysfs,
@@ -31,9 +30,6 @@ impl Sysfs {
 
 impl Sysfs {
     /// Finds the interface whose directory has this inode number ([`NetClass::inode`]).
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn interface_of_inode(&self, inode: u64) -> Result<Option<InterfaceName>, SysfsError> {
         let directory = self.path().join("class/net");
         let failed = |error| SysfsError::new("list", &directory, error);
@@ -56,9 +52,6 @@ impl NetClass<'_> {
     /// Inode number of the directory, which identifies the device during a boot. The kernel numbers sysfs nodes with 64
     /// bits and never reuses a number (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device, or moving it to
     /// another network namespace, keeps the node (`kernfs_rename_ns`).
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn inode(&self) -> Result<u64, SysfsError> {
         let path = self.sysfs.path().join(&self.directory);
         match fs::metadata(&path) {
@@ -67,23 +60,16 @@ impl NetClass<'_> {
         }
     }
 
-    /// Interface index.
     pub(super) fn ifindex(&self) -> Result<u32, SysfsError> {
         self.read("ifindex", parse_number)
     }
 
     /// MAC address; `None` if the interface has another type of address.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn address(&self) -> Result<Option<MacAddress>, SysfsError> {
         self.read("address", |text| Ok(String::from_utf8_lossy(text).trim_end().to_owned().try_into().ok()))
     }
 
     /// Link speed in Mbit/s. `None` if it is unknown, as without a cable and on virtual interfaces.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn speed_mbit(&self) -> Result<Option<u32>, SysfsError> {
         match self.read("speed", parse_or_minus_one) {
             // `speed_show` in `net/core/net-sysfs.c` returns this error if the driver lacks the operation or the
@@ -94,9 +80,6 @@ impl NetClass<'_> {
     }
 
     /// NUMA node of the bus device. `None` if the platform does not report it, or the interface has no bus.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn numa_node(&self) -> Result<Option<u32>, SysfsError> {
         let Some(device) = self.bus_device()? else { return Ok(None) };
         match self.sysfs.read(device.join("numa_node"), parse_or_minus_one) {
@@ -107,9 +90,6 @@ impl NetClass<'_> {
 
     /// IRQs of the bus device in ascending order. Most hardware has one IRQ per queue, and others that serve no queue.
     /// `None` if the interface has no bus.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn irqs(&self) -> Result<Option<Vec<u32>>, SysfsError> {
         let Some(device) = self.bus_device()? else { return Ok(None) };
         let directory = self.sysfs.path().join(&device).join("msi_irqs");
@@ -129,9 +109,6 @@ impl NetClass<'_> {
 
     /// Name of the device on its bus, for example `0000:3b:00.0` or `virtio2`. Drivers use it in the names of IRQs.
     /// `None` if the interface has no bus.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn bus_name(&self) -> Result<Option<String>, SysfsError> {
         self.link_name("device")
     }
@@ -145,27 +122,18 @@ impl NetClass<'_> {
     }
 
     /// `gro_flush_timeout` in ns: the default for new NAPI instances. The values of existing instances can differ.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn gro_flush_timeout_ns(&self) -> Result<u64, SysfsError> {
         self.read("gro_flush_timeout", parse_number)
     }
 
     /// Sets `napi_defer_hard_irqs`. This overwrites the value of **every** NAPI instance of the device, including
     /// values that were set via netlink. Use it only if netlink cannot configure single instances.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn set_napi_defer_hard_irqs(&self, polls: u32) -> Result<(), SysfsError> {
         self.write(Path::new("napi_defer_hard_irqs"), &polls.to_string())
     }
 
     /// Sets `gro_flush_timeout` in ns for every NAPI instance of the device, as [`Self::set_napi_defer_hard_irqs`]
     /// does.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn set_gro_flush_timeout_ns(&self, timeout_ns: u64) -> Result<(), SysfsError> {
         self.write(Path::new("gro_flush_timeout"), &timeout_ns.to_string())
     }
@@ -225,7 +193,6 @@ impl NetClass<'_> {
             .map_err(|error| SysfsError::new("write", &path, error))
     }
 
-    /// Absolute path of a file of the interface.
     pub(super) fn absolute(&self, file: &Path) -> PathBuf {
         self.sysfs.path().join(&self.directory).join(file)
     }
@@ -249,7 +216,6 @@ pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed>
 mod tests {
     use super::*;
 
-    /// Creates a sysfs with one PCI NIC and one virtio NIC.
     fn fixture() -> (tempfile::TempDir, Sysfs) {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &str| {

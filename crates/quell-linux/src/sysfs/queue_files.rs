@@ -16,9 +16,6 @@ use crate::proc::text::first_line;
 
 impl NetClass<'_> {
     /// Numbers of the active queues of one direction, in ascending order.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn queues(&self, kind: QueueKind) -> Result<Vec<u32>, SysfsError> {
         let directory = self.absolute(Path::new("queues"));
         let failed = |error| SysfsError::new("list", &directory, error);
@@ -49,17 +46,11 @@ impl NetClass<'_> {
     }
 
     /// `rps_flow_cnt` of a receive queue: the size of the queue's RFS flow table in entries. 0 means that RFS is off.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::rps_cpus`].
     pub fn rps_flow_cnt(&self, queue: u32) -> Result<u32, SysfsError> {
         self.read_queue(QueueKind::Rx, queue, "rps_flow_cnt", parse_number)
     }
 
     /// Sets `rps_flow_cnt` of a receive queue. The kernel rounds the value up to a power of two.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn set_rps_flow_cnt(&self, queue: u32, entries: u32) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Rx, queue, "rps_flow_cnt", &entries.to_string())
     }
@@ -78,28 +69,17 @@ impl NetClass<'_> {
         }
     }
 
-    /// Sets `xps_cpus` of a transmit queue.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn set_xps_cpus(&self, queue: u32, cpus: &CpuList) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Tx, queue, "xps_cpus", &bit_mask::format(cpus.iter()))
     }
 
     /// `xps_rxqs` of a transmit queue, in ascending order. Sockets that receive from these queues send through the
     /// transmit queue.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist if the queue does not exist.
     pub fn xps_rxqs(&self, queue: u32) -> Result<Vec<u32>, SysfsError> {
         let queues = self.read_queue(QueueKind::Tx, queue, "xps_rxqs", parse_mask)?;
         Ok(queues.into_iter().collect())
     }
 
-    /// Sets `xps_rxqs` of a transmit queue.
-    ///
-    /// # Errors
-    /// [`SysfsError`].
     pub fn set_xps_rxqs(&self, queue: u32, queues: &[u32]) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Tx, queue, "xps_rxqs", &bit_mask::format(queues.iter().copied()))
     }

@@ -8,10 +8,8 @@ use quell_linux::event::{Epoll, Ticker, Trigger};
 
 use crate::connection::Socket;
 
-/// Epoll token of the ticker.
 pub(super) const TICK_TOKEN: u64 = u64::MAX;
 
-/// Method for finding answers.
 pub(crate) enum Finder {
     /// The ticker wakes `epoll_wait` so that housekeeping can run.
     Epoll { epoll: Epoll, ticker: Ticker },
@@ -23,7 +21,6 @@ impl Finder {
     /// Longest sleep of a thread in a closed loop. A run ends at most this much late.
     const TICK: Duration = Duration::from_millis(5);
 
-    /// Creates an epoll instance for this number of connections.
     pub(crate) fn epoll(connections: usize) -> io::Result<Self> {
         let epoll = Epoll::new(connections + 1)?;
         let ticker = Ticker::new(Self::TICK)?;
@@ -31,7 +28,6 @@ impl Finder {
         Ok(Self::Epoll { epoll, ticker })
     }
 
-    /// Registers a connected socket.
     pub(crate) fn add(&self, id: u32, socket: &Socket) -> io::Result<()> {
         match self {
             Self::Epoll { epoll, .. } => socket.watch(epoll, id.into()),

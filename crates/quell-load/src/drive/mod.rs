@@ -57,7 +57,6 @@ const HOUSEKEEPING_NS: u64 = 1_000_000;
 /// How many times the longest-waiting connection is checked before the next one is.
 const TRIES_AT_FRONT: u32 = 3;
 
-/// When requests are sent.
 pub(crate) enum Pace {
     Open(Arrivals),
     /// Closed loop: each response is followed by the next request of its connection at once.
@@ -75,7 +74,6 @@ pub(crate) struct Plan {
     pub(crate) window_ns: Range<u64>,
     /// Receives the orders for further windows, if the load keeps running.
     pub(crate) port: Option<WindowPort>,
-    /// Whether to stop at the first error.
     pub(crate) stop_at_error: bool,
 }
 
@@ -89,7 +87,6 @@ pub(crate) struct ThreadState {
     pub(crate) response_timeout_ns: u64,
     /// Receive buffer, larger than any datagram.
     pub(crate) buffer: Box<[u8]>,
-    /// Send buffer.
     pub(crate) out: Vec<u8>,
     pub(crate) transport: Transport,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -112,7 +109,6 @@ struct Room {
     count: usize,
 }
 
-/// State of one run of one thread.
 pub(crate) struct Drive<'a> {
     thread: &'a mut ThreadState,
     plan: Plan,
@@ -121,7 +117,6 @@ pub(crate) struct Drive<'a> {
     /// Batched closed loop: connections with free slots. The slots are used after all available answers have been read.
     room: Vec<Room>,
     under_way: u64,
-    /// Whether any connection is down.
     any_down: bool,
     sending: bool,
     /// Requests due at this time or later are not sent.
@@ -150,8 +145,9 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Executes the plan until its end, the last answer, or cancellation.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
+        // Spins, because all threads begin at one time, and a wake-up from a sleep would be late by more than a gap of
+        // a high rate.
         while monotonic_ns() < self.plan.start_ns && !self.is_cancelled() {
             std::hint::spin_loop();
         }
@@ -175,6 +171,7 @@ impl<'a> Drive<'a> {
         let mut housekeeping_ns = 0;
         loop {
             let now_ns = monotonic_ns();
+            // Everything that may be some milliseconds late happens here, so that a round is only: send, look, answer.
             if now_ns >= housekeeping_ns {
                 if self.is_cancelled() || (self.plan.stop_at_error && !self.tally.errors.is_empty()) {
                     return Ok(());
@@ -204,11 +201,15 @@ impl<'a> Drive<'a> {
             if due_ns > now_ns || !self.sending || due_ns >= self.end_ns {
                 return;
             }
+            // Without a free connection the request stays due. Its latency counts from `due_ns`, so the time that it
+            // waits here is part of it, and a slow server cannot slow the arrivals down unnoticed.
             let Some(slot) = self.take_slot() else { return };
             if let Pace::Open(arrivals) = &mut self.plan.pace {
                 arrivals.advance();
             }
             if self.plan.window_ns.contains(&due_ns) {
+                // Late is only what the generator adds. A connection that was busy at `due_ns` is the delay of the
+                // server.
                 self.tally.lateness.record(now_ns.saturating_sub(due_ns.max(slot.freed_ns)));
                 self.tally.waited_for_connection += u64::from(slot.freed_ns > due_ns);
             }
@@ -221,6 +222,8 @@ impl<'a> Drive<'a> {
     fn take_slot(&mut self) -> Option<Slot> {
         loop {
             let slot = self.free.pop_front()?;
+            // Slots of a lost connection are skipped here, because removing them when it is lost would search the whole
+            // queue.
             if self.thread.connections[slot.connection as usize].incarnation == slot.incarnation {
                 return Some(slot);
             }
@@ -259,6 +262,8 @@ impl<'a> Drive<'a> {
     fn look_for_answers(&mut self) -> io::Result<()> {
         match &mut self.thread.finder {
             Finder::Epoll { epoll, .. } => {
+                // An open loop must not sleep: its next request can be due before the next answer. A closed loop has
+                // nothing to do until one arrives.
                 let spins = self.sending && matches!(self.plan.pace, Pace::Open(_));
                 epoll.wait(spins.then_some(Duration::ZERO))?;
                 self.take_ready();
@@ -281,7 +286,6 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Reads every connection that epoll reported.
     #[inline]
     fn take_ready(&mut self) {
         let mut index = 0;
@@ -296,6 +300,8 @@ impl<'a> Drive<'a> {
             }
             let id = ready.token as u32;
             self.take_answers(id);
+            // A short read ends the first call before it sees the end of the stream, and an edge-triggered epoll does
+            // not report it again.
             if ready.hung_up {
                 self.take_answers(id);
             }
@@ -336,6 +342,7 @@ impl<'a> Drive<'a> {
                 }
                 Ok(length) => {
                     found = true;
+                    // A short read has emptied the socket: this saves the call that would only return EAGAIN.
                     let more = length == buffer.len();
                     self.take(id, length, monotonic_ns());
                     if !more {
@@ -356,7 +363,6 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Processes `length` received bytes and uses the slots that they free.
     #[inline]
     fn take(&mut self, id: u32, length: usize, now_ns: u64) {
         let ThreadState { connections, buffer, content, .. } = &mut *self.thread;
@@ -421,7 +427,6 @@ impl<'a> Drive<'a> {
         self.room.clear();
     }
 
-    /// Frees all `depth` slots of a connection that has just been opened.
     fn open_slots(&mut self, id: u32, now_ns: u64) {
         if self.thread.connections[id as usize].socket().is_some() {
             self.reuse(id, self.thread.depth as usize, now_ns);
@@ -457,13 +462,14 @@ impl<'a> Drive<'a> {
     }
 }
 
-/// Records one answer.
 #[inline]
 fn record(tally: &mut Tally, window_ns: &Range<u64>, pending: Pending, answer: Answer, now_ns: u64) {
     match answer {
         Answer::WrongContent => tally.errors.wrong_content += 1,
         Answer::ServerError => tally.errors.server_errors += 1,
         Answer::Right | Answer::Miss => {
+            // Throughput counts answers by their arrival, latency by the time when the request was due: otherwise slow
+            // requests at the end of the window would be missing from its latencies.
             tally.answered_in_window += u64::from(window_ns.contains(&now_ns));
             if !window_ns.contains(&pending.due_ns) {
                 return;

@@ -21,7 +21,6 @@ const SIZES: RequestResponse = RequestResponse { request_bytes: 8, response_byte
 /// Time after which a request that must arrive counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A generator thread's state, and the server's ends of its connections.
 pub(super) fn connected() -> (ThreadState, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

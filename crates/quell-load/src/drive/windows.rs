@@ -43,7 +43,6 @@ pub(crate) enum WindowStage {
 pub(crate) struct WindowPort {
     pub(crate) orders: Receiver<WindowOrder>,
     pub(crate) notices: Sender<WindowNotice>,
-    /// Number of the last accepted order.
     pub(crate) number: u64,
 }
 

@@ -37,7 +37,6 @@ const TICK: Duration = Duration::from_millis(20);
 pub trait RunObserver {
     /// The measured window begins. Called within the scheduling latency of that time.
     fn window_started(&mut self) {}
-    /// The measured window ends.
     fn window_ended(&mut self) {}
     /// Called about every 20 ms; `Break` cancels the run or the measurement.
     fn progress(&mut self, progress: &RunProgress) -> ControlFlow<()> {
@@ -46,10 +45,8 @@ pub trait RunObserver {
     }
 }
 
-/// An observer that ignores all events.
 impl RunObserver for () {}
 
-/// Progress of a run, or of one window of a load that keeps running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunProgress {
     /// Time since the start of the warm-up, or since the call of [`RunningLoad::measure`].
@@ -78,7 +75,6 @@ impl RunObserver for Deadline<'_> {
     }
 }
 
-/// Handle of one generator thread.
 struct Worker {
     tid: Pid,
     engine: EngineUsed,
@@ -158,19 +154,16 @@ impl Generator {
         &self.napi_ids
     }
 
-    /// Thread IDs of the generator threads.
     #[must_use]
     pub fn tids(&self) -> Vec<Pid> {
         self.workers.iter().map(|worker| worker.tid).collect()
     }
 
-    /// Polling method of each thread.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineUsed> {
         self.workers.iter().map(|worker| worker.engine.clone()).collect()
     }
 
-    /// Specification that the generator was created with.
     #[must_use]
     pub fn spec(&self) -> &LoadSpec {
         &self.spec
@@ -304,7 +297,6 @@ impl Generator {
         ControlFlow::Continue(before.zip(after).map(|(before, after)| after.since(before)))
     }
 
-    /// Sleeps until `until_ns` and reports progress.
     fn watch_until(
         &self,
         until_ns: u64,
@@ -328,7 +320,6 @@ impl Generator {
         observer.progress(&RunProgress { elapsed, planned, answered })
     }
 
-    /// Cancels the plans of all threads and waits until they stop.
     fn cancel_plans(&self) -> LoadError {
         self.cancel.store(true, Ordering::Relaxed);
         for worker in &self.workers {

@@ -31,13 +31,11 @@ pub struct RunningLoad {
     unreported: ErrorCounts,
 }
 
-/// The main thread's end of the exchange with one generator thread.
 struct Desk {
     orders: Sender<WindowOrder>,
     notices: Receiver<WindowNotice>,
 }
 
-/// Outcome of an order.
 enum Attempt {
     /// The window was measured, with this CPU cost if /proc could be read.
     Measured(Option<GeneratorCpu>),
@@ -45,7 +43,6 @@ enum Attempt {
     TooLate,
 }
 
-/// A measurement's observer, and when it is notified.
 struct Watch<'a> {
     called_ns: u64,
     planned: Duration,
@@ -99,15 +96,14 @@ impl RunningLoad {
             if let Some(report) = self.measure_once(&window_ns, &mut watch)? {
                 return Ok(report);
             }
+            // A thread takes orders between its rounds, so a busy one can see the order after the window has begun. Its
+            // records would lack the beginning, so all threads get a later window.
             lead_ns = (2 * lead_ns).min(WINDOW_LEAD_MAX_NS);
         }
     }
 
     /// As [`Self::measure`], for the window `window_ns` on [`monotonic_ns`]'s clock, so that generators on several
     /// machines measure at the same time. Returns `None` at once if a thread was notified after the start of the window.
-    ///
-    /// # Errors
-    /// As [`Self::measure`].
     pub fn measure_at(
         &mut self,
         window_ns: Range<u64>,
@@ -169,7 +165,6 @@ impl RunningLoad {
         Ok(())
     }
 
-    /// Waits until every thread has accepted or rejected the last order.
     fn is_accepted(&self, total: &mut Tally, watch: &mut Watch<'_>) -> Result<bool, LoadError> {
         let mut all = true;
         for desk in &self.desks {
@@ -184,6 +179,8 @@ impl RunningLoad {
         loop {
             match desk.notices.recv_timeout(TICK) {
                 Ok(WindowNotice { number, stage }) => {
+                    // Notices of windows that were given up still arrive. Their errors happened and must be reported;
+                    // their latencies belong to no report.
                     let is_current = number == self.last_number;
                     match &stage {
                         WindowStage::Collected(tally) if is_current => total.add(tally),

@@ -155,13 +155,11 @@ impl Responder {
         self.address
     }
 
-    /// Thread IDs of the workers.
     #[must_use]
     pub fn tids(&self) -> &[Pid] {
         &self.tids
     }
 
-    /// Current counters.
     #[must_use]
     pub fn stats(&self) -> ResponderStats {
         ResponderStats {
@@ -171,7 +169,6 @@ impl Responder {
         }
     }
 
-    /// The error of a worker that stopped serving, if any.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -215,7 +212,6 @@ fn check(spec: &ResponderSpec) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Socket of a worker.
 enum Endpoint {
     Tcp(TcpListener),
     Udp(UdpSocket),

@@ -14,7 +14,6 @@ use quell_linux::udp::UdpSocket;
 use super::{ROOM_RETRY, Shared};
 use crate::key_table::pattern;
 
-/// Interval at which blocking UDP workers check the stop flag.
 const UDP_PATIENCE: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 128 * 1024;
@@ -25,7 +24,6 @@ const EVENTS_MAX: usize = 512;
 /// served (memcached's `-R`). A loop that never returned to `epoll_wait` under load would never renew a suspension.
 const DATAGRAMS_PER_WAIT: u32 = 8;
 
-/// A connection's incoming requests and the responses still to be sent.
 struct Answerer {
     /// Number of bytes received of an incomplete request.
     begun: usize,
@@ -51,7 +49,6 @@ impl Answerer {
         self.send(socket, response, sizes.response_bytes as usize)
     }
 
-    /// Sends pending responses until the socket is full.
     fn send(&mut self, socket: &TcpConnection, response: &[u8], response_bytes: usize) -> io::Result<()> {
         while self.unsent > 0 {
             let start = (response_bytes - self.unsent % response_bytes) % response_bytes;
@@ -97,6 +94,7 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
                 && serve_ready(shared, connection, answerer, &mut buffer, &response).is_err()
             {
                 connections.open.remove(&ready.token);
+                // It has freed a descriptor, so accepting can succeed before the time of the next attempt.
                 accepts |= retry_at.is_some();
             }
         }
@@ -104,6 +102,7 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
             continue;
         }
         let is_exhausted = !connections.accept_all(shared, listener, &epoll)?;
+        // A level-triggered listener with waiting connections would wake every `epoll_wait` at once.
         if is_exhausted != retry_at.is_some() {
             epoll.rearm(listener, LISTENER, if is_exhausted { Trigger::Unrequested } else { Trigger::Level })?;
         }
@@ -112,7 +111,6 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
     Ok(())
 }
 
-/// An epoll worker's connections, by token.
 #[derive(Default)]
 struct Connections {
     open: HashMap<u64, (TcpConnection, Answerer)>,

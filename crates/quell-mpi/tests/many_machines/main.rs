@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use quell_load::cluster_run::ClusterRun;
 use quell_mpi::conductor::REPORT_WITHIN;
-use quell_mpi::document::ClusterRun;
 use quell_mpi::plan::WINDOW;
 use quell_stats::LatencyHistogram;
 use quell_test_support::{Lacks, skip, wait_until};

@@ -8,6 +8,7 @@ use clap::{Args, value_parser};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_published::{PublishedCell, irq_suspension_cells, irq_suspension_cells_from};
+use quell_result::output_file::OutputFile;
 use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
 use quell_study::fit::{FITTED, Fit, Fitted};
 use quell_study::published::{Scored, TRAINING, irq_suspension, score};
@@ -15,7 +16,7 @@ use serde::Serialize;
 
 use crate::render::fit_report;
 use quell_cli::exit::{Exit, ProgramFailure};
-use quell_cli::file::{self, Destination};
+use quell_cli::file;
 use quell_cli::output;
 use quell_cli::progress::Progress;
 use quell_cli::simulation::{self, HostArg};
@@ -118,10 +119,10 @@ pub(crate) fn fit(args: &FitArgs) -> Result<(), ProgramFailure> {
     let host = args.host.profile()?;
     let scale = super::scale(args.warm_up, args.seconds)?;
     let destination = match &args.output {
-        Some(file) => Destination::named(file.clone(), "the profile"),
-        None => Destination::by_default(format!("{}-fitted.toml", host.name).into(), "the profile"),
+        Some(file) => OutputFile::named(file.clone(), "the profile"),
+        None => OutputFile::by_default(format!("{}-fitted.toml", host.name).into(), "the profile"),
     };
-    destination.check_writable()?;
+    destination.check_writable().map_err(ProgramFailure::usage)?;
 
     let constants = FITTED.to_vec();
     let rounds = args.rounds.into();
@@ -130,7 +131,7 @@ pub(crate) fn fit(args: &FitArgs) -> Result<(), ProgramFailure> {
     let outcome = run_fit(&fit, &cells, &modes, &progress);
     progress.finish();
     let (fitted, report) = outcome?;
-    destination.write(&fitted.host.to_toml())?;
+    destination.write(&fitted.host.to_toml()).map_err(|error| ProgramFailure::new(Exit::KernelRefused, error))?;
     output::say(&format!("profile: {}", visible::path(destination.path())));
     if args.json {
         return output::json(&report);

@@ -10,7 +10,6 @@ use quell_cli::terminal::Terminal;
 /// Smaller changes are not shown.
 const SHOWN_MIN: f64 = 0.02;
 
-/// The table, and the parts that change nothing.
 #[must_use]
 pub(crate) fn render(host: &str, cells: &[AblatedCell], terminal: Terminal) -> String {
     let header = format!("model of {host}, each row without one part: changes of at least {:.0} %", 100.0 * SHOWN_MIN);

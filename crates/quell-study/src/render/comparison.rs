@@ -9,10 +9,8 @@ use quell_cli::terminal::Terminal;
 
 /// Table width if the terminal's width is unknown.
 const COLUMNS: usize = 120;
-/// Minimum table width.
 const COLUMNS_MIN: usize = 60;
 
-/// Tables that fit the terminal, the summary, and notes about the data.
 #[must_use]
 pub(crate) fn render(comparison: &ExperimentComparison, terminal: Terminal) -> String {
     let width = terminal.columns.unwrap_or(COLUMNS).max(COLUMNS_MIN);

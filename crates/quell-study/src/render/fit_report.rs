@@ -14,7 +14,6 @@ const LEGEND: &str = concat!(
     "not use."
 );
 
-/// Header, constants, errors.
 #[must_use]
 pub(crate) fn render(report: &Report, terminal: Terminal) -> String {
     let modes: Vec<String> = report.training_modes.iter().map(ToString::to_string).collect();

@@ -39,11 +39,8 @@ pub(crate) struct ConformanceArgs {
     #[command(flatten)]
     guest: GuestArgs,
     /// List the scenarios with their statements instead of running them.
-    #[arg(long, conflicts_with_all = ["on", "schema"])]
+    #[arg(long, conflicts_with = "on")]
     list: bool,
-    /// Print the JSON Schema of reports and exit.
-    #[arg(long, exclusive = true)]
-    schema: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
@@ -75,7 +72,6 @@ impl Who {
     }
 }
 
-/// Output of `--list --json`.
 #[derive(Debug, Serialize)]
 struct Listing<'a> {
     schema: &'static str,
@@ -95,14 +91,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When a scenario is unknown, the requested backend is unavailable, or a requirement does not hold.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
-    if args.schema {
-        return output::json(&ConformanceReport::json_schema());
-    }
     let scenarios = scenarios(&args.names).map_err(|error| unknown(&error))?;
     if args.list {
         return list(&scenarios, args.json);
@@ -222,9 +211,6 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Conforma
 }
 
 /// Runs scenarios in this guest and prints each result as a line of JSON as soon as it is available.
-///
-/// # Errors
-/// When a scenario is unknown, or the guest's NICs cannot be set up.
 pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
     let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
     let guest = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -245,7 +231,7 @@ fn verdict(report: &ConformanceReport) -> Result<(), Failure> {
             format!("{} failed: see above", counted(different, "requirement")),
         ));
     }
-    let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotPlayed { .. }));
+    let not_played = count(|outcome| matches!(outcome, ScenarioOutcome::NotRun { .. }));
     if not_played > 0 {
         return Err(Failure::new(
             Exit::RolledBack,

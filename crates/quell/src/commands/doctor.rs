@@ -83,9 +83,7 @@ fn rule(id: &str) -> Result<&'static Rule, Failure> {
     findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
 }
 
-/// Snapshots of this host or from files.
 struct Examined {
-    /// Earlier snapshot. Absent if there is only one.
     before: Option<Snapshot>,
     now: Snapshot,
     /// Polls between the two snapshots. Empty if polls cannot be sampled.
@@ -128,7 +126,6 @@ fn take(args: &DoctorArgs) -> Result<Examined, Failure> {
     Ok(Examined { before: Some(before), now: look()?, polls, behavior })
 }
 
-/// Polls of NAPI instances from a beginning on.
 struct Sampling {
     sampler: Sampler,
     before: BTreeMap<NapiId, PollCounters>,

@@ -7,7 +7,7 @@ use clap::Args;
 use quell_linux::signal::{Interruption, InterruptionFlag};
 use quell_load::args::{DISTRIBUTIONS, LoadOptions};
 use quell_load::{Generator, LoadError, LoadReport, LoadSpec, RunObserver, RunSpec};
-use serde::Serialize;
+use quell_result::load::LoadRun;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -28,16 +28,6 @@ pub(crate) struct LoadArgs {
     pub(crate) figures: bool,
 }
 
-/// Output of `--json`.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Document<'a> {
-    schema: &'static str,
-    spec: &'a LoadSpec,
-    run: &'a RunSpec,
-    report: &'a LoadReport,
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -53,15 +43,15 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let outcome = measure(&spec, &run, preload, &mut watch);
     progress.finish();
     let report = outcome.map_err(failure)?;
+    let document = LoadRun::new(spec, run, report);
     if args.json {
-        let document = Document { schema: "quell-load/1", spec: &spec, run: &run, report: &report };
         output::json(&document)?;
     } else if args.figures {
-        output::data(&load_report::figures(&report))?;
+        output::data(&load_report::figures(&document.report))?;
     } else {
-        output::data(&load_report::render(&report))?;
+        output::data(&load_report::render(&document.report))?;
     }
-    match report.answered_in_window {
+    match document.report.answered_in_window {
         0 => Err(Failure::new(
             Exit::VerifyFailed,
             format!("{} answered no request during the measured time", options.server),

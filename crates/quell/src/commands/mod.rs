@@ -12,6 +12,7 @@ pub(crate) mod load;
 mod placement_args;
 pub(crate) mod program_profiles;
 pub(crate) mod respond;
+pub(crate) mod results;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod sim;

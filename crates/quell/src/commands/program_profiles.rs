@@ -9,7 +9,6 @@ use quell_mode::profile::{Profile, ProgramProfile, Source};
 use crate::exit::Failure;
 use crate::file;
 
-/// Name and text of the files in `profiles/`.
 pub(crate) const SHIPPED: [(&str, &str); 4] = [
     ("haproxy", include_str!("../../../../profiles/haproxy.toml")),
     ("memcached", include_str!("../../../../profiles/memcached.toml")),
@@ -18,9 +17,6 @@ pub(crate) const SHIPPED: [(&str, &str); 4] = [
 ];
 
 /// Reads the `[program]` table of a shipped profile, or of a file, which contains `/` or ends in `.toml`.
-///
-/// # Errors
-/// When the profile is unknown, cannot be read, or has no `[program]` table.
 pub(crate) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let source = source(named)?;
     let profile = Profile::parse(&[source]);

@@ -65,9 +65,6 @@ struct Document {
 }
 
 /// Serves until SIGINT, SIGTERM or SIGHUP.
-///
-/// # Errors
-/// When the address cannot be bound, or a worker fails.
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;

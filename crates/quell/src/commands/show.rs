@@ -19,9 +19,6 @@ pub(crate) struct ShowArgs {
     /// Print every queue even if several are equal, and every device even without NAPI
     #[arg(long)]
     details: bool,
-    /// Print the JSON Schema of snapshots and exit.
-    #[arg(long, exclusive = true)]
-    schema: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
@@ -30,14 +27,7 @@ pub(crate) struct ShowArgs {
     as_profile: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the process, device or namespace does not exist, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
-    if args.schema {
-        return output::json(&snapshot::Snapshot::json_schema());
-    }
     let (snapshot, _) = snapshot::take(&args.scope.with_attachments()).map_err(|error| not_taken(&error))?;
     if args.json {
         return output::json(&snapshot);

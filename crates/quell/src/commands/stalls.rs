@@ -13,7 +13,6 @@ use quell_linux::Pid;
 use crate::exit::{Exit, Failure};
 use crate::render::attach::finding_lines;
 
-/// Time between two observations of followed programs.
 const OBSERVED_AGAIN: Duration = Duration::from_secs(30);
 
 /// Fails if one of these findings predicts a stall. `insisting` is what `--accept-stalls` does in this command.
@@ -26,7 +25,7 @@ pub(super) fn refuse(findings: &[Finding], insisting: &str) -> Result<(), Failur
 
 /// The failure because of a predicted stall.
 pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
-    let Finding { id, title, seen, why, .. } = finding;
+    let Finding { id, title, observed, impact, .. } = finding;
     let advice = finding.fix.iter().find_map(|fix| match fix {
         Fix::Advice(text) => Some(format!("To fix it, {text}. ")),
         Fix::Command(_) => None,
@@ -34,7 +33,7 @@ pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
     Failure::new(
         Exit::VerifyFailed,
         format!(
-            "{id}: {title}: {seen}. {why} {}Nothing was changed; --accept-stalls {insisting} anyway",
+            "{id}: {title}: {observed}. {impact} {}Nothing was changed; --accept-stalls {insisting} anyway",
             advice.unwrap_or_default()
         ),
     )
@@ -45,7 +44,6 @@ pub(super) fn refused(finding: &Finding, insisting: &str) -> Failure {
 pub(super) struct StallForecast {
     observation: Option<JoinHandle<Behavior>>,
     due: Option<Instant>,
-    /// Programs of the last observation.
     observed: BTreeSet<Pid>,
     has_new_epolls: bool,
     reported: BTreeSet<(&'static str, Vec<Node>)>,
@@ -57,7 +55,9 @@ impl StallForecast {
     pub(super) fn look(&mut self, attachment: &Attachment, snapshot: &Snapshot, is_new: bool) -> Vec<String> {
         self.has_new_epolls |= is_new;
         match self.observation.take_if(|observation| observation.is_finished()) {
-            Some(observation) => observation.join().map_or_else(|_| Vec::new(), |seen| self.judge(snapshot, &seen)),
+            Some(observation) => {
+                observation.join().map_or_else(|_| Vec::new(), |observed| self.judge(snapshot, &observed))
+            }
             None => {
                 // The snapshot is older than the changes of this pass.
                 if self.observation.is_none() && !is_new {

@@ -14,7 +14,8 @@ use quell_host::snapshot::SnapshotScope;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::signal::Interruption;
-use quell_observer::{IntervalReport, Observer};
+use quell_observer::Observer;
+use quell_result::top::IntervalReport;
 
 use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
 use super::lab::is_persistent_lab;
@@ -23,7 +24,6 @@ use crate::journals::{boot_id, journal};
 use crate::output;
 use crate::render::status::{self as render, AppliedReport, StatusReport};
 
-/// Time for which polls are counted.
 const OBSERVED: Duration = Duration::from_millis(200);
 
 /// Options of the three commands.
@@ -121,9 +121,6 @@ fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
 }
 
 /// Undoes all persistent changes, and changes left by killed runs.
-///
-/// # Errors
-/// When a change could not be undone, or a journal could not be locked or read completely.
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Attachments end before profiles, because they were applied on top of them.
@@ -204,9 +201,6 @@ fn name(kept: &Persistent) -> String {
 }
 
 /// Keeps the changes made by `apply --confirm`.
-///
-/// # Errors
-/// When there is nothing to confirm, or the deadline has passed.
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();

@@ -64,15 +64,10 @@ pub(crate) struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// Whether the user gave any of these options.
     pub(crate) fn is_given(&self) -> bool {
         self.kernel.is_some() || self.nic.is_some()
     }
 
-    /// Configuration of the guest.
-    ///
-    /// # Errors
-    /// When the kernel has not been fetched, or QEMU is missing.
     pub(crate) fn machine(&self, limit: Duration) -> Result<Machine, Failure> {
         let kernel = stored_kernel(self.kernel.as_ref())?;
         let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
@@ -99,7 +94,6 @@ impl From<NicName> for Nic {
     }
 }
 
-/// Virtual CPUs of a guest that runs one command.
 const CPUS: u32 = 2;
 
 #[derive(Debug, Serialize)]
@@ -122,18 +116,12 @@ pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
 }
 
 /// Runs as process 1 of a guest; returns only on errors, for example outside of a guest.
-///
-/// # Errors
-/// See [`guest::GuestError`].
 pub(crate) fn guest_init() -> Result<(), Failure> {
     let never: Infallible = guest::run().map_err(Failure::usage)?;
     match never {}
 }
 
 /// Compares modes or searches in this guest, and prints each event as a line of JSON.
-///
-/// # Errors
-/// When the task is invalid or fails.
 pub(crate) fn lab_in_guest(task: &str) -> Result<(), Failure> {
     let task = serde_json::from_str(task).map_err(Failure::usage)?;
     let mut printed = Ok(());
@@ -225,9 +213,6 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
 }
 
 /// The fetched kernel of this name, or the newest.
-///
-/// # Errors
-/// When it has not been fetched.
 pub(crate) fn stored_kernel(name: Option<&KernelName>) -> Result<StoredKernel, Failure> {
     let store = store()?;
     let kernel = name.map_or_else(|| store.newest(), |name| store.kernel(name));
@@ -255,7 +240,6 @@ fn of_fetching(error: &FetchError) -> Failure {
     Failure::new(exit, error)
 }
 
-/// The failure of a guest, with its exit code.
 pub(crate) fn of_machine(error: &MachineError) -> Failure {
     let exit = match error {
         MachineError::NoEmulator { .. } | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,

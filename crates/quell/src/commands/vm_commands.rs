@@ -28,9 +28,7 @@ use crate::output;
 /// [`READ`] and [`WRITE`] replace the tools that a guest lacks; [`IN_SERVER`] as the first word selects the server's
 /// network namespace. [`SAMPLE`] reads the sampler.
 pub(crate) const COMMAND: &str = "vm-commands";
-/// `read FILE`.
 const READ: &str = "read";
-/// `write FILE TEXT`.
 const WRITE: &str = "write";
 const IN_SERVER: &str = "in-server";
 /// `sample HARD_IRQS TIMEOUT_NS`: sets the deferral of the server's device, and prints what the sampler counts in the time
@@ -51,10 +49,6 @@ struct Done {
     diagnostics: String,
 }
 
-/// Runs the commands.
-///
-/// # Errors
-/// When this is not a guest, or a command cannot be started.
 pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let commands: Vec<Vec<String>> = serde_json::from_str(commands).map_err(Failure::usage)?;
     let refused = |error: io::Error| Failure::new(Exit::KernelRefused, error);
@@ -101,7 +95,6 @@ fn execute(command: Vec<String>, words: &[String]) -> io::Result<Done> {
     }
 }
 
-/// Samples of the server's NAPI instances, by NAPI ID.
 fn sample(server: &GuestNic, pid: u32, deferral: &[String]) -> io::Result<BTreeMap<u32, QueueSample>> {
     let [hard_irqs, timeout_ns] = deferral else { return Err(io::ErrorKind::InvalidInput.into()) };
     let sysfs = Sysfs::of(&server.namespace).map_err(io::Error::other)?;
@@ -117,7 +110,6 @@ fn sample(server: &GuestNic, pid: u32, deferral: &[String]) -> io::Result<BTreeM
     Ok(last.iter().map(|(napi, counters)| (napi.get(), counters.since(first.get(napi)))).collect())
 }
 
-/// NAPI instances from which the process's sockets received packets.
 fn napis_of(pid: u32) -> io::Result<BTreeSet<NapiId>> {
     let pid = Pid::from_kernel(pid).ok_or(io::ErrorKind::InvalidInput)?;
     let process = PidFd::open(pid).map_err(io::Error::other)?;

@@ -6,22 +6,17 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 /// A manual page, from `docs/`: for links to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Guide {
-    /// Name of the file in `docs/`.
     pub(super) file: &'static str,
     /// Name of the manual page that has its text.
     pub(super) page: &'static str,
-    /// Section of the manual.
     pub(super) section: &'static str,
 }
 
-/// A converted document.
 #[derive(Debug, Default)]
 pub(super) struct Converted {
-    /// Text of the first heading.
     pub(super) title: String,
     /// Everything before the first section.
     pub(super) introduction: Roff,
-    /// The sections, each with its heading.
     pub(super) sections: Vec<(String, Roff)>,
     /// Manual pages that the text links to, in order of appearance.
     pub(super) linked: Vec<Guide>,

@@ -15,7 +15,6 @@ use crate::cli;
 use crate::exit::Failure;
 use markdown::{Converted, Guide, convert, quoted};
 
-/// Name of the command.
 pub(crate) const COMMAND: &str = "manual-pages";
 
 /// Options of `quell manual-pages`.
@@ -102,10 +101,6 @@ fn noted_for<'a>(noted: &'a [Noted], page: &str) -> impl Iterator<Item = &'a Not
     noted.iter().filter(move |(commands, ..)| commands.iter().any(is_for))
 }
 
-/// Writes the manual.
-///
-/// # Errors
-/// When a page of `docs/` cannot be read, or a manual page not be written.
 pub(crate) fn write(args: &ManualArgs) -> Result<(), Failure> {
     let failed = |path: &Path, error: &io::Error| Failure::usage(format!("{}: {error}", visible::path(path)));
     let read = |file: &str| {
@@ -313,7 +308,6 @@ mod tests {
 
     use super::*;
 
-    /// The pages, by file name.
     fn written() -> (tempfile::TempDir, Vec<(String, String)>) {
         let directory = tempfile::tempdir().unwrap();
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");

@@ -24,7 +24,6 @@ const GREY: &str = "#6e7781";
 const BASE: &str = "#8c959f";
 const MODE: &str = "#0969da";
 
-/// Measurements of all modes under one load.
 struct Panel {
     heading: String,
     rows: Vec<Bars>,
@@ -211,17 +210,17 @@ mod tests {
 
     #[test]
     fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
-        let picture = render(&recorded()).expect("a picture");
-        assert_eq!(picture.matches("suspend200").count(), 1, "{picture}");
-        assert_eq!(picture.matches("requests/s offered").count(), 1);
+        let chart = render(&recorded()).expect("a chart");
+        assert_eq!(chart.matches("suspend200").count(), 1, "{chart}");
+        assert_eq!(chart.matches("requests/s offered").count(), 1);
     }
 
     #[test]
     fn a_label_with_markup_is_escaped() {
         let mut result = recorded();
         result.experiments[0].record.design.treatments[0].name = "<script>alert(1)</script>".to_owned();
-        let picture = render(&result).expect("a picture");
-        assert!(!picture.contains("<script>"), "{picture}");
+        let chart = render(&result).expect("a chart");
+        assert!(!chart.contains("<script>"), "{chart}");
     }
 
     #[test]

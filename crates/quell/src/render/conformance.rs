@@ -14,7 +14,6 @@ use quell_linux::visible::counted;
 use super::number::ABSENT;
 use super::terminal::Terminal;
 
-/// Scenario names with their statements.
 #[must_use]
 pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     let set = |scenario: &Scenario| {
@@ -24,14 +23,13 @@ pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     scenarios.iter().map(set).collect()
 }
 
-/// The table, the reasons, the differences, and a summary.
 #[must_use]
 pub(crate) fn render(report: &ConformanceReport, scenarios: &[Scenario], terminal: Terminal) -> String {
     let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));
     for result in &report.results {
-        if let ScenarioOutcome::DidNotHold { plays, misses, stretch, observations } = &result.outcome {
+        if let ScenarioOutcome::DidNotHold { runs, misses, stretch, observations } = &result.outcome {
             let scenario = scenarios.iter().find(|scenario| scenario.name == result.scenario);
-            text.push_str(&difference(result, *plays, misses));
+            text.push_str(&difference(result, *runs, misses));
             text.push_str(&observed(observations, *stretch, scenario));
             text.push('\n');
         }
@@ -78,9 +76,9 @@ fn grid(report: &ConformanceReport, terminal: Terminal) -> String {
 fn mark(outcome: &ScenarioOutcome) -> String {
     match outcome {
         ScenarioOutcome::Held { misses, .. } if misses.is_empty() => "ok".to_owned(),
-        ScenarioOutcome::Held { plays, misses, .. } => format!("ok {} of {plays}", *plays as usize - misses.len()),
+        ScenarioOutcome::Held { runs, misses, .. } => format!("ok {} of {runs}", *runs as usize - misses.len()),
         ScenarioOutcome::DidNotHold { .. } => "FAILED".to_owned(),
-        ScenarioOutcome::NotPlayed { .. } => "not run".to_owned(),
+        ScenarioOutcome::NotRun { .. } => "not run".to_owned(),
         _ => ABSENT.to_owned(),
     }
 }
@@ -94,13 +92,12 @@ fn coloured(mark: String, terminal: Terminal) -> String {
     if terminal.colour { format!("{style}{mark}{style:#}") } else { mark }
 }
 
-/// Lists each reason once, with the scenarios that did not run because of it.
 fn reasons(report: &ConformanceReport) -> String {
     let mut by_reason: BTreeMap<(Backend, &str, &str), Vec<&str>> = BTreeMap::new();
     for result in &report.results {
         let (what, reason) = match &result.outcome {
             ScenarioOutcome::NotPossible { reason } => ("not possible", reason),
-            ScenarioOutcome::NotPlayed { reason } => ("not run", reason),
+            ScenarioOutcome::NotRun { reason } => ("not run", reason),
             _ => continue,
         };
         by_reason.entry((result.arm, what, reason)).or_default().push(&result.scenario);
@@ -111,13 +108,13 @@ fn reasons(report: &ConformanceReport) -> String {
     by_reason.iter().map(line).collect()
 }
 
-fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<ExpectationResult>]) -> String {
+fn difference(result: &ScenarioResult, runs: u32, misses: &[Vec<ExpectationResult>]) -> String {
     let mut text = format!(
         "{} failed on the {} in {} of {}: {}\n",
         result.scenario,
         backend_name(result.arm),
         misses.len(),
-        counted(plays, "run"),
+        counted(runs, "run"),
         result.statement
     );
     for (play, findings) in misses.iter().enumerate() {
@@ -199,8 +196,7 @@ mod tests {
         observations.messages[1].read_ns = None;
         let misses = expect::judge(&scenario, &observations, Backend::Kernel);
         let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
-        let outcome =
-            ScenarioOutcome::DidNotHold { plays: 1, misses, stretch: 8, observations: Box::new(observations) };
+        let outcome = ScenarioOutcome::DidNotHold { runs: 1, misses, stretch: 8, observations: Box::new(observations) };
         let text = render(&report(vec![result(&scenario, Backend::Kernel, outcome)]), &[scenario], PIPE);
         for part in [
             "deferral-counts-down  FAILED",

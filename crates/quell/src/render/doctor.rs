@@ -8,11 +8,9 @@ use crate::output::on_one_line;
 
 /// Maximum number of places shown per kind of finding; `--json` lists all.
 const PLACES_MAX: usize = 6;
-/// Maximum number of objects named per place.
 const NODES_MAX: usize = 6;
 const INDENT: &str = "  ";
 
-/// The report.
 #[must_use]
 pub(crate) fn report(report: &FindingsReport, terminal: Terminal) -> String {
     let mut out = String::new();
@@ -46,7 +44,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let mut out = format!("{severity}{link} {} [{}]\n", first.title, first.id);
     let matters = first.severity >= Severity::Warning;
     for finding in kind.iter().take(PLACES_MAX) {
-        out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.seen), "", terminal));
+        out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.observed), "", terminal));
         if matters || first.severity == Severity::Note {
             out.push_str(&fixes(&finding.fix, terminal));
         }
@@ -55,7 +53,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
         out.push_str(&set(&format!("and {} more; --json lists all", kind.len() - PLACES_MAX), "", terminal));
     }
     if matters {
-        out.push_str(&set(first.why, "why: ", terminal));
+        out.push_str(&set(first.impact, "why: ", terminal));
     }
     out
 }
@@ -119,7 +117,6 @@ fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
     if terminal.colour { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// Explanation of a rule.
 #[must_use]
 pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     let fill = |text: &str| textwrap::fill(text, options(terminal));
@@ -129,13 +126,12 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
         rule.id,
         rule.title,
         rule.severity.word(),
-        fill(rule.why),
+        fill(rule.impact),
         fill(rule.explanation),
         fill(&format!("Source: {}.", rule.source))
     )
 }
 
-/// All rules, one per line.
 #[must_use]
 pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
     let rules: Vec<&Rule> = rules.collect();

@@ -18,7 +18,6 @@ use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
 
-/// Columns of the details, with their headings.
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
     (figures::PROCESS_CPU, "process µs"),
@@ -32,10 +31,8 @@ const DETAILS: [(&str, &str); 9] = [
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
 
-/// Line width of running text, in columns.
 const PROSE_COLUMNS: usize = 100;
 
-/// Renders the best modes and the table for each load.
 #[must_use]
 pub(crate) fn render(result: &ExperimentResult) -> String {
     let mut out = String::new();
@@ -71,7 +68,6 @@ pub(crate) fn details(result: &ExperimentResult) -> String {
     out
 }
 
-/// Describes a subject and the machine on which it was measured.
 #[must_use]
 pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
     let kernel = visible::name(&host.kernel_release);
@@ -163,7 +159,6 @@ fn of_command(facts: &CommandFacts) -> String {
     format!("{}: started for each slice; {traffic}", command_line(&facts.command))
 }
 
-/// Describes the load and the judges.
 fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&[String]>) -> String {
     let load = match (load, latency) {
         (Some(load), _) => Some(format!("load: {}", command_line(load))),
@@ -179,7 +174,7 @@ fn traffic(load: Option<&[String]>, latency: Option<&[String]>, beside: Option<&
     load.into_iter().chain([latency]).chain(beside).collect::<Vec<_>>().join("; ")
 }
 
-fn command_line(words: &[String]) -> String {
+pub(super) fn command_line(words: &[String]) -> String {
     visible::name(&shell_words::join(words)).into_owned()
 }
 
@@ -206,21 +201,50 @@ fn reference(experiment: &LoadExperiment) -> String {
     visible::name(&experiment.record.design.reference.name).into_owned()
 }
 
+/// Treatments that are better than the reference by a criterion, the best one first.
+fn better<'a>(analysis: &'a SwitchbackAnalysis, criterion: &Criterion) -> Vec<(&'a ContrastResult, RatioEstimate)> {
+    let of_criterion = analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion);
+    let better = of_criterion.filter(|contrast| contrast.verdict == ContrastVerdict::Better);
+    let mut better: Vec<_> = better.filter_map(|contrast| Some((contrast, contrast.estimate?))).collect();
+    better.sort_by(|(_, one), (_, other)| one.ratio.total_cmp(&other.ratio));
+    if criterion.goal() == Goal::Highest {
+        better.reverse();
+    }
+    better
+}
+
+/// The answer of all loads in one line: the mode that is best most often, and by what.
+#[must_use]
+pub(super) fn answer(result: &ExperimentResult) -> String {
+    let mut wins: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut is_decided = false;
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        let is_open = |contrast: &ContrastResult| matches!(contrast.verdict, ContrastVerdict::Undecided { .. });
+        is_decided |= analysis.contrasts.iter().any(|contrast| !is_open(contrast));
+        let load = experiment.load.map_or_else(String::new, |load| format!(" at {load}"));
+        for criterion in &experiment.record.design.criteria {
+            if let Some((best, estimate)) = better(&analysis, criterion).first() {
+                let text = format!("{} {}{load}", name(criterion), change(estimate.ratio));
+                wins.entry(visible::name(&best.treatment).into_owned()).or_default().push(text);
+            }
+        }
+    }
+    let reference = result.experiments.first().map_or_else(|| "base".to_owned(), reference);
+    match wins.iter().max_by_key(|(_, wins)| wins.len()) {
+        Some((mode, wins)) => format!("{mode}: {}", wins.join(", ")),
+        None if is_decided => format!("no mode is significantly better than {reference}"),
+        None => "undecided".to_owned(),
+    }
+}
+
 /// For each criterion, lists the treatments that are better than the reference, the best one first.
 fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     let mut out = String::new();
     for criterion in &experiment.record.design.criteria {
         let contrasts: Vec<&ContrastResult> =
             analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion).collect();
-        let mut better: Vec<(&ContrastResult, RatioEstimate)> = contrasts
-            .iter()
-            .filter(|contrast| contrast.verdict == ContrastVerdict::Better)
-            .filter_map(|contrast| Some((*contrast, contrast.estimate?)))
-            .collect();
-        better.sort_by(|(_, one), (_, other)| one.ratio.total_cmp(&other.ratio));
-        if criterion.goal() == Goal::Highest {
-            better.reverse();
-        }
+        let better = better(analysis, criterion);
         let name = name(criterion);
         let best = better.first().map(|(_, estimate)| *estimate);
         let overlaps = |estimate: &RatioEstimate| {
@@ -357,7 +381,6 @@ fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Opti
     latency_us(analysis, treatment, quantile).map(number::short)
 }
 
-/// Returns a latency quantile over all requests of a treatment, in µs.
 pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
     let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
     let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;

@@ -4,7 +4,6 @@ use quell_sim::explain::{BUSY_REQUESTS, Explanation, Sentence};
 
 use super::terminal::Terminal;
 
-/// Both parts: one request, and a busy period.
 #[must_use]
 pub(crate) fn render(explanation: &Explanation, terminal: Terminal) -> String {
     let columns = terminal.prose_columns();

@@ -12,7 +12,6 @@ use quell_stats::Spread;
 use super::experiment::{lines, new_table, treatments};
 use super::number::{self, ABSENT};
 
-/// Counts, with their headings.
 const COUNTS: [(&str, &str); 3] =
     [(figures::IRQS, "rx/k"), (figures::NET_RX, "net_rx/k"), (figures::TIMER_IRQS, "timer/k")];
 
@@ -23,7 +22,6 @@ const LEGEND: &str = "
   req/s    only indicates the order of the modes: emulation distorts times
 ";
 
-/// Counts, nearest alternatives, starvation, checks.
 #[must_use]
 pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String {
     let mut text = format!("\n{}{LEGEND}\n", counts(experiment));
@@ -46,7 +44,7 @@ pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String 
     }
     for check in checks::checks(experiment) {
         let verdict = if check.holds { "ok    " } else { "FAILED" };
-        text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.seen));
+        text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.observed));
     }
     text
 }
@@ -73,7 +71,6 @@ fn counts(experiment: &LoadExperiment) -> String {
     lines(&table)
 }
 
-/// Median, lowest and highest.
 fn range(spread: Option<Spread>, factor: f64) -> String {
     let Some(Spread { median, min, max, .. }) = spread else { return ABSENT.to_owned() };
     let [median, min, max] = [median, min, max].map(|value| number::short(value * factor));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::place;
+use quell_host::attach::describe_step;
 use quell_host::attach::{AttachPlan, AttachStep, Pass};
 use quell_host::steer::SteerRequest;
 use quell_launch::choice::Chosen;
@@ -16,7 +16,6 @@ use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 use super::attach::{affected_process_line, impossible as impossible_lines, queue_lines};
 use crate::commands::run::Launch;
 
-/// Effective values with their sources, one per line.
 pub(crate) fn launch(launch: &Launch) -> String {
     let Launch { choice, program, preload_settings, no_queues, placement, .. } = launch;
     let mut text = String::new();
@@ -47,7 +46,6 @@ pub(crate) fn launch(launch: &Launch) -> String {
     text
 }
 
-/// Actions of the preload library.
 fn in_words(settings: &PreloadSettings) -> Vec<String> {
     let epoll = settings.epoll.map(|epoll| format!("new epolls busy poll {}", epoll.short()));
     let sockets = settings.sockets.map(|usecs| format!("new sockets busy poll {}/{NAPI_POLL_WEIGHT}/1", usecs.get()));
@@ -61,7 +59,6 @@ fn in_words(settings: &PreloadSettings) -> Vec<String> {
     [epoll, sockets, zero, wait, events].into_iter().flatten().collect()
 }
 
-/// Lists the parts of `wanted` that need the preload library.
 pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
     let zero = wanted.timed_zero_waits.then(|| {
         "zero timeouts do not end the suspension: a program that spins on them stalls until the timeout".to_owned()
@@ -152,7 +149,6 @@ fn waits_reached(
     Some(format!("{way}, so {}", lost.join(", and ")))
 }
 
-/// Planned queue settings and affected processes.
 pub(crate) fn queues(plan: &AttachPlan) -> String {
     let mut lines: Vec<String> = queue_lines(plan).into_iter().map(|line| format!("queues      {line}")).collect();
     if lines.is_empty() {
@@ -165,12 +161,10 @@ pub(crate) fn queues(plan: &AttachPlan) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &AttachPlan) -> String {
     impossible_lines(plan)
 }
 
-/// Other processes with sockets on the queues.
 pub(crate) fn affected_lines(plan: &AttachPlan) -> Vec<String> {
     plan.affected_processes.iter().map(|affected| format!("affects {}", affected_process_line(affected))).collect()
 }
@@ -178,14 +172,14 @@ pub(crate) fn affected_lines(plan: &AttachPlan) -> Vec<String> {
 /// Outcome of a pass: new objects that were set (only with `details`), and failures.
 pub(crate) fn pass(pass: &Pass, details: bool) -> Vec<String> {
     let made = pass.made.iter().filter(|_| details).map(|step| match step {
-        AttachStep::Queue(_) => format!("{} appeared and was set", place(step)),
+        AttachStep::Queue(_) => format!("{} appeared and was set", describe_step(step)),
         AttachStep::Epoll(_) | AttachStep::Sockets(_) | AttachStep::Ring(_) => {
-            format!("{} was set from outside", place(step))
+            format!("{} was set from outside", describe_step(step))
         }
     });
     let others = pass.changed_by_others.iter();
-    let others = others.map(|step| format!("{} was changed by another program; left alone", place(step)));
-    let failed = pass.failed.iter().map(|(step, error)| format!("could not set {}: {error}", place(step)));
+    let others = others.map(|step| format!("{} was changed by another program; left alone", describe_step(step)));
+    let failed = pass.failed.iter().map(|(step, error)| format!("could not set {}: {error}", describe_step(step)));
     made.chain(others).chain(failed).collect()
 }
 

@@ -21,7 +21,6 @@ pub(crate) fn figures(report: &LoadReport) -> String {
     out
 }
 
-/// The report as text.
 #[must_use]
 pub(crate) fn render(report: &LoadReport) -> String {
     let mut out = format!(

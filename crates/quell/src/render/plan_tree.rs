@@ -7,7 +7,6 @@ use quell_host::plan::{ChangeText, PlannedChange, ProfilePlan};
 use quell_linux::CpuList;
 use serde::Serialize;
 
-/// A plan as JSON.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct PlanReport<'a> {
@@ -28,11 +27,10 @@ struct ChangeReport<'a> {
 #[serde(rename_all = "kebab-case")]
 struct ImpossibleReport<'a> {
     what: &'a str,
-    why: String,
+    reason: String,
     wanted_by: String,
 }
 
-/// The JSON form.
 pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
     let change = |step: &'_ quell_host::plan::ProfileStep| step.wanted_by.as_ref().map(ToString::to_string);
     PlanReport {
@@ -43,21 +41,19 @@ pub(crate) fn report(plan: &ProfilePlan) -> PlanReport<'_> {
             .iter()
             .map(|one| ImpossibleReport {
                 what: &one.what,
-                why: one.said.clone(),
+                reason: one.message.clone(),
                 wanted_by: one.wanted_by.to_string(),
             })
             .collect(),
     }
 }
 
-/// A change, and the queues of the device that share it.
 struct Line {
     device: Option<String>,
     queues: Vec<u32>,
     text: ChangeText,
 }
 
-/// The tree, followed by impossible changes.
 pub(crate) fn tree(plan: &ProfilePlan) -> String {
     let lines = lines(plan);
     let mut text = String::new();
@@ -102,13 +98,11 @@ fn lines(plan: &ProfilePlan) -> Vec<Line> {
     lines
 }
 
-/// Impossible changes with their place in the profile, one per line.
 pub(crate) fn impossible(plan: &ProfilePlan) -> String {
-    let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.said, one.wanted_by));
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.message, one.wanted_by));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// One drifted setting.
 pub(crate) fn drift(drift: &Drift) -> String {
     let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
     let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();

@@ -18,17 +18,12 @@ use quell_stats::LatencyHistogram;
 use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
 
-/// Line width of running text, in columns.
 const COLUMNS: usize = 100;
 /// Share of the server's CPU above which other programs disturb a part. Interrupts and the hypervisor are in this share: on
 /// an idle virtual machine it is about 0.12.
 const DISTURBED: f64 = 0.2;
 const QUANTILES: [f64; 4] = [0.5, 0.9, 0.99, 0.999];
 
-/// Renders a result.
-///
-/// # Errors
-/// When the published data is malformed.
 pub(crate) fn render(run: &PublishedRun) -> Result<String, PublishedError> {
     let experiment = run.experiment;
     let measured = run.parts.iter().find_map(|part| part.result.as_ref());
@@ -96,7 +91,6 @@ fn prose(text: &str) -> String {
     textwrap::fill(text, options) + "\n"
 }
 
-/// Name of a part's responder.
 fn name(part: &PublishedPart) -> String {
     server_name(part.transport, part.shape)
 }
@@ -105,7 +99,6 @@ fn full_name(part: &PublishedPart) -> String {
     part_name(part.transport, part.shape, part.message_bytes, part.load)
 }
 
-/// A mode of a part.
 struct Measured<'a> {
     part: &'a PublishedPart,
     experiment: &'a LoadExperiment,
@@ -136,7 +129,6 @@ impl Measured<'_> {
         self.metric(&figures::Work::Request.name(figures::CPU))
     }
 
-    /// Number of slices with failed requests, and of all slices.
     fn failed_slices(&self) -> (usize, usize) {
         let arms = self.experiment.arms_of(self.mode);
         let slices = || arms.iter().flat_map(|arm| self.experiment.record.of_arm(*arm));
@@ -158,12 +150,10 @@ impl Measured<'_> {
         Some(self.latency().quantile(quantile)?.as_secs_f64() * 1e6)
     }
 
-    /// Mean latency over all slices, in µs.
     fn mean_us(&self) -> Option<f64> {
         Some(self.latency().mean()?.as_secs_f64() * 1e6)
     }
 
-    /// Latencies of all slices.
     fn latency(&self) -> LatencyHistogram {
         let mut all = LatencyHistogram::new();
         for arm in self.experiment.arms_of(self.mode) {
@@ -204,7 +194,6 @@ fn figure(value: Option<f64>) -> String {
     value.map_or(ABSENT.to_owned(), short)
 }
 
-/// Renders rows of text below a heading. The first two columns are names.
 fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = new_table();
     table.set_header(heading.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
@@ -220,7 +209,6 @@ fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
 /// Configuration of the published rows to which a veth is closest: no coalescing.
 const RX_USECS: &str = "0";
 
-/// Why a published row has no counterpart in a lab.
 fn why_not_here(row: &LowLatencyRow) -> Option<&'static str> {
     if row.rx_usecs != RX_USECS {
         return Some("a veth has no interrupts that a NIC could coalesce (rx-usecs)");
@@ -231,7 +219,6 @@ fn why_not_here(row: &LowLatencyRow) -> Option<&'static str> {
     None
 }
 
-/// Published row of a mode.
 fn published_row<'a>(rows: &'a [LowLatencyRow], mode: &str) -> Option<&'a LowLatencyRow> {
     let kernel = match mode {
         "base" => "3.9",

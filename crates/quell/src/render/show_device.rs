@@ -14,11 +14,9 @@ use super::show_names::{ranges, reason};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
 
-/// Features that affect NAPI, and their short names.
 const FEATURES: [(&str, &str); 4] =
     [("rx-gro", "gro"), ("rx-gro-hw", "gro-hw"), ("tx-tcp-segmentation", "tso"), ("rx-lro", "lro")];
 
-/// The device with its queues.
 pub(super) fn node(device: &Device, index: &Index<'_>, details: bool) -> Node {
     let mut node = Node::named(&device.name);
     describe(device, &mut node);
@@ -46,7 +44,6 @@ pub(super) fn is_on_packet_path(device: &Device) -> bool {
         || dropped
 }
 
-/// Devices without NAPI, on one line.
 pub(super) fn without_napi(devices: &[&Device]) -> Option<Node> {
     if devices.is_empty() {
         return None;
@@ -115,7 +112,6 @@ fn state(state: OperationalState) -> &'static str {
     }
 }
 
-/// Unknown properties of the device, by reason.
 fn unknown(device: &Device) -> BTreeMap<String, Vec<&'static str>> {
     let readings: [(&str, Option<&Unknown>); 10] = [
         ("driver", device.driver.why_unknown()),
@@ -240,7 +236,6 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
     node
 }
 
-/// Interrupts, threads and CPUs that poll these NAPI instances.
 fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
     let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();

@@ -20,7 +20,6 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     parts.join(",")
 }
 
-/// Device and receive queue of each NAPI instance.
 pub(super) struct NapiNames<'a> {
     by_id: HashMap<NapiId, (&'a str, Option<u32>)>,
 }
@@ -56,9 +55,8 @@ impl<'a> NapiNames<'a> {
     }
 }
 
-/// Short reason why a value is unknown.
 pub(super) fn reason(unknown: &Unknown) -> String {
-    match unknown.why {
+    match unknown.reason {
         UnknownReason::Absent => "not present".to_owned(),
         UnknownReason::UnsupportedByKernel => "not supported by this kernel".to_owned(),
         UnknownReason::UnsupportedByDriver => "not supported by the driver".to_owned(),

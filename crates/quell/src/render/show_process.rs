@@ -16,17 +16,14 @@ use super::show_names::{NapiNames, process, ranges, reason};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
 
-/// Context for rendering processes.
 pub(super) struct Context<'a> {
     pub(super) index: Index<'a>,
     pub(super) names: NapiNames<'a>,
     /// Number of online CPUs; a thread allowed on all of them floats.
     pub(super) online: Option<usize>,
-    /// Whether to show the namespace.
     pub(super) show_namespace: bool,
 }
 
-/// Properties of sockets that share a line.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     is_listening: bool,
@@ -140,7 +137,6 @@ impl Context<'_> {
         node
     }
 
-    /// Sockets that no epoll watches, AF_XDP sockets and io_urings.
     fn other_files(&self, files: &Files, node: &mut Node) {
         let watched = files.epolls.iter().flat_map(|epoll| epoll.targets.known_elements());
         let watched: BTreeSet<u64> = watched

@@ -12,16 +12,13 @@ use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::{self, Node};
 use super::{show_device, show_process};
 
-/// Style of the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
-    /// Output terminal.
     pub(crate) terminal: Terminal,
     /// Show every queue on its own line, and every device.
     pub(crate) details: bool,
 }
 
-/// The snapshot as text.
 #[must_use]
 pub(crate) fn tree(snapshot: &Snapshot, style: Style) -> String {
     let mut roots = vec![host(snapshot)];
@@ -117,7 +114,6 @@ fn name(namespace: &NetworkNamespace) -> String {
     }
 }
 
-/// Objects hidden by missing privileges.
 fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     let mut lines = Vec::new();
     if !snapshot.hidden_processes.is_empty() {
@@ -128,14 +124,14 @@ fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     for namespace in &snapshot.namespaces {
         let devices = namespace.unlisted_devices.as_ref();
         lines.extend(devices.map(|unlisted| {
-            Node::default().with(Faint, format!("devices of {} not shown: {}", name(namespace), unlisted.said))
+            Node::default().with(Faint, format!("devices of {} not shown: {}", name(namespace), unlisted.message))
         }));
         for unlisted in &namespace.unlisted_sockets {
-            lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.said)));
+            lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.message)));
         }
     }
     if let Reading::Unknown(unknown) = &snapshot.cpus.online {
-        lines.push(Node::default().with(Faint, format!("CPUs unknown: {}", unknown.unknown.said)));
+        lines.push(Node::default().with(Faint, format!("CPUs unknown: {}", unknown.unknown.message)));
     }
     lines
 }

@@ -1,8 +1,9 @@
 //! Simulated rows as a table with the columns of the published one.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_linux::visible::{agree, counted};
-use quell_sim::sweep::{Setup, SweepRow};
+use quell_linux::visible::{self, agree, counted};
+use quell_result::simulation::SimulationSetup;
+use quell_sim::sweep::SweepRow;
 use quell_sim::{Column, Load};
 
 use super::number;
@@ -26,7 +27,7 @@ const LEGEND: &str = "
 
 /// Header and table; the table is split in two if the terminal is too narrow.
 #[must_use]
-pub(crate) fn render(setup: &Setup, rows: &[SweepRow], terminal: Terminal) -> String {
+pub(crate) fn render(setup: &SimulationSetup, rows: &[SweepRow], terminal: Terminal) -> String {
     let all = [SEEN_BY_CLIENT, DONE_BY_KERNEL].concat();
     let whole = grid(setup, rows, &all);
     let widest = whole.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -39,13 +40,13 @@ pub(crate) fn render(setup: &Setup, rows: &[SweepRow], terminal: Terminal) -> St
     format!("{header}\n\n{tables}\n{}{LEGEND}", notes(setup, rows))
 }
 
-fn header(setup: &Setup, rows: &[SweepRow]) -> String {
-    let Setup { host, connections, warm_up_ns, measured_ns, .. } = setup;
+fn header(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
+    let SimulationSetup { host, connections, warm_up_ns, measured_ns, .. } = setup;
     let ms = |ns: &u64| *ns as f64 / 1e6;
     let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
     format!(
         "model of {}: {}, {}; {} ms after {} ms of warm-up{}",
-        host.name,
+        visible::name(host),
         shape(setup),
         number::counted(*connections, "connection"),
         number::plain(ms(measured_ns)),
@@ -54,7 +55,7 @@ fn header(setup: &Setup, rows: &[SweepRow]) -> String {
     )
 }
 
-fn shape(setup: &Setup) -> String {
+fn shape(setup: &SimulationSetup) -> String {
     let queues = setup.queues;
     match (queues, setup.irqs_apart) {
         (1, false) => "1 queue, worker and CPU".to_owned(),
@@ -62,7 +63,7 @@ fn shape(setup: &Setup) -> String {
         (_, false) => format!("{queues} queues, workers and CPUs"),
         (_, true) => format!(
             "{queues} queues and workers, {} CPUs ({queues} for the queues' interrupts or NAPI threads)",
-            setup.cpus()
+            queues.saturating_mul(2)
         ),
     }
 }
@@ -71,7 +72,7 @@ fn one_seed(rows: &[SweepRow]) -> bool {
     rows.windows(2).all(|pair| pair[0].seed == pair[1].seed)
 }
 
-fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
+fn grid(setup: &SimulationSetup, rows: &[SweepRow], columns: &[Column]) -> String {
     let mut grid = Table::new();
     grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let seeds = !one_seed(rows);
@@ -91,7 +92,7 @@ fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
 }
 
 /// The load, marked with `*` if it was not met.
-fn load(setup: &Setup, row: &SweepRow) -> String {
+fn load(setup: &SimulationSetup, row: &SweepRow) -> String {
     let mark = if is_met(setup, row) { "" } else { "*" };
     match row.load {
         Load::Qps(qps) if qps >= 1000.0 => format!("{}K{mark}", number::plain(three_digits(qps / 1000.0))),
@@ -108,7 +109,7 @@ fn three_digits(thousands: f64) -> f64 {
     }
 }
 
-fn is_met(setup: &Setup, row: &SweepRow) -> bool {
+fn is_met(setup: &SimulationSetup, row: &SweepRow) -> bool {
     match row.load {
         Load::Max => true,
         Load::Qps(qps) => {
@@ -118,7 +119,7 @@ fn is_met(setup: &Setup, row: &SweepRow) -> bool {
     }
 }
 
-fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
+fn notes(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
     if !rows.iter().all(|row| is_met(setup, row)) {
         notes.push_str("\n* the server could not keep up; the latency is that of a closed loop\n");
@@ -137,10 +138,11 @@ fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_sim::sweep::Setup;
     use quell_sim::{Figures, HostProfile};
 
-    fn setup() -> Setup {
-        Setup::new(HostProfile::shipped("epyc7662-cx5").unwrap())
+    fn setup() -> SimulationSetup {
+        (&Setup::new(HostProfile::shipped("epyc7662-cx5").unwrap())).into()
     }
 
     fn row(load: Load, qps: f64, seed: u64) -> SweepRow {
@@ -179,11 +181,11 @@ mod tests {
 
     #[test]
     fn the_header_counts_all_cpus() {
-        let apart = Setup { irqs_apart: true, ..setup() };
+        let apart = SimulationSetup { irqs_apart: true, ..setup() };
         let rows = [row(Load::Max, 1e6, 1)];
         assert!(header(&setup(), &rows).contains("8 queues, workers and CPUs,"));
         assert!(header(&apart, &rows).contains("8 queues and workers, 16 CPUs (8 for"));
-        assert!(header(&apart.with_queues(1), &rows).contains("2 CPUs (1 for"));
+        assert!(header(&SimulationSetup { queues: 1, ..apart.clone() }, &rows).contains("2 CPUs (1 for"));
     }
 
     #[test]

@@ -13,14 +13,13 @@ use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
 use quell_linux::visible::{self, agree, counted};
-use quell_observer::IntervalReport;
+use quell_result::top::IntervalReport;
 use serde::Serialize;
 
 use super::attach::{detached, verdict_in_words};
 use super::plan_tree;
 use crate::output::on_one_line;
 
-/// Report of `quell status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct StatusReport {
@@ -29,14 +28,12 @@ pub(crate) struct StatusReport {
     unusable: Vec<String>,
     /// Purposes of journals whose run has ended without undoing everything: killed, failed, or before a reboot.
     left_behind: Vec<Purpose>,
-    /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
     /// Stalls that the owners of modes found, also of modes that were reverted since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stalls: Vec<StallReport>,
 }
 
-/// Stalls of the queues of one mode.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct StallReport {
@@ -54,11 +51,9 @@ struct StallReport {
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
     purpose: Purpose,
-    /// Description of each setting.
     settings: Vec<String>,
 }
 
-/// An applied profile or attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
@@ -69,12 +64,10 @@ pub(crate) struct AppliedReport {
     /// Process that undoes the changes when it ends, or on SIGTERM. Null for profiles that stay.
     owner_pid: Option<u32>,
     deadline_unix_s: Option<u64>,
-    /// Number of existing settings.
     settings: usize,
     /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
-    /// Programs of an attachment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<TargetProgram>,
     /// Verdicts on its programs that are running. Empty for profiles.
@@ -82,13 +75,11 @@ pub(crate) struct AppliedReport {
     effects: Vec<ProgramEffect>,
 }
 
-/// Whether the mode of a program is in effect.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct ProgramEffect {
     pid: u32,
     name: String,
-    /// The verdict, or the reason why there is none.
     #[serde(flatten)]
     effect: LiveEffect,
 }
@@ -163,13 +154,11 @@ impl AppliedReport {
         }
     }
 
-    /// Process IDs of the programs whose mode can be observed.
     pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
         let is_meant = matches!(self.state, AppliedState::Attached | AppliedState::Launched);
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
-    /// Adds the verdicts of a report. An error is the reason why there is none.
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
         let pids: Vec<u32> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
@@ -213,7 +202,6 @@ impl StatusReport {
         }
     }
 
-    /// Describes drifted or vanished settings, and how to restore them.
     pub(crate) fn advice(&self) -> Option<String> {
         let drifted = |is_meant: fn(AppliedState) -> bool| -> usize {
             self.applied.iter().filter(|applied| is_meant(applied.state)).map(|applied| applied.drifted.len()).sum()
@@ -345,7 +333,6 @@ impl fmt::Display for ProgramEffect {
     }
 }
 
-/// The cause of a stall, or how to find it.
 pub(crate) fn stall_cause(known: Option<&str>) -> String {
     match known {
         Some(cause) => format!("cause: {cause}"),
@@ -357,7 +344,6 @@ pub(crate) fn stall_cause(known: Option<&str>) -> String {
     }
 }
 
-/// The programs of an attachment: the first, and the number of others.
 fn to_programs(programs: &[TargetProgram]) -> String {
     match programs {
         [] => String::new(),
@@ -427,7 +413,6 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
     text
 }
 
-/// Reason why settings wait for their queues, and how to retry.
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
@@ -437,7 +422,6 @@ pub(crate) fn waits(count: usize) -> String {
     )
 }
 
-/// Outcome of undoing a failed transaction.
 pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String {
     match reverted {
         Ok(reverted) if reverted.failed.is_empty() && reverted.waiting.is_empty() => {
@@ -455,7 +439,6 @@ pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String 
     }
 }
 
-/// Outcome of `quell revert` as JSON.
 pub(crate) fn reverted_report(
     detached: &[(Attached, Detached)],
     all: &[(String, Reverted)],
@@ -491,7 +474,8 @@ pub(crate) fn reverted_report(
 #[cfg(test)]
 mod tests {
     use quell_linux::Pid;
-    use quell_observer::ObservedProgram;
+    use quell_result::Document as _;
+    use quell_result::top::ObservedProgram;
 
     use super::*;
 
@@ -510,7 +494,7 @@ mod tests {
             skipped: None,
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1,
             polls_unknown: polls_unknown.map(str::to_owned),

@@ -7,18 +7,14 @@ use textwrap::core::display_width;
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 
-/// Meaning of a part, which determines its style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing special.
     Plain,
-    /// Object that the line describes.
     Name,
     /// Value other than the kernel's default.
     Set,
     /// Needs attention.
     Notable,
-    /// Unknown or less important.
     Faint,
 }
 
@@ -34,14 +30,12 @@ impl Meaning {
     }
 }
 
-/// A piece of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     text: String,
     meaning: Meaning,
 }
 
-/// A line with its children.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     parts: Vec<Part>,
@@ -49,46 +43,38 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A line that starts with a name.
     pub(crate) fn named(name: impl Into<String>) -> Self {
         Self::default().with(Meaning::Name, name)
     }
 
-    /// Adds a part and returns the node.
     pub(crate) fn with(mut self, meaning: Meaning, text: impl Into<String>) -> Self {
         self.add(meaning, text);
         self
     }
 
-    /// Adds a part.
     pub(crate) fn add(&mut self, meaning: Meaning, text: impl Into<String>) {
         self.parts.push(Part { text: on_one_line(&text.into()), meaning });
     }
 
-    /// Adds a part if there is text.
     pub(crate) fn add_if(&mut self, meaning: Meaning, text: Option<String>) {
         if let Some(text) = text {
             self.add(meaning, text);
         }
     }
 
-    /// Adds a child.
     pub(crate) fn push(&mut self, child: Node) {
         self.children.push(child);
     }
 
-    /// Adds children.
     pub(crate) fn extend(&mut self, children: impl IntoIterator<Item = Node>) {
         self.children.extend(children);
     }
 }
 
-/// Spaces between two parts of a line.
 const GAP: usize = 2;
 /// Additional indent of continuation lines.
 const HANGING: usize = 4;
 
-/// Renders the trees in sequence.
 pub(crate) fn render(roots: &[Node], terminal: Terminal) -> String {
     let mut out = String::new();
     for root in roots {

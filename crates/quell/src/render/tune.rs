@@ -8,6 +8,7 @@ use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
+use quell_result::tune::TuneFile;
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,
@@ -16,9 +17,7 @@ use quell_tune::{
 use super::experiment;
 use super::number::{ABSENT, short};
 
-/// Number of modes of a ranking that are printed.
 const ADVISED: usize = 15;
-/// Number of modes that are shown while a search runs.
 const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
@@ -70,7 +69,6 @@ fn skipped(plan: &TunePlan) -> Option<String> {
     (!by_reason.is_empty()).then(|| of_reason.collect::<Vec<_>>().join("; "))
 }
 
-/// Name of the server of a lab.
 #[must_use]
 pub(crate) fn server(command: &ServerCommand) -> String {
     match command {
@@ -79,7 +77,6 @@ pub(crate) fn server(command: &ServerCommand) -> String {
     }
 }
 
-/// Subject in one line.
 #[must_use]
 pub(crate) fn searched_on(subject: &SubjectFacts) -> String {
     experiment::subject(subject, &HostFacts::default()).lines().next().unwrap_or_default().to_owned()
@@ -122,7 +119,7 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     let mut table = table(heading.chain(with_state.then(|| "state".to_owned())));
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
-        let of_limit = arm.of_limit.map_or(ABSENT.to_owned(), of_limit);
+        let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
         let row = [arm.mode.to_string(), arm.slices.to_string()].into_iter().chain(ratio);
         let row = row.chain(limit.is_some().then_some(of_limit));
         table.add_row(row.chain(with_state.then(|| state(&arm.state))));
@@ -134,7 +131,6 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// Ranking by the model, and how far to trust it.
 #[must_use]
 pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> String {
     let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
@@ -143,13 +139,13 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> Stri
     for mode in ranked.iter().take(ADVISED) {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
-        let limit = mode.of_limit.map(of_limit);
+        let limit = mode.limit_ratio.map(of_limit);
         table.add_row(std::iter::once(mode.mode.to_string()).chain(objective).chain(limit));
     }
     aligned(&mut table);
-    let is_unknown = |mode: &&RankedMode| mode.of_limit.is_some_and(f64::is_infinite);
+    let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
     let unknown = ranked.iter().filter(is_unknown).count();
-    let misses = ranked.iter().filter(|mode| !mode.holds_limits()).count() - unknown;
+    let misses = ranked.iter().filter(|mode| !mode.meets_limits()).count() - unknown;
     let count = |count: usize, what: &str| if count > 0 { format!("; {count} {what}") } else { String::new() };
     let misses = count(misses, "miss a limit and are ranked after the others")
         + &count(unknown, "have too few requests in a slice to judge a limit (--slice)");
@@ -185,21 +181,15 @@ fn aligned(table: &mut Table) {
     }
 }
 
-/// Renders a result: the answer, its evidence, and what became of each mode.
 #[must_use]
-pub(crate) fn render(
-    subject: &SubjectFacts,
-    host: &HostFacts,
-    not_a_measurement: Option<&str>,
-    left_alone: &[String],
-    result: &TuneResult,
-) -> String {
+pub(crate) fn render(file: &TuneFile) -> String {
+    let TuneFile { search: result, left_alone, .. } = file;
     let plan = &result.plan;
-    let mut out = match not_a_measurement {
+    let mut out = match &file.not_a_measurement {
         Some(why) => format!("NOT A MEASUREMENT: {}\n", visible::name(why)),
         None => String::new(),
     };
-    out.push_str(&format!("{}\n{}\n", experiment::subject(subject, host), answer(result, left_alone)));
+    out.push_str(&format!("{}\n{}\n", experiment::subject(&file.subject, &file.host), answer(result, left_alone)));
     out.push_str(&format!(
         "goal: {}; {:.0} s of slices at {}; seed {}\n",
         visible::name(&plan.goal.to_string()),
@@ -258,7 +248,7 @@ fn searched(result: &TuneResult) -> String {
     out
 }
 
-fn answer(result: &TuneResult, left_alone: &[String]) -> String {
+pub(super) fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     let objective = &result.plan.goal.objective;
     let against = |gain: &[Option<RatioEstimate>], other: &str| -> String {
         let of_load = gain.iter().zip(&result.plan.loads).map(|(gain, load)| {
@@ -280,7 +270,7 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
             against(against_base, "base")
         ),
         TuneAnswer::NoSettingBetter => {
-            let of_present = result.arms.first().and_then(|arm| arm.of_limit).filter(|ratio| *ratio > 1.0);
+            let of_present = result.arms.first().and_then(|arm| arm.limit_ratio).filter(|ratio| *ratio > 1.0);
             let misses = of_present.map_or_else(String::new, |ratio| {
                 format!(
                     "  {present} does not hold all limits either: in a typical slice, {} of a limit\n",
@@ -296,7 +286,6 @@ fn answer(result: &TuneResult, left_alone: &[String]) -> String {
     }
 }
 
-/// Modes that a guard excluded from the comparison.
 fn abandoned(result: &TuneResult) -> String {
     let mut by_guard: BTreeMap<&str, usize> = BTreeMap::new();
     for arm in &result.arms {
@@ -311,13 +300,12 @@ fn abandoned(result: &TuneResult) -> String {
     by_guard.into_iter().map(line).collect()
 }
 
-/// The candidates that were not confirmed.
 fn refuted(result: &TuneResult) -> String {
     let reason = |holds: bool| match holds {
         true => "was not better on fresh slices",
         false => "was not shown to hold all limits and to answer all requests in time",
     };
-    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.holds_limits));
+    let line = |one: &Confirmation| format!("  {} led the search, but {}\n", one.mode, reason(one.meets_limits));
     result.confirmations.iter().map(line).collect()
 }
 
@@ -411,9 +399,8 @@ mod tests {
     fn without_better(states: Vec<ArmState>) -> TuneResult {
         let goal = "least cpu".parse().unwrap_or_else(|why| panic!("{why}"));
         let arm =
-            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), of_limit: None };
+            |state| ArmReport { mode: DeliveryMode::default(), state, slices: 1, ratio: Vec::new(), limit_ratio: None };
         TuneResult {
-            schema: String::new(),
             plan: TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), 1),
             arms: std::iter::once(ArmState::Alive).chain(states).map(arm).collect(),
             slices: Vec::new(),

@@ -64,8 +64,8 @@ fn a_hidden_process_of_another_user_is_reported_with_the_missing_capability() {
     let asked = snapshot(as_nobody(&["show", "--json", &pid]));
     let [process] = asked.processes.as_slice() else { panic!("{:?}", asked.processes) };
     let unknown = process.files.why_unknown().unwrap();
-    assert_eq!(unknown.why, UnknownReason::Denied { needs: Some(Capability::SysPtrace) });
-    assert!(unknown.said.contains(&format!("/proc/{this}/fd")), "{}", unknown.said);
+    assert_eq!(unknown.reason, UnknownReason::Denied { needs: Some(Capability::SysPtrace) });
+    assert!(unknown.message.contains(&format!("/proc/{this}/fd")), "{}", unknown.message);
     let tree = printed(as_nobody(&["show", &pid]));
     assert!(tree.contains("files unknown: needs CAP_SYS_PTRACE"), "{tree}");
 }
@@ -99,7 +99,7 @@ fn a_namespace_that_may_not_be_entered_has_no_devices_and_the_others_are_shown()
     let Some(lab) = TestLab::raise("unentered", 1) else { return };
     let all = snapshot(as_nobody(&["show", "--all", "--json"]));
     let named = all.namespaces.iter().find(|namespace| namespace.names.contains(&lab.server_name)).unwrap();
-    let why = named.unlisted_devices.as_ref().map(|unknown| unknown.why);
+    let why = named.unlisted_devices.as_ref().map(|unknown| unknown.reason);
     assert_eq!(why, Some(UnknownReason::Denied { needs: Some(Capability::SysAdmin) }));
     assert!(all.devices.iter().all(|device| device.namespace != named.inode));
     let own = all.namespaces.iter().find(|namespace| namespace.is_current).unwrap();
@@ -192,6 +192,6 @@ fn a_users_own_process_is_shown_with_its_sockets() {
     let denied = UnknownReason::Denied { needs: Some(Capability::SysPtrace) };
     match &socket.napi {
         Reading::Known(napi) => assert_eq!(*napi, None, "no packet has arrived yet"),
-        Reading::Unknown(unknown) => assert_eq!(unknown.unknown.why, denied),
+        Reading::Unknown(unknown) => assert_eq!(unknown.unknown.reason, denied),
     }
 }

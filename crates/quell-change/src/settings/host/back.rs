@@ -6,10 +6,8 @@ use quell_linux::sched::Scheduling;
 
 use crate::change::{ChannelCounts, Diff, RingSizes, text};
 
-/// Restoration of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Back<T> {
-    /// Value to set.
     pub(crate) set: Option<T>,
     /// Current value, if it is neither the old nor the new one.
     pub(crate) others: Option<T>,
@@ -28,7 +26,6 @@ pub(crate) trait Value: Clone + PartialEq {
         }
     }
 
-    /// Text for display.
     fn in_words(&self) -> String;
 }
 

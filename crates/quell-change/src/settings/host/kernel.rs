@@ -18,7 +18,6 @@ use crate::driver_inference::virtio_rx_interrupt;
 use crate::namespaces;
 use crate::settings::{SettingsError, napi};
 
-/// One network namespace and its host.
 #[derive(Debug)]
 pub(crate) struct HostAccess<'a> {
     pub(crate) namespace: &'a Namespace,
@@ -28,7 +27,6 @@ pub(crate) struct HostAccess<'a> {
     sysfs: OnceCell<Sysfs>,
 }
 
-/// Current location of a host setting.
 #[derive(Debug)]
 pub(crate) enum SettingPlace {
     Namespace(Namespace),
@@ -36,10 +34,6 @@ pub(crate) enum SettingPlace {
 }
 
 impl SettingPlace {
-    /// Finds the setting. Returns `None` if its device or namespace is gone.
-    ///
-    /// # Errors
-    /// When a namespace or its devices cannot be read.
     pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
         Ok(match change.recorded_device() {
             Some(key) => devices::find(proc, &key)?.map(Self::Device),
@@ -95,7 +89,6 @@ impl<'a> HostAccess<'a> {
         Ok(Links::open_in(self.namespace)?.by_index(self.moved_to.unwrap_or(device.ifindex))?)
     }
 
-    /// Returns the NAPI instance of a receive queue.
     pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
         let mut netdev = Netdev::open_in(self.namespace)?;
         let polled = napi::rx_queues(&mut netdev, &self.link(device)?)?;

@@ -19,9 +19,6 @@ pub(crate) use kernel::{HostAccess, KnownContexts, SettingPlace};
 pub use record::HostSetting;
 
 /// Makes a change. Repeating it is harmless.
-///
-/// # Errors
-/// When the kernel refuses, or the object does not exist.
 pub(crate) fn make(
     kernel: &HostAccess<'_>,
     contexts: &KnownContexts,
@@ -36,10 +33,6 @@ pub(crate) fn make(
     }
 }
 
-/// Undoes a change with a known `outcome`, as far as it is still in place.
-///
-/// # Errors
-/// When the kernel refuses.
 pub(crate) fn restore(
     kernel: &HostAccess<'_>,
     contexts: &mut KnownContexts,
@@ -62,7 +55,6 @@ pub(crate) fn restore(
     })
 }
 
-/// Operation on one value that can be read and written.
 trait Act {
     type Outcome;
 
@@ -132,9 +124,6 @@ impl Act for PutBack {
 
 /// Returns the applied and the current value as text if they differ. The current value is absent if the object is gone.
 /// Skips flow rules and RSS contexts.
-///
-/// # Errors
-/// When the value cannot be read.
 pub(crate) fn differs(
     kernel: &HostAccess<'_>,
     change: &PlannedChange,
@@ -231,7 +220,6 @@ fn on_value<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> 
     }
 }
 
-/// Like [`on_value`], for settings of one queue.
 fn on_queue<A: Act>(kernel: &HostAccess<'_>, change: &PlannedChange, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         PlannedChange::RpsCpus { device, queue, cpus } => act.act(

@@ -14,7 +14,6 @@ use crate::recreated::ValuesInForce;
 use crate::settings::SettingsError;
 use crate::undo::UndoError;
 
-/// A change of a plan, with what identifies its namespace and device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostSetting {
@@ -24,12 +23,10 @@ pub struct HostSetting {
     /// namespace. Absent if it could not be read, and for settings without a device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// The setting, with its old and new value.
     pub setting: PlannedChange,
 }
 
 impl HostSetting {
-    /// `None` for settings without a device.
     pub(crate) fn recorded_device(&self) -> Option<RecordedDevice> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;

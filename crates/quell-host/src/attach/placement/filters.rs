@@ -8,14 +8,12 @@ use crate::steer::{Baseline, Connection, GroupKey, SteerVerdict, Steering, Verif
 #[derive(Debug, Default)]
 pub(super) struct Filters(Vec<Filter>);
 
-/// An attached filter.
 #[derive(Debug)]
 struct Filter {
     steering: Steering,
     /// Connections that predate the filter; absent until they are listed.
     baseline: Option<Baseline>,
-    seen: Verification,
-    /// Whether the conclusive verification was reported already.
+    verification: Verification,
     is_reported: bool,
 }
 
@@ -44,10 +42,6 @@ impl Filters {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
 
-    /// Lists the current connections for each filter that has no list yet.
-    ///
-    /// # Errors
-    /// On the first list that fails.
     pub(super) fn list_connections<E>(
         &mut self,
         list: impl Fn(&GroupKey) -> Result<Vec<Connection>, E>,
@@ -61,13 +55,12 @@ impl Filters {
     /// Evaluates the new connections of each filter, from a snapshot that is newer than the list of existing
     /// connections. Ignores groups that have changed since their filter was decided, according to `as_it_was`.
     pub(super) fn see(&mut self, snapshot: &Snapshot, as_it_was: impl Fn(&GroupKey) -> bool) {
-        let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
-        seen.for_each(|filter| filter.see(snapshot));
+        let pending = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
+        pending.for_each(|filter| filter.see(snapshot));
     }
 
-    /// Returns the group of the first filter whose queues are mixed.
     pub(super) fn mixed(&self) -> Option<GroupKey> {
-        let mixed = self.0.iter().find(|filter| filter.seen.verdict == SteerVerdict::Mixed);
+        let mixed = self.0.iter().find(|filter| filter.verification.verdict == SteerVerdict::Mixed);
         mixed.map(|filter| filter.steering.group.key)
     }
 
@@ -82,35 +75,33 @@ impl Filters {
         self.0.iter().all(Filter::is_settled)
     }
 
-    /// Latest observation of each filter.
-    pub(super) fn seen(&self) -> impl Iterator<Item = &Verification> {
-        self.0.iter().map(|filter| &filter.seen)
+    pub(super) fn verifications(&self) -> impl Iterator<Item = &Verification> {
+        self.0.iter().map(|filter| &filter.verification)
     }
 
     /// Returns conclusive observations that were not reported yet.
     pub(super) fn news(&mut self) -> Vec<(Steering, Verification)> {
-        let says_it_all = |filter: &&mut Filter| match filter.seen.verdict {
+        let says_it_all = |filter: &&mut Filter| match filter.verification.verdict {
             SteerVerdict::NotYet => false,
             SteerVerdict::Mixed => !filter.is_reported,
             _ => !filter.is_reported && filter.is_settled(),
         };
         let tell = |filter: &mut Filter| {
             filter.is_reported = true;
-            (filter.steering.clone(), filter.seen.clone())
+            (filter.steering.clone(), filter.verification.clone())
         };
         self.0.iter_mut().filter(says_it_all).map(tell).collect()
     }
 
-    /// Observations of the filters that are not completely verified.
     pub(super) fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
-        self.0.iter().filter(|filter| !filter.is_reported).map(|filter| (&filter.steering, &filter.seen))
+        self.0.iter().filter(|filter| !filter.is_reported).map(|filter| (&filter.steering, &filter.verification))
     }
 }
 
 impl Filter {
     fn new(steering: Steering) -> Self {
-        let seen = Verification { workers: Vec::new(), verdict: SteerVerdict::NotYet };
-        Self { steering, baseline: None, seen, is_reported: false }
+        let verification = Verification { workers: Vec::new(), verdict: SteerVerdict::NotYet };
+        Self { steering, baseline: None, verification, is_reported: false }
     }
 
     fn is(&self, steering: &Steering) -> bool {
@@ -124,13 +115,14 @@ impl Filter {
     fn see(&mut self, snapshot: &Snapshot) {
         self.steering.group.look_for_workers(snapshot);
         let Some(baseline) = &self.baseline else { return };
-        let seen = verify(&self.steering, baseline, snapshot);
-        if seen.verdict != SteerVerdict::NotYet {
-            self.seen = seen;
+        let verification = verify(&self.steering, baseline, snapshot);
+        if verification.verdict != SteerVerdict::NotYet {
+            self.verification = verification;
         }
     }
 
     fn is_settled(&self) -> bool {
-        self.seen.verdict == SteerVerdict::CannotTell || self.seen.workers.len() >= self.steering.group.workers().len()
+        self.verification.verdict == SteerVerdict::CannotTell
+            || self.verification.workers.len() >= self.steering.group.workers().len()
     }
 }

@@ -30,10 +30,8 @@ use crate::steer::{
 /// Interval between snapshots of the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);
 
-/// Requested placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Filters of the reuseport groups.
     pub steer: Option<SteerRequest>,
     /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
@@ -42,65 +40,48 @@ pub struct Wanted {
 /// Reuseport groups of programs, each with its filter or with the reason why it gets none.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Groups that get a filter.
     pub steerings: Vec<Steering>,
-    /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
 }
 
-/// Observations of the filters and workers after the filters were attached.
 #[derive(Debug, Default)]
 pub struct PlacementResult {
-    /// Verification of each filter, in the order of attachment.
     pub verifications: Vec<Verification>,
-    /// Threads that were bound.
     pub pinned: Vec<Pin>,
-    /// Threads that already had the right affinity.
     pub in_place: BTreeSet<Pid>,
-    /// Workers that were not bound.
     pub not_pinned: Vec<NotPinned>,
 }
 
 /// Result of one [`Placement::keep_up`] pass: what changed since the previous pass.
 #[derive(Debug, Default)]
 pub struct PlacementPass {
-    /// Filters that were attached.
     pub steered: Vec<Steered>,
-    /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
-    /// Groups whose filter could not be attached.
     pub not_steered: Vec<(GroupKey, ChangeError)>,
-    /// Error of reading the socket lists of the groups' namespaces.
     pub unread: Option<LookError>,
     /// Filters whose verification is now conclusive.
-    pub seen: Vec<(Steering, Verification)>,
-    /// Threads that were bound.
+    pub verifications: Vec<(Steering, Verification)>,
     pub pinned: Vec<Pin>,
     /// Threads that could not be bound; not retried.
     pub not_bound: Vec<(Pid, ChangeError)>,
-    /// Workers that are not bound, for a permanent reason.
     pub not_pinned: Vec<NotPinned>,
     /// Sockets, workers or queues appeared or vanished. Decisions wait until two passes in a row see the same state, so
     /// the next pass should follow soon.
     pub is_changing: bool,
 }
 
-/// A filter that was attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steered {
-    /// Its group and program.
     pub steering: Steering,
     /// It replaced the filter for an earlier state of the group.
     pub is_replacement: bool,
 }
 
-/// Requested placement of one attachment's workers, and what was done for it.
 #[derive(Debug, Default)]
 pub struct Placement {
     wanted: Wanted,
     filters: Filters,
     bound: Bound,
-    /// State at the last pass.
     shown: Shown,
     /// State that the current filters were decided from.
     made_of: MadeOf,
@@ -115,10 +96,6 @@ struct MadeOf {
     queues: Shown,
 }
 
-/// Decides the filters for the groups of these processes.
-///
-/// # Errors
-/// When the socket lists of their namespaces cannot be read.
 pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, request: &SteerRequest) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
     let surroundings = look(snapshot, &pids)?;
@@ -157,7 +134,6 @@ pub fn mark_attached_filters(snapshot: &mut Snapshot, journal: &Journal) {
 }
 
 impl Placement {
-    /// Placement with nothing applied yet.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self { wanted, ..Self::default() }
@@ -207,7 +183,7 @@ impl Placement {
                 return Err(AttachError::Pin { tid, source: Box::new(source) });
             }
             placed.add(workers);
-            for verification in self.filters.seen() {
+            for verification in self.filters.verifications() {
                 debug!(?verification, "connections since the filter was attached");
             }
             for not_pinned in &placed.not_pinned {
@@ -224,7 +200,7 @@ impl Placement {
             }
             thread::sleep(LOOKED_EVERY);
         }
-        placed.verifications = self.filters.seen().cloned().collect();
+        placed.verifications = self.filters.verifications().cloned().collect();
         self.filters.news();
         self.bound.news(placed.not_pinned.clone());
         Ok(placed)
@@ -246,7 +222,7 @@ impl Placement {
             let due = self.made_of.what_is_due(&shown, &self.shown);
             self.shown = shown;
             self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
-            pass.seen = self.filters.news();
+            pass.verifications = self.filters.news();
             if !due.is_empty() {
                 self.make(due, &request, attachment, snapshot, observer, &mut pass);
             }
@@ -262,7 +238,6 @@ impl Placement {
         pass
     }
 
-    /// Filters that are not fully verified yet, with the observations so far.
     pub fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.filters.unverified()
     }
@@ -270,7 +245,7 @@ impl Placement {
     /// Whether groups are to be steered and no pass has found any, steerable or not.
     #[must_use]
     pub fn looked_in_vain(&self) -> bool {
-        self.wanted.steer.is_some() && self.filters.seen().next().is_none() && self.refused.is_empty()
+        self.wanted.steer.is_some() && self.filters.verifications().next().is_none() && self.refused.is_empty()
     }
 
     /// Decides the `due` groups again and attaches missing filters.
@@ -370,7 +345,6 @@ impl MadeOf {
     }
 }
 
-/// Outcome of binding the workers.
 #[derive(Debug, Default)]
 struct Workers {
     pinned: Vec<Pin>,

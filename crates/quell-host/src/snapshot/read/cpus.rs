@@ -65,7 +65,7 @@ impl Common<'_> {
                 let node = nodes.iter().find(|node| node.cpus.contains(number));
                 Reading::Known(node.map(|node| node.number))
             }
-            Reading::Unknown(unknown) if unknown.unknown.why == UnknownReason::Absent => Reading::Known(None),
+            Reading::Unknown(unknown) if unknown.unknown.reason == UnknownReason::Absent => Reading::Known(None),
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         }
     }

@@ -42,8 +42,8 @@ pub(super) fn read_all(
             Ok(links) => links,
             Err(error) if error.failure() == Failure::Denied && !space.is_current && !space.is_requested => {
                 let unknown = Unknown {
-                    why: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
-                    said: error.to_string(),
+                    reason: UnknownReason::Denied { needs: Some(Capability::SysAdmin) },
+                    message: error.to_string(),
                 };
                 unlisted.insert(space.namespace.inode(), unknown);
                 continue;
@@ -65,7 +65,6 @@ pub(super) fn read_all(
     }
 }
 
-/// Handles for requests to one namespace.
 struct Handles<'a> {
     ethtool: Reading<Ethtool>,
     netdev: Reading<Netdev>,

@@ -15,7 +15,6 @@ use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 use super::watched::{OpenFiles, numbered};
 
-/// Reads the epolls and AF_XDP sockets of processes that may receive packets.
 pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTable) {
     let proc = ProcRoot::default();
     for process in &mut *processes {

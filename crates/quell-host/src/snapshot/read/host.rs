@@ -108,7 +108,7 @@ pub(super) fn irqs(proc: &ProcRoot, interrupts: &Reading<Interrupts>, numbers: &
         let counts = line.clone().map(|line| line.per_cpu.clone().unwrap_or_default());
         Irq {
             number,
-            line: line.map(|line| line.description.clone()),
+            description: line.map(|line| line.description.clone()),
             affinity: proc.irq_affinity(number).outcome(),
             effective_affinity: proc.irq_effective_affinity(number).outcome(),
             counts: counts.map(|counts| counts.into_iter().filter(|(_, count)| *count > 0).collect()),

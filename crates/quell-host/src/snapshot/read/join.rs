@@ -57,7 +57,6 @@ fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<
     by_napi
 }
 
-/// Processes and sockets of the snapshot, and processes whose files are inaccessible.
 pub(super) fn processes_to_sockets(
     open: Vec<OpenProcess>,
     sockets: SocketTable,

@@ -32,26 +32,16 @@ use super::{Reading, SCHEMA, Snapshot, SnapshotScope, Taken};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// A network namespace does not exist or may not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The devices could not be listed.
     #[error(transparent)]
     Devices(#[from] NetlinkError),
-    /// The processes could not be listed.
     #[error(transparent)]
     Processes(#[from] ProcError),
-    /// No process has this PID.
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    /// No device has this name.
     #[error("there is no device {name} in this network namespace; there {}", in_words(there))]
-    NoSuchDevice {
-        /// Requested name.
-        name: String,
-        /// Names of the existing devices.
-        there: Vec<String>,
-    },
+    NoSuchDevice { name: String, there: Vec<String> },
 }
 
 fn in_words(names: &[String]) -> String {
@@ -64,20 +54,12 @@ fn in_words(names: &[String]) -> String {
 /// Duration of a snapshot: time for system calls and parsing, and time for joining.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Time for namespaces, CPUs, devices and queues.
     pub devices: Duration,
-    /// Time for processes, threads and open files.
     pub processes: Duration,
-    /// Time for sockets.
     pub sockets: Duration,
-    /// Time for joining the results.
     pub joining: Duration,
 }
 
-/// Takes a snapshot of `scope` and returns it with its cost.
-///
-/// # Errors
-/// [`TakeError`], when a requested object does not exist or its devices cannot be listed.
 pub fn take(scope: &SnapshotScope) -> Result<(Snapshot, Cost), TakeError> {
     let began = Instant::now();
     let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());

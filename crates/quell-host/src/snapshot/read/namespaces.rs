@@ -13,7 +13,6 @@ use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
-/// A namespace to read.
 pub(super) struct Space {
     pub(super) namespace: Namespace,
     pub(super) is_current: bool,
@@ -33,12 +32,10 @@ impl Space {
         if self.is_current { here() } else { there(&self.namespace) }
     }
 
-    /// Packets and drops of every interface.
     pub(super) fn net_dev(&self) -> Reading<NetDev> {
         self.read_proc_net(|proc| proc.thread_self().net_dev())
     }
 
-    /// The namespace's entry in the snapshot.
     pub(super) fn describe(
         &self,
         unlisted_devices: Option<Unknown>,
@@ -82,7 +79,6 @@ fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
     }
 }
 
-/// Opens the namespaces of the scope, in ascending order of inode.
 pub(super) fn open(scope: &SnapshotScope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
@@ -133,7 +129,6 @@ fn named() -> Vec<(NamespaceName, Namespace)> {
     names.into_iter().filter_map(|name| Some((name.clone(), Namespace::open_named(&name).ok()?))).collect()
 }
 
-/// Namespaces of these processes, each once.
 fn of_processes<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<Namespace> {
     let mut by_inode = BTreeMap::new();
     for candidate in candidates {

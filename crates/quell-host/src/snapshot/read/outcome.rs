@@ -13,12 +13,10 @@ use quell_linux::sysfs::SysfsError;
 
 use super::super::{Reading, UnknownReason};
 
-/// Class of an error.
 pub(super) trait Explained: std::fmt::Display {
     fn why(&self) -> UnknownReason;
 }
 
-/// Turns a reader's result into a [`Reading`].
 pub(super) trait Outcome<T> {
     fn outcome(self) -> Reading<T>;
 }

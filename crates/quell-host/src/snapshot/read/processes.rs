@@ -17,7 +17,6 @@ const NO_MAIN_THREAD: &str = "its main thread has exited, so the kernel does not
 /// Parent of all kernel threads.
 const KTHREADD: i32 = 2;
 
-/// A process that may be part of the snapshot.
 pub(super) struct Candidate {
     pub(super) pid: Pid,
     pub(super) name: String,
@@ -27,7 +26,6 @@ pub(super) struct Candidate {
     runs_without_main_thread: bool,
 }
 
-/// A process and its open files.
 pub(super) struct OpenProcess {
     pub(super) pid: Pid,
     pub(super) name: String,
@@ -41,7 +39,6 @@ pub(super) struct OpenProcess {
     pub(super) threads: Reading<Vec<Thread>>,
 }
 
-/// All processes, in ascending order.
 pub(super) fn candidates(proc: &ProcRoot, scope: &SnapshotScope) -> Result<Vec<Candidate>, TakeError> {
     let mut pids = proc.pids()?;
     pids.sort_unstable();
@@ -119,14 +116,14 @@ impl OpenProcess {
     pub(super) fn is_wanted(&self, scope: &SnapshotScope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
-            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == UnknownReason::Failed)
+            || self.fds.why_unknown().is_some_and(|unknown| unknown.reason == UnknownReason::Failed)
             || !self.xdp_sockets.is_empty()
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
     /// Whether access to its files was denied.
     pub(super) fn is_hidden(&self) -> bool {
-        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, UnknownReason::Denied { .. }))
+        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.reason, UnknownReason::Denied { .. }))
     }
 
     /// Reads its threads, unless all its other data was inaccessible.

@@ -16,7 +16,6 @@ const READINGS: u32 = 8;
 /// Time between two readings, so that a ring that handles the events of one wait is seen waiting too.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Readings of one ring.
 #[derive(Default)]
 struct Seen {
     complete: u32,
@@ -30,6 +29,8 @@ impl Seen {
             RingRequests::NoSocket => self.complete += 1,
             RingRequests::Socket => self.sockets = true,
             RingRequests::Unclear => self.unclear = true,
+            // The kernel lists nothing if it does not get the lock of the ring at once (`io_uring_show_fdinfo`), so
+            // this is no evidence.
             RingRequests::NotListed => {}
         }
     }
@@ -48,7 +49,6 @@ impl Seen {
     }
 }
 
-/// Reads the io_urings of processes.
 pub(super) fn look_at(proc: &ProcRoot, processes: &mut [OpenProcess]) {
     let mut rings: BTreeMap<(usize, i32), Seen> = BTreeMap::new();
     for (number, process) in processes.iter().enumerate() {

@@ -27,7 +27,6 @@ pub(super) struct Options {
     pub(super) reuseport: Reading<bool>,
 }
 
-/// Reads the sockets of one process.
 pub(super) struct Asker {
     pidfd: Reading<PidFd>,
     listened_at: HashSet<u16>,
@@ -41,7 +40,6 @@ struct Group {
     address: SocketAddr,
 }
 
-/// Known facts of a group.
 #[derive(Default)]
 struct Asked {
     connections: usize,
@@ -54,7 +52,6 @@ impl Asker {
         Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
     }
 
-    /// Reads all options of the socket with this inode and descriptor.
     pub(super) fn ask(&self, fd: i32, inode: u64) -> Options {
         match self.duplicate(fd, inode) {
             Reading::Known(socket) => Options::all(&socket, socket_options::incoming_napi_id(&socket).outcome()),
@@ -97,7 +94,7 @@ impl Asker {
 }
 
 fn not_asked(said: &str) -> UnknownReading {
-    UnknownReading { unknown: Box::new(Unknown { why: UnknownReason::NotAsked, said: said.to_owned() }) }
+    UnknownReading { unknown: Box::new(Unknown { reason: UnknownReason::NotAsked, message: said.to_owned() }) }
 }
 
 impl Options {
@@ -111,7 +108,6 @@ impl Options {
         }
     }
 
-    /// All options are unknown for the same reason.
     fn unknown(reason: &UnknownReading) -> Self {
         Self {
             napi: Reading::Unknown(reason.clone()),
@@ -122,7 +118,6 @@ impl Options {
         }
     }
 
-    /// Options of a socket whose process is outside the scope.
     pub(super) fn outside_of_the_scope() -> Self {
         Self::unknown(&not_asked("the process that holds it is outside the scope"))
     }
@@ -153,7 +148,7 @@ mod tests {
         assert_eq!(asker.ask(listed.as_raw_fd(), inode(&listed)).napi, Reading::Known(None));
         let swapped = asker.ask(other.as_raw_fd(), inode(&listed)).napi;
         assert!(
-            matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.why == UnknownReason::Absent),
+            matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.reason == UnknownReason::Absent),
             "{swapped:?}"
         );
     }

@@ -19,7 +19,6 @@ const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Udp, InetFamily::V6),
 ];
 
-/// A socket in the list of its namespace, with its options once they are read.
 struct Listed {
     protocol: InetProtocol,
     namespace: u64,
@@ -35,7 +34,6 @@ pub(super) struct SocketTable {
     pub(super) unlisted: HashMap<u64, Vec<Unknown>>,
 }
 
-/// Lists the sockets of the namespaces, and keeps those that these processes hold.
 pub(super) fn read(spaces: &[Space], processes: &[OpenProcess]) -> SocketTable {
     let held: HashSet<u64> = processes.iter().flat_map(OpenProcess::sockets).map(|(_, inode)| inode).collect();
     let mut table = SocketTable::default();
@@ -83,7 +81,6 @@ impl SocketTable {
         self.by_inode.contains_key(&inode).then_some(inode)
     }
 
-    /// Reads the options of every socket of these processes.
     pub(super) fn ask(&mut self, processes: &[OpenProcess]) {
         for process in processes {
             let mut asker = Asker::of(process, self.ports_listened_at(process));
@@ -106,7 +103,6 @@ impl SocketTable {
         held.filter(|listed| listed.is_listening()).map(|listed| listed.socket.local.port()).collect()
     }
 
-    /// The sockets, in ascending order of inode.
     pub(super) fn into_sorted(self) -> Vec<SnapshotSocket> {
         let mut sockets: Vec<SnapshotSocket> = self.by_inode.into_values().map(Listed::into_socket).collect();
         sockets.sort_unstable_by_key(|socket| socket.inode);

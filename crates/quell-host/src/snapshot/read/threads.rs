@@ -6,7 +6,6 @@ use quell_linux::{Pid, sched};
 use super::super::{EpollWait, FileWait, Reading, Thread, UnknownReason};
 use super::outcome::Outcome as _;
 
-/// Reads the thread in this directory; `None` if it has exited.
 pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let stat = match directory.stat() {
         Ok(stat) => stat,
@@ -58,7 +57,7 @@ fn wait(call: EpollWaitCall) -> EpollWait {
 fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
     fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
         match stat.why_unknown() {
-            Some(unknown) => Reading::unknown(unknown.why, unknown.said.clone()),
+            Some(unknown) => Reading::unknown(unknown.reason, unknown.message.clone()),
             None => Reading::unknown(UnknownReason::Failed, "read stat"),
         }
     }

@@ -20,7 +20,6 @@ const COMPARED_MAX: usize = 256;
 
 const EPOLLIN: u32 = 0x1;
 
-/// The open files of a process.
 pub(crate) struct OpenFiles<'a> {
     pid: Pid,
     pidfd: &'a Result<PidFd, PidFdError>,
@@ -65,12 +64,10 @@ impl<'a> OpenFiles<'a> {
         Self { pid, pidfd, fds, kinds: fds.iter().map(|fd| (fd.number, &fd.kind)).collect() }
     }
 
-    /// Kind of the file at a descriptor.
     pub(crate) fn kind(&self, fd: i32) -> Option<&'a FdKind> {
         self.kinds.get(&fd).copied()
     }
 
-    /// The descriptor of a watched file; `None` if this process has none.
     pub(crate) fn descriptor(&self, epoll: i32, (target, number): (&EpollTarget, u32)) -> Option<i32> {
         let is_it = |fd: i32| self.is_registered(epoll, (target, number), fd);
         if self.kinds.contains_key(&target.tfd) && is_it(target.tfd)? {
@@ -98,7 +95,6 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
-    /// Which of these events are pending for the file at a descriptor.
     pub(crate) fn pending(&self, fd: i32, events: u32) -> Reading<u32> {
         match (self.pidfd, self.kind(fd)) {
             (Ok(process), Some(kind)) => pending(process, (kind, fd), events),
@@ -114,7 +110,6 @@ impl<'a> OpenFiles<'a> {
         }
     }
 
-    /// Kind of a watched file.
     pub(crate) fn watched_kind(&self, descriptor: Option<i32>) -> WatchedKind {
         match descriptor.and_then(|fd| self.kind(fd)) {
             None => WatchedKind::Unnamed,

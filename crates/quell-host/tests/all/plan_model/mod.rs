@@ -102,7 +102,7 @@ fn new_thread(queue: u32) -> Thread {
 fn new_irq(queue: u32) -> Irq {
     Irq {
         number: irq_number(queue),
-        line: Reading::Known(format!("eth0-TxRx-{queue}")),
+        description: Reading::Known(format!("eth0-TxRx-{queue}")),
         affinity: Reading::Known(cpus("0-7")),
         effective_affinity: unread(),
         counts: Reading::Known(Vec::new()),

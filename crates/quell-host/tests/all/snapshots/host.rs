@@ -4,7 +4,7 @@ use super::*;
 
 pub(super) fn of_devices_and_host() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Serious, Warning};
-    let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
+    let unknown = |why: Value| json!({"unknown": {"reason": why, "message": "read it: no"}});
     let mut peer = healthy()["devices"][0].clone();
     peer["ifindex"] = json!(3);
     peer["name"] = json!("peer0");

@@ -36,7 +36,7 @@ fn irqbalance(arguments: &[&str]) -> (&'static str, Value) {
 }
 
 fn not_read() -> Value {
-    json!({"unknown": {"why": "not-asked", "said": "not read"}})
+    json!({"unknown": {"reason": "not-asked", "message": "not read"}})
 }
 
 fn service(name: &str) -> (&'static str, Value) {

@@ -17,9 +17,6 @@ use crate::file;
 const DIRECTORIES: [&str; 2] = ["/usr/lib/quell", "/etc/quell"];
 
 /// Reads the layers, lowest priority first.
-///
-/// # Errors
-/// When a file cannot be read, or no profile is found.
 pub(super) fn read(named: &[PathBuf]) -> Result<Vec<Source>, Failure> {
     let files = if named.is_empty() { installed(&DIRECTORIES.map(Path::new))? } else { named.to_vec() };
     if files.is_empty() {

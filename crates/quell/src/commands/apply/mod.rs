@@ -30,7 +30,6 @@ use crate::render::attach::finding_lines;
 use crate::render::plan_tree;
 use crate::render::status::undo_outcome;
 
-/// Interval at which `--wait-for-link` looks at the devices.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// Options of `quell apply`.
@@ -77,10 +76,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     seconds.filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(refused)
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the profile is invalid, cannot be applied here, or was rolled back.
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     if args.reassert {
         return reassert_all(args.json);
@@ -247,9 +242,6 @@ fn failure(error: ApplyError) -> Failure {
 }
 
 /// The applied profiles, one per namespace.
-///
-/// # Errors
-/// When the journals cannot be read.
 fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
     let kept = persistent::list(&journal()).map_err(Failure::refused)?;
     Ok(kept.into_iter().filter(|kept| kept.history.begin.purpose.profile().is_some()).collect())
@@ -263,7 +255,6 @@ fn reassert_all(json: bool) -> Result<(), Failure> {
     reassert(applied.iter().map(|kept| (kept.path.as_path(), &kept.history)), json)
 }
 
-/// Sets what other programs have changed since profiles were applied.
 fn reassert<'a>(applied: impl IntoIterator<Item = (&'a Path, &'a History)>, json: bool) -> Result<(), Failure> {
     let before: Vec<Condition> = applied
         .into_iter()

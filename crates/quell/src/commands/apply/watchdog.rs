@@ -14,9 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::logging;
 
-/// Hidden command that runs the watchdog.
 pub(crate) const COMMAND: &str = "watchdog";
-/// Line that the watchdog prints when it accepts confirmations.
 const READY: &str = "ready";
 
 /// Arguments of the watchdog.
@@ -29,9 +27,6 @@ pub(crate) struct WatchdogArgs {
 }
 
 /// Starts the watchdog and waits until it accepts confirmations.
-///
-/// # Errors
-/// When it cannot be started.
 pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(Exit::KernelRefused, error);
     let program = std::env::current_exe().map_err(|error| failed(&error))?;
@@ -53,10 +48,6 @@ pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failu
     })
 }
 
-/// Runs the watchdog.
-///
-/// # Errors
-/// When the journal cannot be read or written, or a change could not be undone.
 pub(crate) fn run(args: &WatchdogArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

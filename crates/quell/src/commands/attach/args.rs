@@ -15,9 +15,7 @@ use crate::output;
 /// First positional argument: the mode, or with `--profile` the first process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ModeOrPid {
-    /// Delivery mode.
     Mode(DeliveryMode),
-    /// Process.
     Pid(Pid),
 }
 

@@ -5,9 +5,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use crate::exit::{Exit, Failure};
 
 /// Asks `question` unless `yes` is set. `option` is the command-line option that sets it.
-///
-/// # Errors
-/// When the answer is no, or there is no terminal.
 pub(crate) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());

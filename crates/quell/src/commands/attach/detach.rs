@@ -31,10 +31,6 @@ pub(crate) struct DetachArgs {
     json: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When a process is not attached, or a change could not be undone.
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
@@ -55,10 +51,6 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     check_nothing_waits(all.iter().map(|(_, detached)| detached.waiting.len()).sum())
 }
 
-/// Fails if settings wait for their queues.
-///
-/// # Errors
-/// With [`Exit::VerifyFailed`] if `waiting` is not 0.
 pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
     match waiting {
         0 => Ok(()),
@@ -66,10 +58,6 @@ pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
     }
 }
 
-/// Prints the errors and fails if anything was not undone.
-///
-/// # Errors
-/// When there are errors, or a change could not be undone.
 pub(crate) fn check_all_restored(errors: &[(PathBuf, PersistError)], failed_in_part: bool) -> Result<(), Failure> {
     errors.iter().for_each(|(_, error)| output::say(&error.to_string()));
     match errors.is_empty() && !failed_in_part {
@@ -94,10 +82,8 @@ fn undo_for_killed_keepers(
     Ok(())
 }
 
-/// Outcome of ending attachments.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Ended attachments with the outcome of undoing them.
     pub(crate) detached: Vec<(Attached, Detached)>,
     /// Journals of the others, and the reasons why these could not be ended.
     pub(crate) errors: Vec<(PathBuf, PersistError)>,

@@ -12,7 +12,7 @@ use quell_host::attach::placement::Placement;
 use quell_host::attach::stall::LOOKED_EVERY;
 use quell_host::attach::wait::{Ends, Woken};
 use quell_host::attach::{AttachError, Attachment};
-use quell_host::attach::{Pass, place};
+use quell_host::attach::{Pass, describe_step};
 use quell_linux::clock;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
@@ -25,7 +25,6 @@ use crate::output;
 use crate::render::attach::placement;
 use crate::render::status::undo_outcome;
 
-/// Shortest time between two passes.
 const PERIOD: Duration = Duration::from_millis(250);
 /// Minimum ratio of the pause after a pass to the CPU time of the pass, which limits all passes to 2 % of a CPU. Passes
 /// are expensive for programs with many connections.
@@ -52,22 +51,18 @@ pub(super) fn follow(
             output::say(&format!("{why}: {how}"));
             Ok(())
         }
-        Ok(Over::TakenBack(why)) if clean => Err(Failure::new(Exit::VerifyFailed, format!("{why}; {how}"))),
+        Ok(Over::RevertedAfterStall(why)) if clean => Err(Failure::new(Exit::VerifyFailed, format!("{why}; {how}"))),
         Ok(Over::Normally(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}: {how}"))),
-        Ok(Over::TakenBack(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}; {how}"))),
+        Ok(Over::RevertedAfterStall(why)) => Err(Failure::new(Exit::KernelRefused, format!("{why}; {how}"))),
         Err(error) => Err(Failure::new(Exit::RolledBack, format!("{error}; {how}"))),
     }
 }
 
-/// Why the attachment is over.
 enum Over {
-    /// A signal arrived, or the programs have exited.
     Normally(&'static str),
-    /// Its queues stalled too often.
-    TakenBack(String),
+    RevertedAfterStall(String),
 }
 
-/// Returns the reason for the end.
 fn keep_up(
     attachment: &mut Attachment,
     placement: &mut Placement,
@@ -88,7 +83,7 @@ fn keep_up(
             let QueueEvents { lines, must_end } = watch.look(attachment);
             lines.iter().for_each(|line| output::say(line));
             if let Some(why) = must_end {
-                return Ok(Over::TakenBack(why));
+                return Ok(Over::RevertedAfterStall(why));
             }
             if woken == Woken::AllEnded || Instant::now() >= next_pass {
                 break;
@@ -123,11 +118,13 @@ fn pause_after(last_pass_used: Duration) -> Duration {
 fn report_pass(pass: &Pass, attachment: &Attachment) {
     pass.came.iter().for_each(|target| output::say(&format!("{} {} started", target.name, target.pid)));
     pass.ended.iter().for_each(|target| output::say(&format!("{} {} exited", target.name, target.pid)));
-    pass.made.iter().for_each(|step| output::say(&format!("set {}", place(step))));
+    pass.made.iter().for_each(|step| output::say(&format!("set {}", describe_step(step))));
     for step in &pass.changed_by_others {
-        output::say(&format!("{}: changed by another program; left alone", place(step)));
+        output::say(&format!("{}: changed by another program; left alone", describe_step(step)));
     }
-    pass.failed.iter().for_each(|(step, error)| output::say(&format!("could not set {}: {error}", place(step))));
+    pass.failed
+        .iter()
+        .for_each(|(step, error)| output::say(&format!("could not set {}: {error}", describe_step(step))));
     if !pass.made.is_empty() || !pass.ended.is_empty() {
         notify(service_manager::status(&in_effect(attachment)));
     }

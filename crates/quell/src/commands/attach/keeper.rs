@@ -13,9 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::logging;
 
-/// Hidden command that runs the keeper.
 pub(crate) const COMMAND: &str = "keeper";
-/// Line that the keeper prints when it handles signals.
 const READY: &str = "ready";
 
 /// Arguments of the keeper.
@@ -26,9 +24,6 @@ pub(crate) struct KeeperArgs {
 }
 
 /// Starts the keeper and waits until it handles signals.
-///
-/// # Errors
-/// When it cannot be started.
 pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let (reader, writer) = io::pipe().map_err(|error| error.to_string())?;
@@ -43,10 +38,6 @@ pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
 }
 
-/// Runs the keeper.
-///
-/// # Errors
-/// When the journal cannot be read or written, or a change could not be undone.
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();

@@ -86,10 +86,6 @@ pub(crate) struct AttachArgs {
     json: bool,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the mode cannot be applied; changes are undone.
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         // Without this, changes left by a killed run would be recorded as the host's own values.
@@ -106,7 +102,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         look(&targets, &request, &wanted).map_err(|error| failure(AttachError::Look(error)))?;
     plan.log();
     for finding in &findings {
-        info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "the mode would cause this finding");
+        info!(id = %finding.id, severity = ?finding.severity, seen = finding.observed, "the mode would cause this finding");
     }
     let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let is_steered = !groups.steerings.is_empty();
@@ -256,7 +252,6 @@ fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure
     output::data(&render::placement::groups(groups))
 }
 
-/// Snapshot, plan, and findings of the plan.
 struct Observation {
     snapshot: Snapshot,
     plan: AttachPlan,

@@ -16,12 +16,9 @@ pub(crate) struct QueueWatch {
     blind: bool,
 }
 
-/// Result of one look.
 #[derive(Default)]
 pub(crate) struct QueueEvents {
-    /// A line for each event.
     pub(crate) lines: Vec<String>,
-    /// Why the mode must be reverted.
     pub(crate) must_end: Option<String>,
 }
 
@@ -40,7 +37,7 @@ impl QueueWatch {
                 let freed = events.stalled.iter().map(|stalled| freed(stalled, &cause));
                 let searched = events.has_searched.then(|| format!("stalled queue: {cause}"));
                 let lines = freed.chain(searched).chain(events.effects.iter().map(effect)).collect();
-                let record = if events.must_end { self.watch.take_back() } else { None };
+                let record = if events.must_end { self.watch.record_revert() } else { None };
                 QueueEvents { lines, must_end: record.as_ref().map(reverted_after_stall) }
             }
             Err(error) => {

@@ -152,15 +152,6 @@ pub(crate) struct BenchArgs {
     /// root]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print the table of an earlier result instead of measuring.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema", "experiment"])]
-    pub(crate) show: Option<PathBuf>,
-    /// With --show: draw an SVG image of latency and CPU time per request of each mode.
-    #[arg(long, requires = "show", conflicts_with = "json")]
-    pub(crate) svg: bool,
-    /// Print the JSON Schema of result files instead of measuring. With --experiment, that of published experiments.
-    #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
-    pub(crate) schema: bool,
     /// Print the result as JSON instead of a table.
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -293,39 +284,6 @@ const OF_LAB: [&str; 13] = [
     "server",
     "no_interrupt_stand_in",
     "insist",
-];
-
-/// Options of a measurement. They conflict with options such as `--show`, which measure nothing.
-const OF_MEASURING: [&str; 29] = [
-    "beside",
-    "beside_latency",
-    "command",
-    "pid",
-    "unit",
-    "cgroup",
-    "load",
-    "clients",
-    "latency",
-    "yes",
-    "accept_stalls",
-    "host",
-    "kernel",
-    "nic",
-    "quick",
-    "full",
-    "modes",
-    "loads",
-    "budget",
-    "slice",
-    "settle",
-    "seed",
-    "queues",
-    "generators",
-    "connections",
-    "server",
-    "no_interrupt_stand_in",
-    "insist",
-    "output",
 ];
 
 const MODES_HELP: &str = concat!(

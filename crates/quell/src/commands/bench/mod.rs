@@ -8,9 +8,7 @@ pub(crate) mod on_published;
 mod on_sim;
 pub(super) mod on_veth;
 pub(super) mod on_vm;
-pub(crate) mod results;
 
-use std::path::Path;
 use std::time::Duration;
 
 use quell_bench::experiment::Timing;
@@ -18,11 +16,13 @@ use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::extent::Extent;
 use quell_bench::run::BenchError;
 use quell_experiment::{SliceStage, Switchback};
-use quell_linux::visible;
+use quell_linux::{clock, visible};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::experiment::{self, ExperimentResult};
-use quell_result::published::{self, INTERRUPTED, PublishedRun};
+use quell_result::experiment::ExperimentResult;
+use quell_result::output_file::OutputFile;
+use quell_result::published::{INTERRUPTED, PublishedRun};
+use quell_result::store::ResultStore;
 
 use args::Where;
 use on_veth::NotRun;
@@ -30,10 +30,9 @@ use on_veth::NotRun;
 pub(crate) use args::BenchArgs;
 
 use crate::exit::{Exit, Failure};
-use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::{bench_chart, experiment as render, published as published_table};
+use crate::render::{experiment, published};
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
@@ -43,15 +42,6 @@ const MARGIN: f64 = 0.05;
 /// # Errors
 /// Fails with the exit code of the error.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    if args.schema {
-        return match args.experiment {
-            Some(_) => output::json(&schemars::schema_for!(PublishedRun)),
-            None => output::json(&ExperimentResult::json_schema()),
-        };
-    }
-    if let Some(file) = &args.show {
-        return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) }, args.details);
-    }
     if args.on != Some(Where::Vm)
         && let Some(option) = args.of_guest_only().first()
     {
@@ -60,8 +50,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.host.is_some() && args.on != Some(Where::Sim) {
         return Err(Failure::usage("--host can only be used with --on sim"));
     }
-    let destination = results::destination(args.output.as_ref(), "bench")?;
-    destination.check_writable()?;
+    let destination = ResultStore::of_user().new_file(args.output.as_ref(), "bench").map_err(Failure::usage)?;
+    destination.check_writable().map_err(Failure::usage)?;
     if let Some(experiment) = args.experiment {
         return finish_published(args, &on_published::run(args, experiment)?, &destination);
     }
@@ -90,7 +80,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
 
 /// Measures in the lab, or on the model if the lab is not possible and no option requires it. The output mentions the
 /// guest but does not start it, because a guest only counts interrupts.
-fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), Failure> {
+fn wherever_possible(args: &BenchArgs, destination: &OutputFile) -> Result<(), Failure> {
     let why = match on_veth::run(args) {
         Ok(result) => return finish(args, &result, destination),
         Err(NotRun::Bench(BenchError::NotPossibleHere(missing))) if !args.asks_for_a_lab() => {
@@ -109,10 +99,14 @@ fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), 
 
 /// Writes the result file and prints the result. If one of the two fails, the other is still done, because the
 /// measurement took minutes.
-fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination) -> Result<(), Failure> {
+fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile) -> Result<(), Failure> {
     let written = destination.write_json(result);
-    show_experiment(result, Form::of(args.json), args.details)?;
-    written?;
+    match args.json {
+        true => output::json(result)?,
+        false if args.details => output::data(&(experiment::render(result) + &experiment::details(result)))?,
+        false => output::data(&experiment::render(result))?,
+    }
+    written.map_err(crate::exit::not_written)?;
     say_where(destination);
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
@@ -124,10 +118,13 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination
 }
 
 /// As [`finish`], for a published experiment.
-fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &Destination) -> Result<(), Failure> {
+fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFile) -> Result<(), Failure> {
     let written = destination.write_json(run);
-    show_published(run, Form::of(args.json))?;
-    written?;
+    match args.json {
+        true => output::json(run)?,
+        false => output::data(&published::render(run).map_err(Failure::usage)?)?,
+    }
+    written.map_err(crate::exit::not_written)?;
     say_where(destination);
     match run.ended.as_deref() {
         None => Ok(()),
@@ -138,18 +135,15 @@ fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &Destinat
     }
 }
 
-fn show_published(run: &PublishedRun, form: Form) -> Result<(), Failure> {
-    match form {
-        Form::Json => output::json(run),
-        Form::Svg => Err(no_latency()),
-        Form::Table => output::data(&published_table::render(run).map_err(Failure::usage)?),
-    }
+/// Says where a result was stored, and the command that prints it again.
+pub(super) fn say_where(file: &OutputFile) {
+    output::say(&format!("\nresult file: {}\n{}", visible::path(file.path()), show_command(file)));
 }
 
-fn say_where(destination: &Destination) {
-    let file = destination.path();
-    let again = shell_words::quote(&file.to_string_lossy()).into_owned();
-    output::say(&format!("\nresult file: {} (to print it again: quell bench --show {again})", visible::path(file)));
+/// Command that prints a result again.
+pub(super) fn show_command(file: &OutputFile) -> String {
+    let argument = ResultStore::of_user().argument_for(file.path());
+    format!("quell results show {}", shell_words::quote(&argument))
 }
 
 /// Modes of an experiment. The first one is the reference.
@@ -264,50 +258,5 @@ fn extent(args: &BenchArgs) -> Extent {
 
 pub(super) fn seed_from_the_clock() -> u64 {
     // The seed is short so that users can type it again.
-    results::unix_time().as_millis() as u64 % 1_000_000
-}
-
-/// Prints a result file.
-fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
-    let place = visible::path(file);
-    let text = file::read_json(file)?;
-    let schema: serde_json::Value =
-        serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is not valid JSON: {error}")))?;
-    let no_result = |error| Failure::usage(format!("{place} is not a result of quell bench: {error}"));
-    match schema.get("schema").and_then(|schema| schema.as_str()) {
-        Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
-        Some(published::SCHEMA) => show_published(&serde_json::from_str(&text).map_err(no_result)?, form),
-        other => {
-            let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let (one, other) = (experiment::SCHEMA, published::SCHEMA);
-            Err(Failure::usage(format!("{place} has {found}; this version reads {one:?} and {other:?}")))
-        }
-    }
-}
-
-fn show_experiment(result: &ExperimentResult, form: Form, details: bool) -> Result<(), Failure> {
-    match form {
-        Form::Json => output::json(result),
-        Form::Svg => output::data(&bench_chart::render(result).ok_or_else(no_latency)?),
-        Form::Table if details => output::data(&format!("{}{}", render::render(result), render::details(result))),
-        Form::Table => output::data(&render::render(result)),
-    }
-}
-
-fn no_latency() -> Failure {
-    Failure::usage("the result contains no latency of an open loop, so there is nothing to draw")
-}
-
-/// The form in which a result is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Table,
-    Json,
-    Svg,
-}
-
-impl Form {
-    fn of(json: bool) -> Self {
-        if json { Self::Json } else { Self::Table }
-    }
+    clock::realtime_ns() / 1_000_000 % 1_000_000
 }

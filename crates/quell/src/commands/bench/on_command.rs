@@ -100,13 +100,13 @@ impl<'a> Runner<'a> {
         Self { quell, journal, command, load, place, server, running_load, possible: BTreeSet::new() }
     }
 
+    fn tools(&self) -> Tools<'_> {
+        Tools { journal: self.journal, start_keeper: keeper::start }
+    }
+
     /// The same in another place.
     pub(super) fn at(self, place: ServerPlace) -> Self {
         Self { place: Some(place), ..self }
-    }
-
-    fn tools(&self) -> Tools<'_> {
-        Tools { journal: self.journal, start_keeper: keeper::start }
     }
 
     /// Checks whether the command can be started under a mode. The exit code of the started command cannot show this,

@@ -125,8 +125,8 @@ pub(in crate::commands) fn failure(error: NotRun) -> Failure {
 /// Lists the missing requirements of the lab, with instructions to fix them.
 pub(super) fn not_possible(missing: &[Missing]) -> String {
     let mut text = String::from("this machine cannot run the lab. Missing requirements:");
-    for Missing { what, seen, fix } in missing {
-        text.push_str(&format!("\n  {what}\n    found: {seen}\n    to fix this: {fix}"));
+    for Missing { what, observed, fix } in missing {
+        text.push_str(&format!("\n  {what}\n    found: {observed}\n    to fix this: {fix}"));
     }
     text
 }

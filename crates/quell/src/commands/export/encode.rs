@@ -14,12 +14,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible;
-use quell_observer::{ObservedProgram, SkippedPart};
+use quell_result::top::{ObservedProgram, SkippedPart};
 use quell_sampler::Unsampled;
 
 use super::totals::{DeviceKey, DeviceTotals, QueueKey, QueueTotals, Totals};
 
-/// What a scrape returns.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     /// OpenMetrics 1.0.
@@ -28,10 +27,8 @@ pub(super) struct Exposition {
     pub(super) text: String,
 }
 
-/// Label names and values.
 type Labels = Vec<(&'static str, String)>;
 
-/// Encodes the totals in both formats.
 pub(super) fn encode(totals: &Totals) -> Exposition {
     let mut open_metrics = String::new();
     let mut registry = Registry::with_prefix("quell");
@@ -62,7 +59,6 @@ fn text_format(open_metrics: &str) -> String {
     text
 }
 
-/// Samples of one metric.
 #[derive(Debug)]
 struct Metric {
     name: &'static str,
@@ -78,7 +74,6 @@ enum Samples {
     Gauge(Vec<(Labels, f64)>),
 }
 
-/// All metrics at one time.
 #[derive(Debug)]
 struct Snapshot(Vec<Metric>);
 
@@ -333,7 +328,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use quell_linux::{NapiId, Pid};
-    use quell_observer::SkipReason;
+    use quell_result::top::SkipReason;
 
     use super::super::totals::tests::report;
     use super::*;
@@ -361,7 +356,7 @@ mod tests {
     fn exposition(packets: Option<u64>) -> Exposition {
         let mut totals = Totals::new(7);
         let report = report(8_193, packets);
-        totals.add(&quell_observer::IntervalReport { programs: vec![program()], ..report });
+        totals.add(&quell_result::top::IntervalReport { programs: vec![program()], ..report });
         encode(&totals)
     }
 

@@ -15,13 +15,11 @@ const PAUSE_PER_CPU_TIME: u32 = 200;
 /// What the journals say. Values that cannot be read are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JournalState {
-    /// Number of drifted settings of each applied profile.
     pub(super) drifted: BTreeMap<String, usize>,
     /// Number of journals of killed runs that wait to be restored.
     pub(super) left_behind: Option<usize>,
 }
 
-/// Reads the journals, again and again.
 #[derive(Debug)]
 pub(super) struct JournalReader {
     journal: Journal,

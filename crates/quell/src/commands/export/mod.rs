@@ -72,11 +72,6 @@ impl From<Exposition> for Served {
     }
 }
 
-/// Exports until a signal arrives.
-///
-/// # Errors
-/// When the address is in use or the directory cannot be written; when the process, device or namespace of the scope does
-/// not exist or vanishes, or the kernel refuses a snapshot.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;

@@ -28,7 +28,6 @@ use crate::exit::{Failure, ListeningProtocol, listening};
 
 /// Connections that are served at the same time. The oldest one is closed for another.
 const CONNECTIONS_MAX: usize = 64;
-/// Time for the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a connection, so that a reader that stops reading is dropped.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,9 +74,6 @@ impl AllowedHosts {
 }
 
 /// Listens, and serves in another thread from then on. Returns the address with the port that the kernel chose for 0.
-///
-/// # Errors
-/// When the address cannot be used.
 pub(super) fn start(address: SocketAddr, hosts: AllowedHosts, shared: Shared) -> Result<SocketAddr, Failure> {
     let choose = "select another address with --listen";
     let refused = |error: std::io::Error| listening(address, ListeningProtocol::Tcp, choose, &error);
@@ -203,7 +199,6 @@ mod tests {
         (response.status(), response.headers().get(CONTENT_TYPE).cloned())
     }
 
-    /// Address of a server of an exposition with this text.
     fn serving(text: Bytes) -> (SocketAddr, Shared) {
         let shared = Arc::new(RwLock::new(Some(Served { open_metrics: text.clone(), text })));
         (start("127.0.0.1:0".parse().unwrap(), hosts(), Arc::clone(&shared)).unwrap(), shared)

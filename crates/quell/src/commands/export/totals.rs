@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_linux::NapiId;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue};
 use quell_sampler::{QueueSample, Unsampled};
 
 use super::journals::JournalState;
@@ -13,37 +13,31 @@ use super::journals::JournalState;
 pub(super) struct QueueKey {
     /// Inode of the network namespace of the device; absent for the namespace of this program.
     pub(super) namespace: Option<u64>,
-    /// Name of the device.
     pub(super) device: String,
     /// Numbers of the receive queues, separated by commas. `napi-` and a number without known receive queues: the position
     /// among the instances of the device in ascending order of NAPI ID.
     pub(super) queue: String,
 }
 
-/// Identity of a device.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct DeviceKey {
     /// Inode of its network namespace; absent for the namespace of this program.
     pub(super) namespace: Option<u64>,
-    /// Its name.
     pub(super) device: String,
 }
 
 /// Totals of a device since the start of this program. Absent if they were never read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DeviceTotals {
-    /// Packets dropped on receive.
     pub(super) rx_dropped: Option<u64>,
     /// Packets that a full receive queue lost.
     pub(super) rx_queue_dropped: Option<u64>,
-    /// Packets dropped on transmit.
     pub(super) tx_dropped: Option<u64>,
 }
 
 /// Totals of a queue since the start of this program, and values of the last interval.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct QueueTotals {
-    /// Present NAPI instance.
     pub(super) napi: Option<NapiId>,
     /// Sum of all samples, except the quantiles of the wait. Absent if polls were never sampled.
     pub(super) sample: Option<QueueSample>,
@@ -57,23 +51,16 @@ pub(super) struct QueueTotals {
     pub(super) stalls: Option<u64>,
 }
 
-/// State of the exporter.
 #[derive(Debug)]
 pub(super) struct Totals {
     own_namespace: u64,
-    /// Totals of the queues that exist.
     pub(super) queues: BTreeMap<QueueKey, QueueTotals>,
-    /// Totals of the devices that exist.
     pub(super) devices: BTreeMap<DeviceKey, DeviceTotals>,
     /// Number of queues that are not sampled although others are, by the reason.
     pub(super) unsampled: BTreeMap<Unsampled, u32>,
-    /// Programs of the last report.
     pub(super) programs: Vec<ObservedProgram>,
-    /// Reason why polls cannot be sampled.
     pub(super) polls_unknown: Option<String>,
-    /// Processes whose sockets are unknown.
     pub(super) hidden_processes: usize,
-    /// Drift of profiles, and journals of killed runs.
     pub(super) journals: JournalState,
 }
 
@@ -92,7 +79,6 @@ impl Totals {
         }
     }
 
-    /// Adds a report.
     pub(super) fn add(&mut self, report: &IntervalReport) {
         let keys: Vec<QueueKey> = report.queues.iter().map(|queue| self.key(queue, &report.queues)).collect();
         self.queues.retain(|key, _| keys.contains(key));
@@ -144,7 +130,6 @@ impl Totals {
     }
 }
 
-/// Adds a value if it is known.
 fn add(total: &mut Option<u64>, value: Option<u64>) {
     if let Some(value) = value {
         *total.get_or_insert_default() += value;
@@ -177,11 +162,11 @@ impl QueueTotals {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use quell_result::Document as _;
     use quell_sampler::{PollsByPoller, WaitBounds};
 
     use super::*;
 
-    /// A report of one queue with this NAPI instance and number of packets.
     pub(in crate::commands::export) fn report(napi: u32, packets: Option<u64>) -> IntervalReport {
         let sample = packets.map(|packets| QueueSample {
             polls: PollsByPoller { timer: packets, ..PollsByPoller::default() },
@@ -215,7 +200,7 @@ pub(super) mod tests {
             tx_dropped: None,
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: packets.is_none().then(|| "needs CAP_BPF".to_owned()),

@@ -37,7 +37,6 @@ pub(crate) enum LabCommand {
     },
 }
 
-/// Output for one journal.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {
@@ -55,10 +54,6 @@ struct Report {
     labs: Vec<Entry>,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the journals cannot be read, or something could not be removed.
 pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::Up(args) => up::up(args),

@@ -25,15 +25,10 @@ pub(crate) struct UpArgs {
     queues: u32,
 }
 
-/// Whether the journal belongs to the persistent lab.
 pub(in crate::commands) fn is_persistent_lab(kept: &Persistent) -> bool {
     kept.history.begin.purpose == Purpose::Lab
 }
 
-/// Creates the lab.
-///
-/// # Errors
-/// When the lab exists already, or cannot be created.
 pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let journal = journal();
     if list(&journal).map_err(Failure::refused)?.iter().any(is_persistent_lab) {
@@ -58,9 +53,6 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
 }
 
 /// Removes the lab and kills everything that runs in it.
-///
-/// # Errors
-/// When there is no lab, or it could not be removed completely.
 pub(super) fn down() -> Result<(), Failure> {
     let journal = journal();
     let kept = list(&journal).map_err(Failure::refused)?;

@@ -72,18 +72,13 @@ const ENVIRONMENT: &str = concat!(
 
 /// Decisions made before anything is changed.
 pub(crate) struct Launch {
-    /// Effective values, with their sources.
     pub(crate) choice: LaunchChoice,
-    /// Program to start.
     pub(crate) program: LaunchProgram,
-    /// Settings of the preload library that the mode needs.
     pub(crate) wanted: PreloadSettings,
     /// Settings for the preload library. Absent if the mode needs none, or if the library cannot be loaded into the
     /// program.
     pub(crate) preload_settings: Option<PreloadSettings>,
-    /// With `--no-queues`.
     pub(crate) no_queues: bool,
-    /// Placement of the workers.
     pub(crate) placement: Wanted,
     /// What is lost without the preload library.
     notes: Vec<String>,
@@ -117,10 +112,6 @@ impl Launch {
     }
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the command could not be started.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let launch = prepare(args)?;
     for note in &launch.notes {

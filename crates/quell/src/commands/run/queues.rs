@@ -37,10 +37,6 @@ pub(super) struct Queues {
     details: bool,
 }
 
-/// Plans the queue changes, and predicts the findings about queues that they cause.
-///
-/// # Errors
-/// When no snapshot can be taken, or a device does not exist.
 pub(super) fn plan(choice: &LaunchChoice, wanted: &Wanted) -> Result<(AttachPlan, Vec<Finding>), Failure> {
     let (snapshot, _) = take(&SnapshotScope::default()).map_err(|error| not_taken(&error))?;
     if let Some(steer) = &wanted.steer {
@@ -109,7 +105,6 @@ impl Queues {
         }
     }
 
-    /// Whether the command has to be followed.
     pub(super) fn has_attachment(&self) -> bool {
         self.attachment.is_some()
     }

@@ -27,10 +27,6 @@ const ENDED: u64 = 1;
 /// Base of the exit code after death by a signal, as in shells (128 + signal number).
 const BY_SIGNAL: u8 = 128;
 
-/// Waits until the command exits, undoes its settings, and returns its exit code.
-///
-/// # Errors
-/// When the kernel refuses to wait.
 pub(super) fn until_exit(
     command: &mut Foreground,
     signals: &SignalQueue,

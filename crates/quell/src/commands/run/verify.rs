@@ -42,7 +42,6 @@ pub(crate) fn why_without_effect(
     looked.first().map(|reached| render::reached(mode, &settings, reached, None))
 }
 
-/// Results for the processes of the command.
 pub(super) struct Verifier {
     mode: DeliveryMode,
     settings: PreloadSettings,

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
 use quell_linux::visible;
+use quell_result::output_file::OutputFile;
+use quell_result::simulation::SimulationRun;
 use quell_sim::sweep::{self, Loads, Point, Setup, SweepRow};
 use quell_sim::{RunScale, Trace};
-use serde::Serialize;
 
 use super::{HostArg, sweep_output};
 use crate::exit::Failure;
-use crate::file::Destination;
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::terminal::Terminal;
@@ -80,12 +80,6 @@ Examples:
   quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500
   quell sim run --sweep points.txt -o rows.jsonl";
 
-#[derive(Debug, Serialize)]
-struct Document<'a> {
-    schema: &'static str,
-    rows: &'a [SweepRow],
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -100,7 +94,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     let modes = sweep::modes(modes).map_err(|error| super::refused_modes(&error))?;
     if let Some(file) = &args.trace {
-        Destination::named(file.clone(), "the trace").check_writable()?;
+        OutputFile::named(file.clone(), "the trace").check_writable().map_err(Failure::usage)?;
     }
     let progress = Progress::new();
     progress.doing("finding the maximum load of base");
@@ -119,7 +113,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     };
     progress.finish();
     let (rows, trace) = outcome?;
-    show(args, &setup, &rows, trace.as_ref())
+    show(args, &setup, rows, trace.as_ref())
 }
 
 fn setup(args: &RunArgs) -> Result<Setup, Failure> {
@@ -148,15 +142,16 @@ fn recorded(setup: &Setup, points: &[Point]) -> Result<(SweepRow, Trace), Failur
     setup.recorded_row(point).map_err(|error| super::not_run(&error))
 }
 
-fn show(args: &RunArgs, setup: &Setup, rows: &[SweepRow], trace: Option<&Trace>) -> Result<(), Failure> {
+fn show(args: &RunArgs, setup: &Setup, rows: Vec<SweepRow>, trace: Option<&Trace>) -> Result<(), Failure> {
     if let (Some(file), Some(trace)) = (&args.trace, trace) {
-        Destination::named(file.clone(), "the trace").write_json(&trace.perfetto())?;
+        OutputFile::named(file.clone(), "the trace").write_json(&trace.perfetto()).map_err(crate::exit::not_written)?;
         report_trace(file, setup, trace);
     }
+    let run = SimulationRun::new(setup, rows);
     if args.json {
-        return output::json(&Document { schema: "quell-sim-run/1", rows });
+        return output::json(&run);
     }
-    let mut text = sim_rows::render(setup, rows, Terminal::of_stdout());
+    let mut text = sim_rows::render(&run.setup, &run.rows, Terminal::of_stdout());
     if let (Some(us), Some(trace)) = (args.timeline, trace) {
         text.push_str(&format!("\n{}", timeline::render(trace, setup.warm_up_ns, us)));
     }

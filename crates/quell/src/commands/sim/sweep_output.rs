@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use quell_linux::{own_file, visible};
 use quell_mode::DeliveryMode;
+use quell_result::simulation::SweepHeader;
 use quell_sim::sweep::{self, Setup, SweepRow};
 use quell_sim::sweep_file::{SweepFile, SweepPoints};
 use quell_sim::{Load, RunError};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 use crate::output::{self, Reader};
@@ -20,32 +21,8 @@ use crate::render::number;
 use crate::render::progress::Progress;
 use crate::{commands::sim, file};
 
-/// Schema of the first line.
-const SCHEMA: &str = "quell-sim-sweep/1";
 /// Upper limit of the length of a line.
 const LINE_MAX: u64 = 64 << 10;
-
-/// First line of an output file: what all rows have in common.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Header {
-    schema: String,
-    /// Changes with the model and with the constants of the host.
-    model: String,
-    host: String,
-    queues: usize,
-    irqs_apart: bool,
-    connections: usize,
-    warm_up_ns: u64,
-    measured_ns: u64,
-}
-
-/// Point of a row.
-#[derive(Debug, PartialEq, Deserialize)]
-struct RowPoint {
-    mode: DeliveryMode,
-    load: Load,
-    seed: u64,
-}
 
 /// Simulates all points of a sweep file, and writes their rows to `output` or to standard output.
 ///
@@ -76,7 +53,8 @@ pub(super) fn run(setup: &Setup, sweep_file: &Path, output: Option<&PathBuf>) ->
     if file.try_lock().is_err() {
         return Err(Failure::usage(format!("{} is being written by another process", visible::path(path))));
     }
-    let header = Header::new(setup)?;
+    let model = setup.fingerprint().map_err(|error| sim::not_run(&error))?;
+    let header = SweepHeader::new(setup, model);
     let (done, length) = completed(path, &header, &points)
         .map_err(failed)?
         .map_err(|why| Failure::usage(format!("{} cannot be continued: {why}", visible::path(path))))?;
@@ -116,44 +94,29 @@ fn simulate(
     outcome.break_value().unwrap_or(Ok(()))
 }
 
-impl Header {
-    fn new(setup: &Setup) -> Result<Self, Failure> {
-        Ok(Self {
-            schema: SCHEMA.to_owned(),
-            model: setup.fingerprint().map_err(|error| sim::not_run(&error))?,
-            host: setup.host.name.clone(),
-            queues: setup.queues,
-            irqs_apart: setup.irqs_apart,
-            connections: setup.connections,
-            warm_up_ns: setup.warm_up_ns,
-            measured_ns: setup.measured_ns,
-        })
-    }
-
-    /// The first difference from the header of a file.
-    fn difference(&self, other: &Self) -> Option<String> {
-        let both = |what: &str, here: &dyn ToString, there: &dyn ToString| {
-            let (here, there) = (here.to_string(), there.to_string());
-            (here != there).then(|| format!("its rows have {what} {there}, this sweep has {here}"))
-        };
-        let model = || {
-            let text = "its rows are of another version of the model or of the host profile; write to a new file";
-            (self.model != other.model).then(|| text.to_owned())
-        };
-        both("the schema", &self.schema, &other.schema)
-            .or_else(|| both("host", &self.host, &other.host))
-            .or_else(|| both("--queues", &self.queues, &other.queues))
-            .or_else(|| both("--irqs-apart", &self.irqs_apart, &other.irqs_apart))
-            .or_else(|| both("--connections", &self.connections, &other.connections))
-            .or_else(|| both("a warm-up in ns of", &self.warm_up_ns, &other.warm_up_ns))
-            .or_else(|| both("a measured time in ns of", &self.measured_ns, &other.measured_ns))
-            .or_else(model)
-    }
+/// The first difference of the header of a file (`other`) from that of this sweep.
+fn difference(this: &SweepHeader, other: &SweepHeader) -> Option<String> {
+    let both = |what: &str, here: &dyn ToString, there: &dyn ToString| {
+        let (here, there) = (here.to_string(), there.to_string());
+        (here != there).then(|| format!("its rows have {what} {there}, this sweep has {here}"))
+    };
+    let model = || {
+        let text = "its rows are of another version of the model or of the host profile; write to a new file";
+        (this.model != other.model).then(|| text.to_owned())
+    };
+    both("the schema", &this.schema, &other.schema)
+        .or_else(|| both("host", &this.setup.host, &other.setup.host))
+        .or_else(|| both("--queues", &this.setup.queues, &other.setup.queues))
+        .or_else(|| both("--irqs-apart", &this.setup.irqs_apart, &other.setup.irqs_apart))
+        .or_else(|| both("--connections", &this.setup.connections, &other.setup.connections))
+        .or_else(|| both("a warm-up in ns of", &this.setup.warm_up_ns, &other.setup.warm_up_ns))
+        .or_else(|| both("a measured time in ns of", &this.setup.measured_ns, &other.setup.measured_ns))
+        .or_else(model)
 }
 
 /// Number of rows in an output file, and its length up to the last complete line. The inner error is the reason why the
 /// file cannot be continued.
-fn completed(path: &Path, header: &Header, points: &SweepPoints) -> io::Result<Result<(usize, u64), String>> {
+fn completed(path: &Path, header: &SweepHeader, points: &SweepPoints) -> io::Result<Result<(usize, u64), String>> {
     let mut reader = BufReader::new(File::open(path)?);
     let mut line = Vec::new();
     let (mut lines, mut length) = (0_usize, 0);
@@ -179,18 +142,18 @@ fn completed(path: &Path, header: &Header, points: &SweepPoints) -> io::Result<R
     }
 }
 
-fn header_text(header: &Header) -> io::Result<Vec<u8>> {
+fn header_text(header: &SweepHeader) -> io::Result<Vec<u8>> {
     serde_json::to_vec(header).map_err(io::Error::from)
 }
 
-fn check_header(line: &[u8], header: &Header) -> Result<(), String> {
-    let found: Header = serde_json::from_slice(line).map_err(|_| "it is not the output of a sweep".to_owned())?;
-    header.difference(&found).map_or(Ok(()), Err)
+fn check_header(line: &[u8], header: &SweepHeader) -> Result<(), String> {
+    let found: SweepHeader = serde_json::from_slice(line).map_err(|_| "it is not the output of a sweep".to_owned())?;
+    difference(header, &found).map_or(Ok(()), Err)
 }
 
 fn check_row(line: &[u8], index: usize, points: &SweepPoints) -> Result<(), String> {
     let number = index + 2;
-    let found: RowPoint = serde_json::from_slice(line).map_err(|error| format!("line {number} is no row: {error}"))?;
+    let found: SweepRow = serde_json::from_slice(line).map_err(|error| format!("line {number} is no row: {error}"))?;
     let Some(point) = points.get(index) else {
         return Err(format!("it has more rows than this sweep has points ({})", points.len()));
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_linux::signal::Interruption;
-use quell_observer::{IntervalReport, Observer};
+use quell_observer::Observer;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
@@ -32,9 +32,6 @@ pub(crate) struct TopArgs {
     /// Print reports as text, one after another. Without a terminal this is the default.
     #[arg(short, long, conflicts_with = "json")]
     batch: bool,
-    /// Print the JSON Schema of a report and exit.
-    #[arg(long, exclusive = true)]
-    schema: bool,
     /// Print one JSON object per report, each on a line.
     #[arg(short, long)]
     json: bool,
@@ -58,13 +55,7 @@ fn count(text: &str) -> Result<u64, String> {
 
 /// Runs the command until it has printed its reports, the user quits, a signal arrives, or nobody reads its output any
 /// more.
-///
-/// # Errors
-/// When the process, device or namespace does not exist or vanishes, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
-    if args.schema {
-        return output::json(&schemars::schema_for!(IntervalReport));
-    }
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     let mut observer = Observer::begin(args.scope.scope(), journal()).map_err(|error| not_taken(&error))?;

@@ -20,14 +20,12 @@ use crate::exit::{Exit, Failure};
 use crate::render::terminal::Terminal as TerminalProperties;
 use crate::render::top::screen::draw;
 
-/// Tokens of the epoll.
 const KEYS: u64 = 0;
 const SIGNAL: u64 = 1;
 const RESIZED: u64 = 2;
 
 type Screen = Terminal<TermionBackend<AlternateScreen<RawTerminal<Stdout>>>>;
 
-/// Why a wait ended.
 enum Woken {
     Keys(Vec<Key>),
     Resized,
@@ -36,7 +34,6 @@ enum Woken {
     End,
 }
 
-/// What the loop waits for.
 struct Inputs {
     interruption: Interruption,
     resized: Interruption,
@@ -44,9 +41,6 @@ struct Inputs {
 }
 
 /// Shows reports on the terminal until the user quits, a signal arrives, or the terminal is gone.
-///
-/// # Errors
-/// When the object of the scope vanishes, or the kernel refuses a snapshot or access to the terminal.
 pub(super) fn run(observer: &mut Observer, interruption: Interruption, interval: Duration) -> Result<(), Failure> {
     let mut inputs = Inputs::open(interruption).map_err(terminal_refused)?;
     let _flushed = FlushedAtEnd;

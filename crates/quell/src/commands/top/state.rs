@@ -5,104 +5,73 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quell_linux::{NapiId, Pid};
-use quell_observer::{IntervalReport, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedProgram, ObservedQueue};
 use ratatui::termion::event::Key;
 
-/// Number of intervals in the history of a queue.
 pub(crate) const HISTORY: usize = 60;
 const INTERVAL_MIN: Duration = Duration::from_millis(250);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// Maximum length of a filter in characters.
 const FILTER_MAX: usize = 40;
 
-/// Figures of a queue in one interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct HistoryPoint {
-    /// Packets per second.
     pub(crate) packets_per_s: f64,
-    /// Polls per second.
     pub(crate) polls_per_s: f64,
     /// 99th percentile of the bound of the wait, in ns; absent without packets that have a bound.
     pub(crate) wait_p99_ns: Option<u64>,
 }
 
-/// Table that has the selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Pane {
-    /// NAPI instances.
     #[default]
     Queues,
-    /// Programs.
     Programs,
 }
 
-/// What covers the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Page {
-    /// Both tables.
     #[default]
     Tables,
-    /// Details of the selected queue or program.
     Details,
-    /// Keys and columns.
     Help,
 }
 
-/// Order of the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum QueueOrder {
-    /// By device and NAPI instance.
     #[default]
     Device,
-    /// Most packets first.
     Packets,
-    /// Most polls first.
     Polls,
     /// Longest 99th percentile of the wait first.
     Wait,
 }
 
-/// Order of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum ProgramOrder {
-    /// By process ID.
     #[default]
     Pid,
-    /// Most CPU time first.
     Cpu,
     /// Modes that are not in effect first, then the other modes, then programs without a mode.
     Effect,
 }
 
-/// What the loop has to do after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyOutcome {
-    /// Draw the screen again.
     Redraw,
-    /// End the command.
     Quit,
 }
 
-/// State of the view.
 #[derive(Debug, Default)]
 pub(crate) struct TopState {
-    /// The report on the screen; absent before the first one.
     pub(crate) report: Option<IntervalReport>,
-    /// Time between two reports.
     pub(crate) interval: Duration,
-    /// Whether new reports are ignored.
     pub(crate) is_paused: bool,
-    /// Whether keys are added to the filter.
     pub(crate) is_filtering: bool,
     /// Only devices and programs whose name contains this text are shown, without regard to case.
     pub(crate) filter: String,
-    /// What covers the screen.
     pub(crate) page: Page,
-    /// Table that has the selection.
     pub(crate) pane: Pane,
-    /// Order of the queues.
     pub(crate) queue_order: QueueOrder,
-    /// Order of the programs.
     pub(crate) program_order: ProgramOrder,
     history: BTreeMap<NapiId, VecDeque<HistoryPoint>>,
     queue: Option<NapiId>,
@@ -110,7 +79,6 @@ pub(crate) struct TopState {
 }
 
 impl TopState {
-    /// The state before the first report.
     pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, ..Self::default() }
     }
@@ -142,7 +110,6 @@ impl TopState {
         self.history.get(&napi).unwrap_or(&NONE).iter()
     }
 
-    /// Queues that pass the filter, in order.
     pub(crate) fn queues(&self) -> Vec<&ObservedQueue> {
         let all = self.report.iter().flat_map(|report| &report.queues);
         let mut queues: Vec<_> = all.filter(|queue| self.passes(&queue.device)).collect();
@@ -158,7 +125,6 @@ impl TopState {
         queues
     }
 
-    /// Programs that pass the filter, in order.
     pub(crate) fn programs(&self) -> Vec<&ObservedProgram> {
         use quell_host::attach::effect::ModeVerdict;
         let all = self.report.iter().flat_map(|report| &report.programs);
@@ -193,7 +159,6 @@ impl TopState {
         name.to_lowercase().contains(&self.filter.to_lowercase())
     }
 
-    /// Handles a key.
     pub(crate) fn key(&mut self, key: Key) -> KeyOutcome {
         match key {
             Key::Ctrl('c') => return KeyOutcome::Quit,
@@ -295,6 +260,7 @@ fn moved<T: Copy + PartialEq>(all: &[T], selected: Option<T>, to: impl Fn(usize,
 
 #[cfg(test)]
 mod tests {
+    use quell_result::Document as _;
     use quell_sampler::QueueSample;
 
     use super::*;
@@ -312,7 +278,7 @@ mod tests {
             sample: Some(QueueSample { packets, ..QueueSample::default() }),
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: None,

@@ -44,8 +44,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) experiment: Option<TuneWhere>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
-    #[arg(long, value_name = "GOAL", required_unless_present_any = ["show", "schema"])]
-    pub(crate) goal: Option<TuneGoal>,
+    #[arg(long, value_name = "GOAL")]
+    pub(crate) goal: TuneGoal,
     /// Abandon a mode after the first slice that violates this, such as "p99>1ms", stalls or "drops>100" (packets per
     /// slice). Can be repeated.
     #[arg(long, value_name = "GUARD")]
@@ -125,16 +125,6 @@ pub(crate) struct TuneArgs {
     /// root]
     #[arg(long, value_name = "FILE")]
     pub(crate) result: Option<PathBuf>,
-    /// Print an earlier result.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with_all = ["experiment", "goal", "never", "advise", "dry_run", "schema", "keep", "profile", "result"]
-    )]
-    pub(crate) show: Option<PathBuf>,
-    /// Print the JSON Schema of result files.
-    #[arg(long, conflicts_with = "json")]
-    pub(crate) schema: bool,
     /// Print the result as JSON.
     #[arg(short, long)]
     pub(crate) json: bool,

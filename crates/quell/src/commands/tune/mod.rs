@@ -12,26 +12,27 @@ mod profile;
 mod seen;
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::time::Duration;
 
 use quell_bench::subject::{GUARDED_SLICE_MAX_MS, Searched, guarded_run_max};
 use quell_experiment::SliceStage;
+use quell_linux::clock;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
+use quell_result::Document as _;
 use quell_result::facts::HostFacts;
+use quell_result::output_file::OutputFile;
+use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
-use quell_tune::{TUNE_SCHEMA, TuneEnd, TunePlan, TuneSpace, Tuner};
+use quell_tune::{TuneEnd, TunePlan, TuneSpace, Tuner};
 
 pub(crate) use args::TuneArgs;
 use args::TuneWhere;
 
-use crate::commands::bench::results;
 use crate::commands::bench::seed_from_the_clock;
-use crate::commands::{asked, attach};
+use crate::commands::{asked, attach, bench};
 use crate::exit::{Exit, Failure};
-use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
 use crate::render::tune as render;
@@ -41,27 +42,22 @@ use crate::render::tune as render;
 /// # Errors
 /// Fails with the exit code of the error.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
-    if args.schema {
-        return output::json(&schemars::schema_for!(TuneFile));
-    }
-    if let Some(file) = &args.show {
-        return show(&read(file)?, args.json);
-    }
     args.check()?;
-    let profile_file = args.profile.clone().map(|path| Destination::named(path, "the profile"));
+    let profile_file = args.profile.clone().map(|path| OutputFile::named(path, "the profile"));
     if args.profile.is_some() && args.profile == args.result {
         return Err(Failure::usage("--profile and --result name the same file; nothing was changed"));
     }
+    let store = ResultStore::of_user();
     let result_file = match args.advise {
         true => None,
-        false if args.dry_run => results::check_creatable(args.result.as_ref()).map(|()| None)?,
-        false => Some(results::destination(args.result.as_ref(), "tune")?),
+        false if args.dry_run => store.check_creatable(args.result.as_ref()).map(|()| None).map_err(Failure::usage)?,
+        false => Some(store.new_file(args.result.as_ref(), "tune").map_err(Failure::usage)?),
     };
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
-        file.check_writable()?;
+        file.check_writable().map_err(Failure::usage)?;
     }
     let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let started_unix_s = results::unix_time().as_secs();
+    let started_unix_s = clock::realtime_ns() / 1_000_000_000;
     let found = match args.programs() {
         Some(targets) => {
             let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
@@ -83,7 +79,17 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let (Some((searched, targets)), Some(result_file)) = (found, result_file) else { return Ok(()) };
     let Searched { subject, result, not_a_measurement, left_alone } = searched;
     let quell_version = env!("CARGO_PKG_VERSION").to_owned();
-    let file = TuneFile { quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, search: result };
+    let schema = TuneFile::SCHEMA.to_owned();
+    let file = TuneFile {
+        schema,
+        quell_version,
+        started_unix_s,
+        host,
+        subject,
+        not_a_measurement,
+        left_alone,
+        search: result,
+    };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
         (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, args.accept_stalls),
@@ -103,7 +109,7 @@ fn plan(
     settle_ms: u32,
     budget: Duration,
 ) -> Result<TunePlan, Failure> {
-    let goal = args.goal.clone().ok_or_else(|| Failure::usage("specify --goal"))?;
+    let goal = args.goal.clone();
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
     Ok(TunePlan {
         guards: args.never.clone(),
@@ -154,31 +160,33 @@ fn show_progress(progress: &Progress, tuner: &Tuner) {
 fn finish(
     args: &TuneArgs,
     file: &TuneFile,
-    result_file: &Destination,
-    profile_file: Option<&Destination>,
+    result_file: &OutputFile,
+    profile_file: Option<&OutputFile>,
 ) -> Result<(), Failure> {
     let written = result_file.write_json(file);
-    let again = shell_words::quote(&result_file.path().to_string_lossy()).into_owned();
     let result = &file.search;
     let found = result.answer.mode();
     let of_profile = match (profile_file, found) {
-        (Some(destination), Some(mode)) => {
-            destination.write(&profile::text(&report(file), &file.subject, mode, &again))
-        }
+        (Some(destination), Some(mode)) => destination.write(&profile::text(
+            &render::render(file),
+            &file.subject,
+            mode,
+            &bench::show_command(result_file),
+        )),
         _ => Ok(()),
     };
-    show(file, args.json)?;
-    written?;
-    of_profile?;
-    output::say(&format!(
-        "\nresult file: {} (to print it again: quell tune --show {again})",
-        visible::path(result_file.path())
-    ));
+    match args.json {
+        true => output::json(file)?,
+        false => output::data(&render::render(file))?,
+    }
+    written.map_err(crate::exit::not_written)?;
+    of_profile.map_err(crate::exit::not_written)?;
     match (profile_file, found) {
-        (Some(file), Some(_)) => output::say(&format!("profile: {}", visible::path(file.path()))),
-        (Some(file), None) => output::say(&format!("no profile was written to {}", visible::path(file.path()))),
+        (Some(file), Some(_)) => output::say(&format!("\nprofile: {}", visible::path(file.path()))),
+        (Some(file), None) => output::say(&format!("\nno profile was written to {}", visible::path(file.path()))),
         (None, _) => {}
     }
+    bench::say_where(result_file);
     match &result.end {
         TuneEnd::Answered => Ok(()),
         TuneEnd::Interrupted => {
@@ -194,39 +202,5 @@ fn finish(
         end @ (TuneEnd::SubjectFailed { .. } | TuneEnd::LoadChanged { .. }) => {
             Err(Failure::new(Exit::RolledBack, render::end(end, &file.left_alone)))
         }
-    }
-}
-
-fn show(file: &TuneFile, json: bool) -> Result<(), Failure> {
-    if json { output::json(file) } else { output::data(&report(file)) }
-}
-
-/// The result as text.
-fn report(file: &TuneFile) -> String {
-    render::render(&file.subject, &file.host, file.not_a_measurement.as_deref(), &file.left_alone, &file.search)
-}
-
-fn read(file: &Path) -> Result<TuneFile, Failure> {
-    let no_result = |why: &dyn std::fmt::Display| {
-        Failure::usage(format!("{} is not a result of quell tune: {why}", visible::path(file)))
-    };
-    let result: TuneFile = serde_json::from_str(&file::read_json(file)?).map_err(|error| no_result(&error))?;
-    match result.search.schema == TUNE_SCHEMA {
-        true => Ok(result),
-        false => Err(no_result(&format_args!("its schema is {:?}, expected {TUNE_SCHEMA:?}", result.search.schema))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_of_another_command_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("result.json");
-        std::fs::write(&file, "{\"schema\": \"quell-experiment/1\"}").unwrap();
-        let failure = read(&file).unwrap_err();
-        assert!(failure.text.contains("is not a result of quell tune"), "{}", failure.text);
     }
 }

@@ -8,12 +8,12 @@ use quell_mode::{DeliveryMode, ProgramWait, Requirement};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::QueueFacts;
 
-/// Text of the profile. `report` is the result as text, `result_file` its quoted path.
-pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, result_file: &str) -> String {
+/// Text of the profile. `report` is the result as text, `show` the command that prints it again.
+pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, show: &str) -> String {
     let queues = queues(subject, mode);
     let evidence = format!(
         "Found by `quell tune`.\n{}\n\
-         All evidence: quell tune --show {result_file}\n\
+         All evidence: {show}\n\
          {}",
         report.trim_end(),
         usage(mode, &queues)
@@ -69,8 +69,8 @@ mod tests {
     use crate::render::tune as render;
     use quell_bench::experiment::model::Model;
     use quell_mode::profile::{Profile, Source};
-    use quell_result::facts::ProgramsFacts;
-    use quell_result::facts::{HostFacts, ModelFacts};
+    use quell_result::facts::{HostFacts, ModelFacts, ProgramsFacts};
+    use quell_result::tune::TuneFile;
     use quell_sim::sweep::Setup;
     use quell_sim::{HostProfile, Load};
     use quell_tune::{TunePlan, TuneResult, TuneSpace, tune};
@@ -101,13 +101,27 @@ mod tests {
     fn the_profile_parses_to_the_mode_whatever_the_evidence_contains() {
         let (profile, description) = ("host".to_owned(), String::new());
         let model = SubjectFacts::Model(ModelFacts { profile, description, queues: 1, connections: 560 });
-        let report = render::render(&model, &HostFacts::default(), Some("simulated"), &[], &searched());
+        let file = TuneFile {
+            schema: String::new(),
+            quell_version: String::new(),
+            started_unix_s: 0,
+            host: HostFacts::default(),
+            subject: model,
+            not_a_measurement: Some("simulated".to_owned()),
+            left_alone: Vec::new(),
+            search: searched(),
+        };
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
-        let text = text(&report, &model, mode, "'/tmp/a\n[program]\nmode = \"fullbusy\"'");
+        let text = text(
+            &render::render(&file),
+            &file.subject,
+            mode,
+            "quell results show '/tmp/a\n[program]\nmode = \"fullbusy\"'",
+        );
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
         let program = profile.program.unwrap();
         assert_eq!(program.mode.map(|mode| mode.value), Some(mode), "{text}");
-        assert!(text.contains("NOT A MEASUREMENT") && text.contains("quell tune --show"), "{text}");
+        assert!(text.contains("NOT A MEASUREMENT") && text.contains("quell results show"), "{text}");
     }
 
     fn on_queues(queues: Vec<QueueFacts>) -> SubjectFacts {

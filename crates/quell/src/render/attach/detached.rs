@@ -9,7 +9,6 @@ use quell_host::attach::keeper::Detached;
 use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
-/// The outcome as text.
 pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
     all.iter().map(|(attached, detached)| one(attached, detached)).collect()
 }
@@ -32,7 +31,6 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     text
 }
 
-/// Lists the settings that were not restored, with the reasons.
 pub(crate) fn left(
     partial: &[(Change, String)],
     left_alone: &[(Change, String)],
@@ -42,7 +40,6 @@ pub(crate) fn left(
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
-/// Note about settings that stay for a newer owner.
 pub(crate) fn superseded(changes: &[(Change, String)]) -> String {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
     changes.iter().for_each(|(_, owner)| *owners.entry(owner).or_default() += 1);
@@ -57,7 +54,6 @@ pub(crate) fn unrecorded(changes: &[Change]) -> String {
     }
 }
 
-/// The attachment's first program and mode.
 pub(crate) fn name(attached: &Attached) -> String {
     let purpose = attached.purpose();
     let mode = purpose.mode().map_or_else(|| purpose.to_string(), |mode| mode.to_string());
@@ -70,7 +66,6 @@ pub(crate) fn name(attached: &Attached) -> String {
     }
 }
 
-/// The outcome as JSON.
 pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
     let one = |(attached, detached): &(Attached, Detached)| {
         json!({

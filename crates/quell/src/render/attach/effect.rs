@@ -10,22 +10,18 @@ use quell_linux::NapiId;
 use quell_sampler::SamplerError;
 use serde::Serialize;
 
-/// Result of watching the queues of an attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Effect {
-    /// The polls of each queue were observed.
     Watched(Vec<QueueEffect>),
-    /// The queues could not be watched, with the reason.
     NotWatched(String),
 }
 
-/// Result for one queue.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
     name: String,
-    seen: EffectOnQueue,
+    observed: EffectOnQueue,
     #[serde(flatten)]
     verdict: ModeVerdict,
 }
@@ -35,16 +31,17 @@ impl Effect {
     pub(crate) fn of(
         request: &AttachRequest,
         queues: &[QueueStep],
-        seen: Vec<EffectOnQueue>,
+        observed: Vec<EffectOnQueue>,
         cause: impl Fn(NapiId) -> NoPollCause,
     ) -> Self {
-        let one = |seen: EffectOnQueue| {
-            let step = queues.iter().find(|step| step.napi == seen.napi)?;
+        let one = |observed: EffectOnQueue| {
+            let step = queues.iter().find(|step| step.napi == observed.napi)?;
             let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-            let name = if rx.is_empty() { format!("NAPI {}", seen.napi) } else { format!("{} rx {rx}", step.device) };
-            Some(QueueEffect { name, seen, verdict: judge(&request.mode, &seen, || cause(seen.napi)) })
+            let name =
+                if rx.is_empty() { format!("NAPI {}", observed.napi) } else { format!("{} rx {rx}", step.device) };
+            Some(QueueEffect { name, observed, verdict: judge(&request.mode, &observed, || cause(observed.napi)) })
         };
-        Self::Watched(seen.into_iter().filter_map(one).collect())
+        Self::Watched(observed.into_iter().filter_map(one).collect())
     }
 
     pub(crate) fn blind(error: &SamplerError) -> Self {
@@ -52,7 +49,6 @@ impl Effect {
     }
 }
 
-/// A verdict in words, and its reason.
 pub(crate) fn verdict_in_words(verdict: &ModeVerdict) -> (&'static str, &str) {
     match verdict {
         ModeVerdict::InEffect(why) => ("in effect", why),

@@ -19,25 +19,21 @@ use quell_linux::{CpuList, Pid};
 use quell_mode::PartialNapiSettings;
 use serde::Serialize;
 
-/// Output of `quell attach`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
     programs: Vec<TargetProgram>,
-    /// Set by `--follow`.
     #[serde(skip)]
     follows: bool,
     /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<serde_json::Value>,
-    /// io_urings for which busy polling could not be enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a AttachPlan,
     pub(crate) findings: Vec<Finding>,
-    /// Whether the mode is in effect; absent if this was not checked.
     pub(crate) effect: Option<Effect>,
 }
 
@@ -89,7 +85,6 @@ fn programs(programs: &[TargetProgram]) -> String {
     }
 }
 
-/// Warnings and serious findings about the plan, one line per kind.
 pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
     let mut kinds: Vec<(&Finding, usize)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity > Severity::Note) {
@@ -105,13 +100,12 @@ pub(crate) fn finding_lines(findings: &[Finding]) -> Vec<String> {
             Fix::Advice(text) => Some(format!("; {text}")),
             Fix::Command(_) => None,
         });
-        let Finding { severity, title, id, seen, .. } = first;
-        format!("{}: {title} [{id}]{places}: {seen}{}", severity.word(), advice.unwrap_or_default())
+        let Finding { severity, title, id, observed, .. } = first;
+        format!("{}: {title} [{id}]{places}: {observed}{}", severity.word(), advice.unwrap_or_default())
     };
     kinds.iter().map(line).collect()
 }
 
-/// One line per group of queues of a device with the same change.
 pub(crate) fn queue_lines(plan: &AttachPlan) -> Vec<String> {
     let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
     for step in plan.queues() {
@@ -183,26 +177,24 @@ fn sockets_line(step: &SocketsStep) -> String {
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
-/// An io_uring without busy polling.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RingLeftAlone {
     pid: Pid,
     fd: i32,
-    why: String,
+    reason: String,
 }
 
 impl RingLeftAlone {
     pub(crate) fn of(attachment: &Attachment) -> Vec<Self> {
-        attachment.rings_left_alone().map(|(pid, fd, why)| Self { pid, fd, why: why.to_owned() }).collect()
+        attachment.rings_left_alone().map(|(pid, fd, why)| Self { pid, fd, reason: why.to_owned() }).collect()
     }
 }
 
-/// Lines about io_urings without busy polling.
 pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
     rings
         .iter()
-        .map(|RingLeftAlone { pid, fd, why }| format!("io_uring {fd} of process {pid} not changed: {why}\n"))
+        .map(|RingLeftAlone { pid, fd, reason: why }| format!("io_uring {fd} of process {pid} not changed: {why}\n"))
         .collect()
 }
 
@@ -238,7 +230,7 @@ fn in_words(limitation: &Limitation) -> String {
             let rings = counted(*io_urings, "io_uring");
             format!("process {pid} has {rings}, and the kernel does not show whether for sockets: {does}")
         }
-        Limitation::UnknownXdpQueues { pid, xdp_sockets, why } => {
+        Limitation::UnknownXdpQueues { pid, xdp_sockets, reason: why } => {
             let sockets = counted(*xdp_sockets, "AF_XDP socket");
             format!("limited: process {pid} has {sockets} on unknown queues, which are not set: {why}")
         }
@@ -248,9 +240,8 @@ fn in_words(limitation: &Limitation) -> String {
     }
 }
 
-/// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &AttachPlan) -> String {
-    let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.why));
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.reason));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -309,7 +300,7 @@ mod tests {
         let (pid, napi) = (Pid::of_this_process(), NapiId::from_kernel(8_193).unwrap_or_else(|| unreachable!()));
         let ways = |xdp_sockets, io_urings| Limitation::NotSuspended { pid, xdp_sockets, io_urings };
         let rings = |io_urings, suspends| Limitation::UnknownRings { pid, io_urings, suspends };
-        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, why: "Linux 6.18".to_owned() };
+        let xdp = |xdp_sockets| Limitation::UnknownXdpQueues { pid, xdp_sockets, reason: "Linux 6.18".to_owned() };
         for (limitation, text) in [
             (
                 Limitation::EpollWaitUnlimited { at_most_ms: 1 },

@@ -8,7 +8,6 @@ use quell_linux::CpuList;
 use quell_linux::visible::counted;
 use serde_json::{Value, json};
 
-/// Planned filters by reuseport group.
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
     for steering in &groups.steerings {
@@ -39,11 +38,10 @@ fn queues(places: &[SteerQueue]) -> String {
     devices.into_iter().map(device).collect::<Vec<_>>().join(", ")
 }
 
-/// Verified filters and pinned threads.
 pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     let mut text = String::new();
-    for (steering, seen) in groups.steerings.iter().zip(&placed.verifications) {
-        let _ = writeln!(text, "{}", steered(steering, seen));
+    for (steering, verification) in groups.steerings.iter().zip(&placed.verifications) {
+        let _ = writeln!(text, "{}", steered(steering, verification));
     }
     text.extend(placed.pinned.iter().map(|pin| pinned(pin) + "\n"));
     if !placed.in_place.is_empty() {
@@ -53,7 +51,6 @@ pub(crate) fn placed(groups: &Groups, placed: &PlacementResult) -> String {
     text
 }
 
-/// Changes since the last pass, one per line.
 pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
     let attached = pass.steered.iter().flat_map(|Steered { steering, is_replacement }| {
         let again = if *is_replacement { " again" } else { "" };
@@ -63,7 +60,7 @@ pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
     let refused = pass.refused.iter().map(|why| format!("not steered: {why}"));
     let failed = pass.not_steered.iter().map(|(group, error)| format!("not steered: {group}: {error}"));
     let unread = pass.unread.iter().map(|error| format!("could not find reuseport groups: {error}"));
-    let seen = pass.seen.iter().map(|(steering, seen)| steered(steering, seen));
+    let verification = pass.verifications.iter().map(|(steering, verification)| steered(steering, verification));
     let pinned_now = pass.pinned.iter().map(pinned);
     let not_bound = pass.not_bound.iter().map(|(tid, error)| format!("not pinned: thread {tid}: {error}"));
     let left = pass.not_pinned.iter().map(|one| format!("not pinned: {one}"));
@@ -71,26 +68,25 @@ pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
         .chain(refused)
         .chain(failed)
         .chain(unread)
-        .chain(seen)
+        .chain(verification)
         .chain(pinned_now)
         .chain(not_bound)
         .chain(left)
         .collect()
 }
 
-/// Filters that were not fully verified, one per line.
 pub(crate) fn unverified(placement: &Placement) -> Vec<String> {
-    placement.unverified().map(|(steering, seen)| steered(steering, seen)).collect()
+    placement.unverified().map(|(steering, verification)| steered(steering, verification)).collect()
 }
 
-fn steered(steering: &Steering, seen: &Verification) -> String {
-    format!("steered {}: {}", steering.group.key, verdict(steering, seen))
+fn steered(steering: &Steering, verification: &Verification) -> String {
+    format!("steered {}: {}", steering.group.key, verdict(steering, verification))
 }
 
-fn verdict(steering: &Steering, seen: &Verification) -> String {
-    let connections: usize = seen.workers.iter().flat_map(|worker| worker.connections.values()).sum();
-    let (workers, all) = (seen.workers.len(), steering.group.workers().len());
-    match seen.verdict {
+fn verdict(steering: &Steering, verification: &Verification) -> String {
+    let connections: usize = verification.workers.iter().flat_map(|worker| worker.connections.values()).sum();
+    let (workers, all) = (verification.workers.len(), steering.group.workers().len());
+    match verification.verdict {
         SteerVerdict::Holds => {
             let most = match steering.queues_of_a_worker() {
                 1 => "one queue".to_owned(),
@@ -117,16 +113,15 @@ fn pinned(pin: &Pin) -> String {
     )
 }
 
-/// Plan and result as JSON; `placed` is absent before changes were made.
 pub(crate) fn report(groups: &Groups, placed: Option<&PlacementResult>) -> Value {
-    let seen = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(seen);
+    let verification = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(verification);
     let steering = |(number, steering): (usize, &Steering)| {
         json!({
             "group": steering.group.key,
             "sockets": steering.filter.sockets(),
             "queues": steering.places.iter().map(place).collect::<Vec<_>>(),
             "notes": steering.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "seen": seen(number),
+            "verification": verification(number),
         })
     };
     json!({
@@ -141,8 +136,8 @@ fn place(place: &SteerQueue) -> Value {
     json!({ "device": place.device, "queue": place.queue, "napi": place.napi })
 }
 
-fn seen(seen: &Verification) -> Value {
-    let verdict = match seen.verdict {
+fn verification(verification: &Verification) -> Value {
+    let verdict = match verification.verdict {
         SteerVerdict::Holds => "holds",
         SteerVerdict::Mixed => "mixed",
         SteerVerdict::NotYet => "not-yet",
@@ -157,7 +152,7 @@ fn seen(seen: &Verification) -> Value {
             "napis": worker.connections.iter().map(napi).collect::<Vec<_>>(),
         })
     };
-    json!({ "verdict": verdict, "workers": seen.workers.iter().map(worker).collect::<Vec<_>>() })
+    json!({ "verdict": verdict, "workers": verification.workers.iter().map(worker).collect::<Vec<_>>() })
 }
 
 fn pin(pin: &Pin) -> Value {

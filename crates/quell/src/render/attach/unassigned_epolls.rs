@@ -30,7 +30,6 @@ pub(super) fn text(plan: &AttachPlan, follows: bool) -> String {
     text
 }
 
-/// Groups epolls of one process with the same kind of sockets.
 fn alike(epolls: &[UnassignedEpoll]) -> Vec<Vec<&UnassignedEpoll>> {
     let mut groups: Vec<Vec<&UnassignedEpoll>> = Vec::new();
     for epoll in epolls {

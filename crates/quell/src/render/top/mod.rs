@@ -5,13 +5,12 @@ pub(crate) mod screen;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
 
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 
-/// Meaning of the columns, for the help.
 pub(crate) const LEGEND: &str = "\
 Columns of queues:
   PKT/S, PKT/POLL  packets a second, packets per poll
@@ -36,7 +35,6 @@ const QUEUE_HEADINGS: [&str; 18] = [
 ];
 const PROGRAM_HEADINGS: [&str; 7] = ["PID", "NAME", "QUEUES", "CPU", "US/PKT", "MODE", "EFFECT"];
 
-/// The report, with an empty line at its end.
 #[must_use]
 pub(crate) fn text(report: &IntervalReport) -> String {
     let seconds = report.interval_ns as f64 / 1e9;
@@ -107,7 +105,6 @@ fn some_of(heading: &str, objects: impl Iterator<Item = String>) -> Option<Strin
     }
 }
 
-/// Number of processes whose files may not be read.
 fn hidden(processes: usize) -> String {
     format!("{} hidden", counted(processes, "process"))
 }
@@ -190,7 +187,6 @@ fn program_cells(program: &ObservedProgram) -> [String; PROGRAM_HEADINGS.len()] 
     ]
 }
 
-/// A verdict, and its reason.
 fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
     match effect {
         ModeVerdict::InEffect(why) => ("yes", why),
@@ -199,7 +195,6 @@ fn verdict(effect: &ModeVerdict) -> (&'static str, &str) {
     }
 }
 
-/// The reason of the verdict on a program.
 fn reason(program: &ObservedProgram) -> Option<String> {
     let (_, why) = verdict(program.effect.as_ref()?);
     let line = format!("{}: {}", program.pid, on_one_line(why));
@@ -243,6 +238,7 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use quell_linux::{NapiId, Pid};
+    use quell_result::Document as _;
     use quell_sampler::{PollsByPoller, QueueSample, Unsampled, WaitBounds};
 
     use super::*;
@@ -284,7 +280,7 @@ mod tests {
             effect: Some(ModeVerdict::CannotTell("only 7 packets".to_owned())),
         };
         IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 2_000_000_000,
             polls_unknown: polls_unknown.map(str::to_owned),

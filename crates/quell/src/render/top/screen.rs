@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
-use quell_observer::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
+use quell_result::top::{IntervalReport, ObservedDevice, ObservedProgram, ObservedQueue, SkippedPart};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -52,10 +52,8 @@ Keys:
   ?                       this page    q       quit
 ";
 
-/// The value of a sparkline.
 type HistoryValue = fn(&HistoryPoint) -> Option<f64>;
 
-/// Styles, with or without colors.
 #[derive(Clone, Copy)]
 struct Palette {
     good: Style,
@@ -84,7 +82,6 @@ impl Palette {
     }
 }
 
-/// Draws the state.
 pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, colour: bool) {
     let palette = Palette::new(colour);
     // The help needs nearly all rows of a small terminal.
@@ -153,7 +150,6 @@ fn summary(report: &IntervalReport, palette: Palette) -> Vec<Line<'static>> {
     vec![first, Line::from(second), Line::from(third)]
 }
 
-/// Packets per second, and the shares of all polls by poller.
 fn who_polls(report: &IntervalReport) -> String {
     let seconds = report.interval_ns as f64 / 1e9;
     let samples = || report.queues.iter().filter_map(|queue| queue.sample.as_ref());
@@ -459,7 +455,6 @@ fn program_details(frame: &mut Frame<'_>, area: Rect, state: &TopState, program:
     queue_table(frame, table, state, &queues, block, None, palette);
 }
 
-/// Whether the queue has stalled, and the drops of its device.
 fn stalls_and_drops(state: &TopState, queue: &ObservedQueue) -> String {
     let is_its = |device: &&ObservedDevice| device.namespace == queue.namespace && device.name == queue.device;
     let seconds = state.report.as_ref().map_or(1.0, |report| report.interval_ns as f64 / 1e9);
@@ -486,10 +481,11 @@ fn us_per_packet(queue: &ObservedQueue) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use quell_result::Document as _;
     use std::time::Duration;
 
     use quell_linux::{NapiId, Pid};
-    use quell_observer::SkipReason;
+    use quell_result::top::SkipReason;
     use quell_sampler::{PollsByPoller, QueueSample};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -528,7 +524,7 @@ mod tests {
         };
         let mut state = TopState::new(Duration::from_secs(1));
         state.report(IntervalReport {
-            schema: "quell-top/1",
+            schema: IntervalReport::SCHEMA.to_owned(),
             unix_ns: 0,
             interval_ns: 1_000_000_000,
             polls_unknown: None,

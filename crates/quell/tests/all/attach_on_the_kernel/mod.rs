@@ -260,7 +260,8 @@ fn the_json_report_contains_the_set_values() {
     assert!(steps.iter().any(|step| step["kind"] == "queue" && step["new"]["irq-suspend-timeout"] == 20_000_000));
     assert!(steps.iter().any(|step| step["kind"] == "epoll" && step["new"]["prefer_busy_poll"] == true));
     // Loading the programs that count polls is no part of the second.
-    let observed = report["effect"]["watched"].as_array().into_iter().flatten().map(|queue| &queue["seen"]["for-ns"]);
+    let observed =
+        report["effect"]["watched"].as_array().into_iter().flatten().map(|queue| &queue["observed"]["for-ns"]);
     observed.for_each(|for_ns| assert!(for_ns.as_u64() >= Some(1_000_000_000), "{report}"));
     let detached: Value =
         serde_json::from_slice(&stage.quell(&["detach", "--all", "--json"]).output().unwrap().stdout).unwrap();

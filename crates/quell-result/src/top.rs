@@ -1,17 +1,19 @@
-//! One report as data.
+//! One report of `quell top`: what happened on the queues and in the programs during an interval.
 
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::{NapiId, Pid};
 use quell_sampler::{QueueSample, Unsampled};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::Document;
 
 /// What happened on the queues during one interval.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct IntervalReport {
-    /// Always `quell-top/1`.
-    pub schema: &'static str,
+    /// `quell-top/1`.
+    pub schema: String,
     /// End of the interval in wall-clock nanoseconds since 1970.
     pub unix_ns: u64,
     /// Length of the interval in nanoseconds.
@@ -30,8 +32,12 @@ pub struct IntervalReport {
     pub hidden_processes: usize,
 }
 
+impl Document for IntervalReport {
+    const SCHEMA: &'static str = "quell-top/1";
+}
+
 /// An idle state, over all CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedIdleState {
     /// Name from the cpuidle driver.
@@ -42,7 +48,7 @@ pub struct ObservedIdleState {
 
 /// A network device. `rx-dropped` and `tx-dropped` are those of `/proc/net/dev`: `rx-dropped` includes frames that no
 /// protocol wanted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedDevice {
     /// Inode of its network namespace.
@@ -60,7 +66,7 @@ pub struct ObservedDevice {
 }
 
 /// One NAPI instance.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedQueue {
     /// Inode of the network namespace of its device.
@@ -96,7 +102,7 @@ impl ObservedQueue {
 }
 
 /// One program.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedProgram {
     /// Process ID.
@@ -130,7 +136,7 @@ pub struct ObservedProgram {
 }
 
 /// A part of a mode that is not applied.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SkippedPart {
     /// NAPI instance; null if the part is no queue.
@@ -140,7 +146,7 @@ pub struct SkippedPart {
 }
 
 /// Why a part of a mode is not applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
     /// The attachment has not set the queue: a socket received from it only later.

@@ -1,18 +1,18 @@
-//! Result of a run on many clients, as JSON and as a table.
+//! Result of a load from many clients (`quell-mpi`), as JSON and as a table.
 
 use std::time::Duration;
 
-use quell_load::clients::ClientFacts;
-use quell_load::{LoadReport, LoadSpec, RunSpec};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::validity::client_name;
+use crate::clients::ClientFacts;
+use crate::{LoadReport, LoadSpec, RunSpec};
 
 /// Value of the `schema` field.
 pub const SCHEMA: &str = "quell-mpi/1";
 
 /// Result of a run on many clients.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClusterRun {
     /// Format of the document: [`SCHEMA`].
@@ -42,13 +42,19 @@ pub struct ClusterRun {
 }
 
 /// One client and what it measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClientRun {
     /// The client.
     pub client: ClientFacts,
     /// Its report over all windows.
     pub report: LoadReport,
+}
+
+/// Names a client in a sentence.
+#[must_use]
+pub fn client_name(rank: u32, host: &str) -> String {
+    format!("rank {rank} ({host})")
 }
 
 /// Difference between the earliest and the latest start, and its maximum error, both ns.

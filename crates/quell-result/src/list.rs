@@ -1,0 +1,58 @@
+//! The list of stored results.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Document;
+
+/// The list of `quell results`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ResultsList {
+    /// `quell-results/1`.
+    pub schema: String,
+    /// Directory of the store.
+    pub directory: String,
+    /// Stored results, the newest one first.
+    pub results: Vec<ListedResult>,
+}
+
+impl Document for ResultsList {
+    const SCHEMA: &'static str = "quell-results/1";
+}
+
+/// A file of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ListedResult {
+    /// ID for `quell results show`: the name of the file without `.json`.
+    pub id: String,
+    /// Start of the measurement, in seconds since 1970-01-01 UTC. If the document does not state it, the time of the
+    /// last change of the file. Absent if neither is known.
+    pub started_unix_s: Option<u64>,
+    /// What the document says.
+    #[serde(flatten)]
+    pub content: ListedContent,
+}
+
+/// What a file of the store says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "state", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum ListedContent {
+    /// The file is a document.
+    Read {
+        /// Schema of the document.
+        document: String,
+        /// Subject and host, in one line.
+        subject: String,
+        /// Modes and loads, or the goal, in one line.
+        question: String,
+        /// Answer in one line.
+        answer: String,
+    },
+    /// The file cannot be read, or is not a document of this version.
+    Unreadable {
+        /// The reason, in one line.
+        reason: String,
+    },
+}

@@ -1,0 +1,342 @@
+//! The store of results: a directory with one file for each. The ID of a result is the name of its file, so it stays as
+//! long as the file does.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use quell_linux::process::is_root;
+use quell_linux::{clock, own_file, visible};
+
+use crate::output_file::OutputFile;
+use crate::{DocumentError, ResultDocument};
+
+/// Directory of root.
+const OF_ROOT: &str = "/var/lib/quell/results";
+/// Environment variable that overrides the directory, for tests and for users.
+const VARIABLE: &str = "QUELL_RESULTS_DIR";
+/// Extension of result files, with the dot.
+const EXTENSION: &str = ".json";
+/// Size limit of a result; the snapshot of a host with 100,000 sockets fits.
+pub const RESULT_MAX: u64 = 256 << 20;
+/// Smallest similarity of an ID to an unknown one that is worth mentioning.
+const SIMILAR: f64 = 0.7;
+
+/// Why a result cannot be stored or found. The messages are one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The directory of results cannot be created or written.
+    #[error("cannot create results in {}: {source}; specify a file for the result", visible::path(directory))]
+    NotCreatable {
+        /// The directory.
+        directory: PathBuf,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+    /// The directory of results cannot be read.
+    #[error("cannot list the results in {}: {source}", visible::path(directory))]
+    NotListed {
+        /// The directory.
+        directory: PathBuf,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+    /// No stored result has this ID.
+    #[error(
+        "no result {} in {}{}; `quell results` lists all",
+        visible::name(id), visible::path(directory),
+        nearest.as_ref().map_or_else(String::new, |nearest| format!("; the nearest is {nearest}"))
+    )]
+    Unknown {
+        /// The unknown ID.
+        id: String,
+        /// The directory.
+        directory: PathBuf,
+        /// The most similar ID. Absent if none is similar.
+        nearest: Option<String>,
+    },
+    /// Several stored results begin with this ID.
+    #[error("several results begin with {}: {}", visible::name(id), matches.join(", "))]
+    Ambiguous {
+        /// Beginning of the IDs.
+        id: String,
+        /// The IDs.
+        matches: Vec<String>,
+    },
+}
+
+/// Why a file is not a result. The messages are one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be read, is not UTF-8, or is too large.
+    #[error("could not read {}: {source}", visible::path(path))]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the kernel, or the limit.
+        source: io::Error,
+    },
+    /// The file is not a document of this version.
+    #[error("{} is not a result: {source}", visible::path(path))]
+    Document {
+        /// Path of the file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: DocumentError,
+    },
+}
+
+impl ReadError {
+    /// The reason without the path.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::File { source, .. } => source.to_string(),
+            Self::Document { source, .. } => source.to_string(),
+        }
+    }
+}
+
+/// Reads the text of a file that Quell wrote, possibly on another host. A file without an end, such as `/dev/zero`, is
+/// refused.
+///
+/// # Errors
+/// When the file cannot be read, is not UTF-8, or is larger than [`RESULT_MAX`].
+pub fn read_text(path: &Path) -> Result<String, ReadError> {
+    own_file::read_text(path, RESULT_MAX).map_err(|source| ReadError::File { path: path.to_owned(), source })
+}
+
+/// Reads a document.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read(path: &Path) -> Result<ResultDocument, ReadError> {
+    let text = read_text(path)?;
+    ResultDocument::parse(&text).map_err(|source| ReadError::Document { path: path.to_owned(), source })
+}
+
+/// A stored result. It is not read yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredResult {
+    /// Name of the file without its extension.
+    pub id: String,
+    path: PathBuf,
+}
+
+impl StoredResult {
+    /// Path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Time of the last change of the file, in seconds since 1970-01-01 UTC. `None` if it cannot be read.
+    #[must_use]
+    pub fn changed_unix_s(&self) -> Option<u64> {
+        let changed = fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok()?;
+        Some(changed.duration_since(UNIX_EPOCH).ok()?.as_secs())
+    }
+
+    /// Reads the result. A file that is not regular is refused without opening it: a pipe would block.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read(&self) -> Result<ResultDocument, ReadError> {
+        let refused = |source| ReadError::File { path: self.path.clone(), source };
+        match fs::metadata(&self.path) {
+            Ok(metadata) if metadata.is_file() => read(&self.path),
+            Ok(_) => Err(refused(io::Error::other("not a regular file"))),
+            Err(source) => Err(refused(source)),
+        }
+    }
+}
+
+/// The store of a user.
+#[derive(Debug, Clone)]
+pub struct ResultStore {
+    directory: PathBuf,
+}
+
+impl ResultStore {
+    /// The store of this user: `$QUELL_RESULTS_DIR`, `/var/lib/quell/results` for root, otherwise `quell` in
+    /// `$XDG_STATE_HOME` or `~/.local/state`.
+    #[must_use]
+    pub fn of_user() -> Self {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let of_state = || {
+            let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+            state.map_or_else(|| PathBuf::from("."), |state| state.join("quell"))
+        };
+        let of_account = || if is_root() { OF_ROOT.into() } else { of_state() };
+        Self { directory: variable(VARIABLE).unwrap_or_else(of_account) }
+    }
+
+    /// The store in this directory.
+    #[must_use]
+    pub fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Directory of the files.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns the file for a new result of `command`: `named`, or a new file of the store. Creates the directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be created.
+    pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, StoreError> {
+        if let Some(file) = named {
+            return Ok(OutputFile::named(file.clone(), "the result"));
+        }
+        // Only this user may write to it, regardless of the umask.
+        let created = DirBuilder::new().recursive(true).mode(0o755).create(&self.directory);
+        created.map_err(|source| self.not_creatable(&self.directory, source))?;
+        let id = format!("{command}-{}", compact_utc(clock::realtime_ns() / 1_000_000_000));
+        let others = (2..).map(|number| format!("{id}-{number}"));
+        let paths = std::iter::once(id.clone()).chain(others).map(|id| self.path_of(&id));
+        let path = paths.into_iter().find(|path| fs::symlink_metadata(path).is_err());
+        Ok(OutputFile::by_default(path.unwrap_or_else(|| self.path_of(&id)), "the result"))
+    }
+
+    /// Checks whether [`Self::new_file`] would succeed, without creating anything.
+    ///
+    /// # Errors
+    /// When the result cannot be created.
+    pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), StoreError> {
+        let directory = named.map_or(Some(&*self.directory), |file| file.parent());
+        let check =
+            |directory| own_file::check_creatable(directory).map_err(|error| self.not_creatable(directory, error));
+        directory.map_or(Ok(()), check)
+    }
+
+    /// Argument with which `quell results show` finds the file again: its ID if it is in the store, otherwise its path.
+    #[must_use]
+    pub fn argument_for(&self, file: &Path) -> String {
+        let is_stored = file.parent() == Some(&self.directory);
+        match file.file_name().and_then(|name| id_of(name.to_str()?)).filter(|_| is_stored) {
+            Some(id) => id.to_owned(),
+            None if file.components().count() == 1 && id_of(&file.to_string_lossy()).is_none() => {
+                format!("./{}", file.display())
+            }
+            None => file.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// Stored results in the order of their IDs. An absent directory has none. Files whose name is no ID are left out.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn list(&self) -> Result<Vec<StoredResult>, StoreError> {
+        let failed = |source| StoreError::NotListed { directory: self.directory.clone(), source };
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let mut stored = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            if let Some(id) = name.to_str().and_then(id_of) {
+                stored.push(StoredResult { id: id.to_owned(), path: self.path_of(id) });
+            }
+        }
+        stored.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(stored)
+    }
+
+    /// Finds the result with this ID, or the only one whose ID begins with it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn find(&self, id: &str) -> Result<StoredResult, StoreError> {
+        let stored = self.list()?;
+        if let Some(exact) = stored.iter().find(|one| one.id == id) {
+            return Ok(exact.clone());
+        }
+        let matching: Vec<&StoredResult> =
+            stored.iter().filter(|one| one.id.starts_with(id) && !id.is_empty()).collect();
+        match matching[..] {
+            [one] => Ok(one.clone()),
+            [] => Err(StoreError::Unknown {
+                id: id.to_owned(),
+                directory: self.directory.clone(),
+                nearest: nearest(id, &stored),
+            }),
+            _ => {
+                let matches = matching.iter().map(|one| one.id.clone()).collect();
+                Err(StoreError::Ambiguous { id: id.to_owned(), matches })
+            }
+        }
+    }
+
+    fn path_of(&self, id: &str) -> PathBuf {
+        self.directory.join(format!("{id}{EXTENSION}"))
+    }
+
+    fn not_creatable(&self, directory: &Path, source: io::Error) -> StoreError {
+        StoreError::NotCreatable { directory: directory.to_owned(), source }
+    }
+}
+
+/// Whether an argument of `quell results show` is the path of a file, not an ID.
+#[must_use]
+pub fn is_path(argument: &str) -> bool {
+    argument.contains('/') || argument.ends_with(EXTENSION)
+}
+
+/// ID of a file with this name. `None` if it is no name of a result: an ID can be pasted into a shell and printed.
+fn id_of(name: &str) -> Option<&str> {
+    let id = name.strip_suffix(EXTENSION)?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (id.starts_with(|first: char| first.is_ascii_alphanumeric()) && id.bytes().all(is_plain)).then_some(id)
+}
+
+fn nearest(id: &str, stored: &[StoredResult]) -> Option<String> {
+    let similarity = |one: &StoredResult| strsim::jaro_winkler(id, &one.id);
+    let nearest = stored.iter().max_by(|one, other| similarity(one).total_cmp(&similarity(other)))?;
+    (similarity(nearest) >= SIMILAR).then(|| nearest.id.clone())
+}
+
+/// Date and time of day, in the Gregorian calendar.
+struct CalendarTime {
+    year: u64,
+    month: u64,
+    day: u64,
+    second_of_day: u64,
+}
+
+impl CalendarTime {
+    fn of_unix_s(unix_s: u64) -> Self {
+        const DAY_S: u64 = 86_400;
+        // Days since 0000-03-01: with the leap day at the end, the length of a month depends on its number alone.
+        let days = unix_s / DAY_S + 719_468;
+        let (era, day_of_era) = (days / 146_097, days % 146_097);
+        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        let year = year_of_era + era * 400 + u64::from(month <= 2);
+        Self { year, month, day, second_of_day: unix_s % DAY_S }
+    }
+}
+
+/// `20261125-180405`, in UTC.
+fn compact_utc(unix_s: u64) -> String {
+    let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
+    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+/// `2026-11-25 18:04`, in UTC.
+#[must_use]
+pub fn utc(unix_s: u64) -> String {
+    let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second_of_day / 3_600, second_of_day / 60 % 60)
+}

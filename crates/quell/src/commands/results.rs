@@ -1,0 +1,126 @@
+//! `quell results`: lists stored results, prints one again, and prints the schemas of documents.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use quell_linux::visible;
+use quell_result::list::{ListedContent, ListedResult, ResultsList};
+use quell_result::store::{self, ResultStore, StoredResult};
+use quell_result::{Document as _, ResultDocument};
+
+use crate::exit::Failure;
+use crate::output;
+use crate::render::results::{self, Summary, summary};
+use crate::render::terminal::Terminal;
+use crate::render::{bench_chart, document};
+
+/// Options of `quell results`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ResultsArgs {
+    /// Action on results [default: list them, the newest one first]
+    #[command(subcommand)]
+    command: Option<ResultsCommand>,
+    /// Print the list as JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Actions on results.
+#[derive(Debug, Subcommand)]
+enum ResultsCommand {
+    /// Print a result, or another document that a command printed with --json.
+    Show(ShowResultArgs),
+    /// Print the JSON Schema of a document.
+    Schema {
+        /// Kind of document [default: list all kinds]
+        #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(ResultDocument::KINDS.iter().map(|kind| kind.name())))]
+        name: Option<String>,
+    },
+}
+
+/// Options of `quell results show`.
+#[derive(Debug, Args)]
+struct ShowResultArgs {
+    /// ID of a stored result or its unique beginning, or a file: its path has a slash or ends in .json
+    #[arg(value_name = "ID|FILE")]
+    result: String,
+    /// Also print absolute figures and counters of each mode; of a snapshot, every queue and device.
+    #[arg(long)]
+    details: bool,
+    /// Draw an SVG image of latency and CPU time per request of each mode.
+    #[arg(long, conflicts_with_all = ["json", "details"])]
+    svg: bool,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no such result, or it cannot be read.
+pub(crate) fn run(args: &ResultsArgs) -> Result<(), Failure> {
+    match &args.command {
+        None => list(args.json),
+        Some(ResultsCommand::Show(args)) => show(args),
+        Some(ResultsCommand::Schema { name }) => schema(name.as_deref()),
+    }
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    let store = ResultStore::of_user();
+    let mut results: Vec<ListedResult> = store.list().map_err(Failure::usage)?.iter().map(listed).collect();
+    results.sort_by(|one, other| (other.started_unix_s, &other.id).cmp(&(one.started_unix_s, &one.id)));
+    let directory = visible::path(store.directory());
+    let list = ResultsList { schema: ResultsList::SCHEMA.to_owned(), directory, results };
+    match json {
+        true => output::json(&list),
+        false => output::data(&results::render(&list, Terminal::of_stdout())),
+    }
+}
+
+fn listed(stored: &StoredResult) -> ListedResult {
+    let (started_unix_s, content) = match stored.read() {
+        Ok(read) => {
+            let Summary { started_unix_s, subject, question, answer } = summary(&read);
+            (started_unix_s, ListedContent::Read { document: read.kind().schema.to_owned(), subject, question, answer })
+        }
+        Err(error) => (None, ListedContent::Unreadable { reason: error.reason() }),
+    };
+    ListedResult { id: stored.id.clone(), started_unix_s: started_unix_s.or_else(|| stored.changed_unix_s()), content }
+}
+
+fn show(args: &ShowResultArgs) -> Result<(), Failure> {
+    let read = match store::is_path(&args.result) {
+        true => store::read(&PathBuf::from(&args.result)),
+        false => ResultStore::of_user().find(&args.result).map_err(Failure::usage)?.read(),
+    };
+    let read = read.map_err(Failure::usage)?;
+    if args.json {
+        return output::json(&read);
+    }
+    if args.svg {
+        return output::data(&svg(&read)?);
+    }
+    let terminal = Terminal::of_stdout();
+    output::styled(&document::render(&read, args.details, terminal)?, terminal)
+}
+
+fn svg(document: &ResultDocument) -> Result<String, Failure> {
+    let image = match document {
+        ResultDocument::Experiment(result) => bench_chart::render(result),
+        _ => None,
+    };
+    image.ok_or_else(|| Failure::usage("the result contains no latency of an open loop, so there is nothing to draw"))
+}
+
+fn schema(name: Option<&str>) -> Result<(), Failure> {
+    match ResultDocument::KINDS.iter().find(|kind| Some(kind.name()) == name) {
+        Some(kind) => output::json(&(kind.json_schema)()),
+        None => {
+            output::data(&ResultDocument::KINDS.iter().map(|kind| format!("{}\n", kind.name())).collect::<String>())
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The list of stored results: subject, question and answer of each, in one line.
+
+use quell_linux::visible;
+use quell_result::ResultDocument;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::HostFacts;
+use quell_result::list::{ListedContent, ListedResult, ResultsList};
+use quell_result::published::PublishedRun;
+use quell_result::store::utc;
+use quell_result::tune::TuneFile;
+
+use super::number::ABSENT;
+use super::terminal::Terminal;
+use super::{document, experiment, tune};
+
+/// Indentation below an ID.
+const INDENT: &str = "    ";
+
+/// The list, with an empty line after each result.
+#[must_use]
+pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
+    if list.results.is_empty() {
+        return format!(
+            "no results in {}; `quell bench` and `quell tune` store theirs there\n",
+            visible::name(&list.directory)
+        );
+    }
+    list.results.iter().map(|result| entry(result, terminal.prose_columns())).collect()
+}
+
+fn entry(result: &ListedResult, columns: usize) -> String {
+    let when = result.started_unix_s.map_or_else(|| ABSENT.to_owned(), |unix_s| format!("{} UTC", utc(unix_s)));
+    let id = visible::name(&result.id);
+    let below = |text: &str| {
+        let options = textwrap::Options::new(columns).initial_indent(INDENT).subsequent_indent(INDENT);
+        textwrap::fill(&visible::name(text), options) + "\n"
+    };
+    match &result.content {
+        ListedContent::Read { subject, question, answer, .. } => {
+            format!("{id}  {when}\n{}{}{}\n", below(subject), below(question), below(answer))
+        }
+        ListedContent::Unreadable { reason } => format!("{id}  {when}  not a result: {}\n\n", visible::name(reason)),
+    }
+}
+
+/// What is known of a stored document without its details.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    /// Start of the measurement, in seconds since 1970-01-01 UTC. `None` if the document does not state it.
+    pub(crate) started_unix_s: Option<u64>,
+    /// Subject and host.
+    pub(crate) subject: String,
+    /// Modes and loads, or the goal.
+    pub(crate) question: String,
+    /// The answer.
+    pub(crate) answer: String,
+}
+
+/// Summarizes a document. Documents that are no measurement have the first line of their text as the answer.
+#[must_use]
+pub(crate) fn summary(document: &ResultDocument) -> Summary {
+    match document {
+        ResultDocument::Experiment(result) => of_experiment(result),
+        ResultDocument::Tune(file) => of_tune(file),
+        ResultDocument::Published(run) => of_published(run),
+        _ => {
+            let text = document::render(document, false, Terminal { columns: None, colour: false });
+            let first = text.as_ref().ok().and_then(|text| text.lines().find(|line| !line.is_empty()));
+            Summary {
+                started_unix_s: None,
+                subject: ABSENT.to_owned(),
+                question: document.kind().schema.to_owned(),
+                answer: first.unwrap_or(ABSENT).to_owned(),
+            }
+        }
+    }
+}
+
+fn of_experiment(result: &ExperimentResult) -> Summary {
+    let modes = result.experiments.first().map(|first| experiment::treatments(first).collect::<Vec<_>>().join(", "));
+    let loads = result.experiments.iter().filter_map(|one| one.load).map(|load| load.to_string());
+    let loads: Vec<String> = loads.collect();
+    let at = if loads.is_empty() { String::new() } else { format!(" at {}", loads.join(", ")) };
+    Summary {
+        started_unix_s: Some(result.started_unix_s),
+        subject: subject(&result.subject, &result.host),
+        question: modes.unwrap_or_default() + &at,
+        answer: qualified(experiment::answer(result), result.not_a_measurement.as_deref()),
+    }
+}
+
+fn of_tune(file: &TuneFile) -> Summary {
+    let TuneFile { search, left_alone, .. } = file;
+    let answer = tune::answer(search, left_alone);
+    let answer = answer.lines().next().unwrap_or_default().trim_end_matches(':').to_owned();
+    Summary {
+        started_unix_s: Some(file.started_unix_s),
+        subject: subject(&file.subject, &file.host),
+        question: format!("{} at {}", search.plan.goal, search.plan.loads.join(", ")),
+        answer: qualified(answer, file.not_a_measurement.as_deref()),
+    }
+}
+
+fn of_published(run: &PublishedRun) -> Summary {
+    let measured = run.parts.iter().find_map(|part| part.result.as_ref());
+    let done = run.parts.iter().filter(|part| part.result.is_some()).count();
+    let ended = run.ended.as_ref().map_or_else(String::new, |why| format!("; ended early: {why}"));
+    let experiment = run.experiment;
+    Summary {
+        started_unix_s: measured.map(|result| result.started_unix_s),
+        subject: measured
+            .map_or_else(|| ABSENT.to_owned(), |result| format!("veth lab, Linux {}", result.host.kernel_release)),
+        question: format!("({experiment}) {}", experiment.title()),
+        answer: format!("{done} of {} parts measured{ended}", run.parts.len()),
+    }
+}
+
+fn qualified(answer: String, not_a_measurement: Option<&str>) -> String {
+    match not_a_measurement {
+        Some(_) => answer + " (not a measurement)",
+        None => answer,
+    }
+}
+
+fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
+    let name = match subject {
+        SubjectFacts::Programs(facts) => {
+            let mut names: Vec<&str> = facts.processes.iter().map(|process| process.name.as_str()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names.join(", ")
+        }
+        SubjectFacts::Command(facts) => experiment::command_line(&facts.command),
+        SubjectFacts::Veth { server, .. } => {
+            let name = server.version.as_ref().or(server.command.first());
+            format!("{} in a veth lab", name.map_or(ABSENT, String::as_str))
+        }
+        SubjectFacts::Model(facts) => return format!("model of {}", facts.profile),
+        SubjectFacts::Guest(facts) => format!("{} in a guest", facts.driver.as_deref().unwrap_or(ABSENT)),
+    };
+    format!("{name}, Linux {}", host.kernel_release)
+}
