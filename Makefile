@@ -40,17 +40,17 @@ install-for-tests: ## install servers and tools without which `make test` skips 
 # with other things, and the kernels are 250 MB from a mirror that may have newer ones today.
 test-vm: ## run tests on Debian kernels under QEMU (fetched once; root only for installing QEMU)
 	@tools/install-missing qemu-system-x86_64
-	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels --no-run
+	$(CARGO) test --release --locked -p quell --test all --no-run
 	@for kernel in 6.1 6.12 7.3 7.3-full; do \
 		target/release/quell vm list --json | grep -q "\"$$kernel\"" || target/release/quell vm get $$kernel || exit 1; \
 	done
 	$(CARGO) test --release --locked -p quell-vm
-	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels -- --test-threads=1 --nocapture
+	$(CARGO) test --release --locked -p quell --test all -- vm:: vm_kernels:: --test-threads=1 --nocapture
 
 # `make test`, and with it CI, tries the servers that are installed, builds none, and kills six times instead of 200.
 test-servers: ## test packaged servers with a delivery mode: traced, attached, launched, killed 200 times (root)
 	@tools/install-missing $(SERVERS) $(TOOLS)
-	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test servers -- --nocapture
+	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test all servers:: -- --nocapture
 
 # Open MPI, and libclang with the C headers, from which the bindings are generated. Neither `make test` nor `make bench`
 # needs them: without its feature `mpi`, quell-mpi has no program.
@@ -97,10 +97,10 @@ fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, published experiments, random owners of settings, packages, aarch64, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
-	$(CARGO) test --locked -p quell --test bench_on_the_kernel -- --ignored
+	$(CARGO) test --locked -p quell --test all bench_on_the_kernel:: -- --ignored
 	PROPTEST_CASES=100000 $(CARGO) test --locked -p quell-change --lib owners_in_any_order
-	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test owners_on_the_kernel
-	QUELL_COMMAND_SEQUENCES=60 $(CARGO) test --locked -p quell --test attach_on_the_kernel random_owners
+	QUELL_OWNER_SEQUENCES=300 $(CARGO) test --locked -p quell-host --test all owners_on_the_kernel::
+	QUELL_COMMAND_SEQUENCES=60 $(CARGO) test --locked -p quell --test all attach_on_the_kernel::random_owners
 	$(MAKE) check-aarch64
 	$(MAKE) check-packages
 	$(MAKE) fuzz SECONDS=600

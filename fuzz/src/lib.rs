@@ -1,4 +1,5 @@
-//! What must hold of whatever is read from texts that people write: journals, modes, profiles, scenarios, hosts. Shared
+//! What must hold of whatever is read from texts that people or earlier runs write: journals, modes, profiles, results,
+//! scenarios, hosts. Shared
 //! by the fuzz targets and by the ordinary test that pushes the kept corpus through them.
 
 use std::str::from_utf8;
@@ -7,6 +8,7 @@ use quell_change::journal::History;
 use quell_conformance::parse;
 use quell_mode::DeliveryMode;
 use quell_mode::profile::{Profile, Source};
+use quell_result::ResultDocument;
 use quell_sim::HostProfile;
 
 /// A journal is refused or read, and what is read says the same when it is read again.
@@ -59,4 +61,21 @@ pub fn scenarios(bytes: &[u8]) {
 pub fn host_profiles(bytes: &[u8]) {
     let Ok(text) = from_utf8(bytes) else { return };
     let _ = HostProfile::from_toml(text);
+}
+
+/// A result is refused with a reason that is one line, or written as what reads as the same; its verdicts can be derived.
+pub fn results(bytes: &[u8]) {
+    let Ok(text) = from_utf8(bytes) else { return };
+    let written = |document: &ResultDocument| serde_json::to_string(document).expect("a document is written as JSON");
+    match ResultDocument::parse(text) {
+        Err(error) => assert!(!error.to_string().contains(char::is_control), "{error}"),
+        Ok(document) => {
+            let once = written(&document);
+            let again = ResultDocument::parse(&once).unwrap_or_else(|error| panic!("{error}: {once}"));
+            assert_eq!(written(&again), once);
+            if let ResultDocument::Experiment(result) = &again {
+                result.experiments.iter().for_each(|experiment| drop(experiment.analyse()));
+            }
+        }
+    }
 }

@@ -2,11 +2,12 @@
 //! If a counter could not be read both times, its difference is absent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use quell_linux::netns::Namespace;
 use quell_linux::perf_event::{HardwareCounters, HardwareReading};
-use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat};
+use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcError, ProcRoot, Stat};
 use quell_linux::queue_drops::QueueDrops;
 use quell_linux::{CpuList, InterfaceName, NapiId, Pid, clock, kernel};
 use quell_sampler::{PollCounters, QueueSample, Sampler};
@@ -280,6 +281,16 @@ fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
 
 fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
     Some(to?.saturating_sub(from?))
+}
+
+/// What all programs use of these CPUs during the next `period`.
+pub(crate) fn use_during(cpus: &CpuList, period: Duration) -> Result<Option<CpuUse>, ProcError> {
+    let proc = ProcRoot::default();
+    let (from, began) = (proc.stat()?, Instant::now());
+    thread::sleep(period);
+    let to = proc.stat()?;
+    let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Ok(cpu_use(cpus, &from, &to, elapsed_ns, 0))
 }
 
 fn cpu_use(cpus: &CpuList, from: &Stat, to: &Stat, elapsed_ns: u64, lab_ns: u64) -> Option<CpuUse> {

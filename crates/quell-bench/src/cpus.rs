@@ -2,7 +2,9 @@
 //! results show the scheduler, not the delivery mode. Such a layout is refused unless the user passes `--insist`; its
 //! results are then marked.
 
+use quell_linux::sched::{self, SchedError};
 use quell_linux::visible::counted;
+use quell_linux::{CpuList, Pid};
 use quell_result::facts::CpuLayout;
 
 /// Reason why the CPUs do not suffice for a lab of the requested size.
@@ -67,6 +69,28 @@ fn split_in_proportion(available: &[u32], workers: usize, generators: usize) -> 
     }
     let share = available.len() * workers / (workers + generators);
     available.split_at(share.clamp(1, available.len() - 1))
+}
+
+/// Pins the calling thread to the client's CPUs until the value is dropped. The thread wakes up regularly and must not
+/// disturb the server's CPUs.
+pub(crate) struct PinnedTo {
+    before: CpuList,
+}
+
+impl PinnedTo {
+    pub(crate) fn new(cpus: &[u32]) -> Result<Self, SchedError> {
+        let before = sched::affinity(Pid::of_this_thread())?;
+        sched::set_affinity(Pid::of_this_thread(), &cpus.iter().copied().collect())?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for PinnedTo {
+    fn drop(&mut self) {
+        // The thread had this affinity before, so restoring it should succeed. If it fails, the thread is restricted to
+        // the client's CPUs.
+        let _ = sched::set_affinity(Pid::of_this_thread(), &self.before);
+    }
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub enum Disturbance {
 const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
 /// Upper limit of the same share on the client's CPUs. The limit is higher because these CPUs also run the observer and
 /// kernel threads. Relevant disturbances of the generator are detected by late requests.
-const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
+pub(crate) const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
 /// Returns the disturbances of a trial.
 #[must_use]

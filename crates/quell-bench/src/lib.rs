@@ -18,4 +18,5 @@ pub mod requirements;
 pub mod run;
 pub mod server;
 pub mod subject;
+pub mod unsuitable;
 pub mod vm;

@@ -12,8 +12,8 @@ use quell_host::attach::{Selection, TargetError, Targets};
 use quell_host::snapshot::TakeError;
 use quell_host::switching::{SwitchError, Switching};
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_linux::sched::{self, SchedError};
-use quell_linux::{CpuList, Pid, kernel};
+use quell_linux::sched::SchedError;
+use quell_linux::{CpuList, kernel};
 use quell_load::{
     Distribution, Generator, LoadError, OfferedLoad, Polling, RunObserver, RunProgress, RunSpec, RunningLoad, Schedule,
     Workload,
@@ -26,7 +26,7 @@ use tracing::info;
 
 use crate::beside::{BesideClient, BesideError};
 use crate::counters::Watched;
-use crate::cpus::{self, CpuError};
+use crate::cpus::{self, CpuError, PinnedTo};
 use crate::experiment::figures::criteria_of_beside;
 use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
 use crate::experiment::{ComparisonError, Preview, Timing, compare, criteria, design, needs_launch, one_per_load};
@@ -34,6 +34,7 @@ use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
+use crate::unsuitable::{Maximum, Unsuitable, other_programs};
 use crate::{bench_load, checks};
 
 /// Number of attempts after which a lab check counts as failed.
@@ -41,9 +42,6 @@ const LOOKS_MAX: u32 = 4;
 
 /// Load that gives each connection a NAPI ID before the workers are inspected.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
-
-/// Closed loop that measures `base`'s maximum throughput. Loads in percent refer to it.
-const REACH: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 200, measure_ms: 1_000 };
 
 /// Parameters of a lab measurement.
 #[derive(Debug, Clone)]
@@ -85,6 +83,8 @@ pub enum LabEvent<'a> {
     /// Changes left by killed runs were searched for and reverted. Other labs that still run would disturb the
     /// measurement.
     Recovered(&'a [Found]),
+    /// The lab would better be measured later.
+    Unsuitable(Unsuitable),
     /// The lab is set up, and the server runs in it.
     LabIsUp(&'a LabFacts),
     /// A part of a published experiment begins.
@@ -239,6 +239,9 @@ pub fn in_empty_lab<T>(
     let (host, cpus) = check_possible(spec)?;
     watch(LabEvent::Recovered(&recover(journal)?));
     info!(?cpus, "CPUs chosen");
+    if let Some(reason) = other_programs(&cpus)? {
+        watch(LabEvent::Unsuitable(reason));
+    }
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(spec, cpus))?;
     let result = measure(&host, &mut lab, watch);
@@ -340,15 +343,9 @@ impl<'a> LabServer<'a> {
         Ok(())
     }
 
-    /// Measures `base`'s maximum throughput, to which loads in percent refer. 0 if there is no such load.
-    fn reaches_per_s(&mut self, loads: &[OfferedLoad]) -> Result<f64, BenchError> {
-        let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
-        match &mut self.generator {
-            Some(generator) if needs_reach => {
-                Ok(generator.run(&REACH, &mut UntilStopped(self.stopped)).map_err(interrupted)?.qps)
-            }
-            _ => Ok(0.0),
-        }
+    fn maximum(&mut self) -> Result<Maximum, BenchError> {
+        let generator = self.generator.as_mut().unwrap_or_else(|| unreachable!("the generator is idle"));
+        Maximum::measure(generator, &mut UntilStopped(self.stopped)).map_err(interrupted)
     }
 
     /// The server under the first of `loads`, as a subject that can be switched between `modes`.
@@ -356,31 +353,63 @@ impl<'a> LabServer<'a> {
     /// # Errors
     /// See [`BenchError`].
     pub fn under_load(&mut self, modes: &[DeliveryMode], loads: &[OfferedLoad]) -> Result<Programs<'a>, BenchError> {
-        let reaches_per_s = self.reaches_per_s(loads)?;
+        let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
+        let reaches_per_s = if needs_reach { self.maximum()?.per_s() } else { 0.0 };
         let rates_per_s: Vec<Option<f64>> = loads.iter().map(|load| load.rate_per_s(reaches_per_s)).collect();
         let generator = self.generator.take().unwrap_or_else(|| unreachable!("the generator is idle"));
         let running = generator.keep_running(schedule(rates_per_s.first().copied().flatten()))?;
         self.programs(modes, GeneratorTraffic { running, beside: None, rates_per_s })
     }
 
-    /// Runs an experiment for each load.
+    /// Rate of a load, for a load in percent that of the present maximum; `None` for a closed loop.
+    fn offered_per_s(
+        &mut self,
+        load: OfferedLoad,
+        watch: &mut dyn FnMut(LabEvent<'_>),
+    ) -> Result<Option<f64>, BenchError> {
+        let OfferedLoad::Percent(_) = load else { return Ok(load.rate_per_s(0.0)) };
+        let maximum = self.maximum()?;
+        if !maximum.is_stable() {
+            watch(LabEvent::Unsuitable(Unsuitable::MaximumVaries(maximum)));
+        }
+        Ok(load.rate_per_s(maximum.per_s()))
+    }
+
+    /// Reports a maximum that fell below the offered rate during the experiment.
+    fn check_that_it_fits(
+        &mut self,
+        offered_per_s: f64,
+        watch: &mut dyn FnMut(LabEvent<'_>),
+    ) -> Result<(), BenchError> {
+        let reaches_per_s = match self.maximum() {
+            Err(BenchError::Interrupted) => return Ok(()),
+            maximum => maximum?.per_s(),
+        };
+        if reaches_per_s < offered_per_s {
+            watch(LabEvent::Unsuitable(Unsuitable::NoLongerFits { offered_per_s, reaches_per_s }));
+        }
+        Ok(())
+    }
+
+    /// Runs an experiment for each load. The maximum is measured before each load that refers to it, and once more
+    /// afterwards: it falls when other programs take CPUs.
     fn experiments(&mut self, watch: &mut dyn FnMut(LabEvent<'_>)) -> Result<Vec<LoadExperiment>, BenchError> {
         let request = self.request;
-        let reaches_per_s = self.reaches_per_s(&request.loads)?;
-        one_per_load(
-            &request.loads,
-            &request.modes,
-            request.timing,
-            reaches_per_s,
-            &mut |load, offered_per_s, design| {
-                watch(LabEvent::Begins { load, offered_per_s });
-                let generator =
-                    self.generator.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
-                let running = generator.keep_running(schedule(offered_per_s))?;
-                let experiment = self.experiment((load, offered_per_s), design, running, watch)?;
-                if self.server.is_running()? { Ok(experiment) } else { Err(BenchError::ServerEnded) }
-            },
-        )
+        one_per_load(&request.loads, &request.modes, request.timing, &mut |load, design| {
+            let offered_per_s = self.offered_per_s(load, watch)?;
+            watch(LabEvent::Begins { load, offered_per_s });
+            let generator =
+                self.generator.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
+            let running = generator.keep_running(schedule(offered_per_s))?;
+            let experiment = self.experiment((load, offered_per_s), design, running, watch)?;
+            if !self.server.is_running()? {
+                return Err(BenchError::ServerEnded);
+            }
+            if let (OfferedLoad::Percent(_), Some(offered_per_s)) = (load, offered_per_s) {
+                self.check_that_it_fits(offered_per_s, watch)?;
+            }
+            Ok(experiment)
+        })
     }
 
     fn experiment(
@@ -570,26 +599,4 @@ fn shared_core(cpus: &CpuLayout) -> Option<bool> {
 fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {
     let check = broken.map(|check| check.violation());
     lab.cpus.overcommitted.clone().or(check)
-}
-
-/// Pins the calling thread to the client's CPUs until the value is dropped. The thread wakes up regularly and must not
-/// disturb the server's CPUs.
-struct PinnedTo {
-    before: CpuList,
-}
-
-impl PinnedTo {
-    fn new(cpus: &[u32]) -> Result<Self, SchedError> {
-        let before = sched::affinity(Pid::of_this_thread())?;
-        sched::set_affinity(Pid::of_this_thread(), &cpus.iter().copied().collect())?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for PinnedTo {
-    fn drop(&mut self) {
-        // The thread had this affinity before, so restoring it should succeed. If it fails, the thread is restricted to
-        // the client's CPUs.
-        let _ = sched::set_affinity(Pid::of_this_thread(), &self.before);
-    }
 }

@@ -277,7 +277,7 @@ pub struct RunSpec {
 
 /// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Schedule {
     /// Sends at times that do not depend on answers. If every connection has `depth` outstanding requests, a request
     /// waits. Its latency counts from its due time.

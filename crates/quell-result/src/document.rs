@@ -50,14 +50,12 @@ pub enum DocumentError {
     NotJson(serde_json::Error),
     /// The document has no schema, or that of another program or version.
     #[error(
-        "{}; this version reads {known}",
+        "{}; `quell results schema` lists the kinds that this version reads",
         found.as_ref().map_or_else(|| "no field \"schema\"".to_owned(), |found| format!("unknown schema \"{}\"", visible::name(found)))
     )]
     Schema {
         /// Value of the field.
         found: Option<String>,
-        /// Names of the known kinds.
-        known: String,
     },
     /// The document does not have the fields of its schema.
     #[error("not a valid {schema}: {}", visible::name(&source.to_string()))]
@@ -112,8 +110,7 @@ macro_rules! documents {
                         Err(source) => Err(DocumentError::Malformed { schema, source }),
                     };
                 })+
-                let known: Vec<&str> = Self::KINDS.iter().map(|kind| kind.schema).collect();
-                Err(DocumentError::Schema { found, known: known.join(", ") })
+                Err(DocumentError::Schema { found })
             }
 
             /// Kind of the document.

@@ -23,7 +23,7 @@ impl Document for ResultsList {
 
 /// A file of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(rename_all = "kebab-case")]
 pub struct ListedResult {
     /// ID for `quell results show`: the name of the file without `.json`.
     pub id: String,

@@ -27,7 +27,7 @@ const SIMILAR: f64 = 0.7;
 /// Why a result cannot be stored or found. The messages are one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum ResultStoreError {
     /// The directory of results cannot be created or written.
     #[error("cannot create results in {}: {source}; specify a file for the result", visible::path(directory))]
     NotCreatable {
@@ -191,7 +191,7 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the directory cannot be created.
-    pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, StoreError> {
+    pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, ResultStoreError> {
         if let Some(file) = named {
             return Ok(OutputFile::named(file.clone(), "the result"));
         }
@@ -209,7 +209,7 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the result cannot be created.
-    pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), StoreError> {
+    pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), ResultStoreError> {
         let directory = named.map_or(Some(&*self.directory), |file| file.parent());
         let check =
             |directory| own_file::check_creatable(directory).map_err(|error| self.not_creatable(directory, error));
@@ -222,10 +222,10 @@ impl ResultStore {
         let is_stored = file.parent() == Some(&self.directory);
         match file.file_name().and_then(|name| id_of(name.to_str()?)).filter(|_| is_stored) {
             Some(id) => id.to_owned(),
-            None if file.components().count() == 1 && id_of(&file.to_string_lossy()).is_none() => {
-                format!("./{}", file.display())
+            None => {
+                let path = file.to_string_lossy();
+                if is_path(&path) { path.into_owned() } else { format!("./{path}") }
             }
-            None => file.to_string_lossy().into_owned(),
         }
     }
 
@@ -233,8 +233,8 @@ impl ResultStore {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn list(&self) -> Result<Vec<StoredResult>, StoreError> {
-        let failed = |source| StoreError::NotListed { directory: self.directory.clone(), source };
+    pub fn list(&self) -> Result<Vec<StoredResult>, ResultStoreError> {
+        let failed = |source| ResultStoreError::NotListed { directory: self.directory.clone(), source };
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.map_err(failed)?,
@@ -253,8 +253,8 @@ impl ResultStore {
     /// Finds the result with this ID, or the only one whose ID begins with it.
     ///
     /// # Errors
-    /// See [`StoreError`].
-    pub fn find(&self, id: &str) -> Result<StoredResult, StoreError> {
+    /// See [`ResultStoreError`].
+    pub fn find(&self, id: &str) -> Result<StoredResult, ResultStoreError> {
         let stored = self.list()?;
         if let Some(exact) = stored.iter().find(|one| one.id == id) {
             return Ok(exact.clone());
@@ -263,14 +263,14 @@ impl ResultStore {
             stored.iter().filter(|one| one.id.starts_with(id) && !id.is_empty()).collect();
         match matching[..] {
             [one] => Ok(one.clone()),
-            [] => Err(StoreError::Unknown {
+            [] => Err(ResultStoreError::Unknown {
                 id: id.to_owned(),
                 directory: self.directory.clone(),
                 nearest: nearest(id, &stored),
             }),
             _ => {
                 let matches = matching.iter().map(|one| one.id.clone()).collect();
-                Err(StoreError::Ambiguous { id: id.to_owned(), matches })
+                Err(ResultStoreError::Ambiguous { id: id.to_owned(), matches })
             }
         }
     }
@@ -279,8 +279,8 @@ impl ResultStore {
         self.directory.join(format!("{id}{EXTENSION}"))
     }
 
-    fn not_creatable(&self, directory: &Path, source: io::Error) -> StoreError {
-        StoreError::NotCreatable { directory: directory.to_owned(), source }
+    fn not_creatable(&self, directory: &Path, source: io::Error) -> ResultStoreError {
+        ResultStoreError::NotCreatable { directory: directory.to_owned(), source }
     }
 }
 
@@ -339,4 +339,93 @@ fn compact_utc(unix_s: u64) -> String {
 pub fn utc(unix_s: u64) -> String {
     let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second_of_day / 3_600, second_of_day / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn store_with(names: &[&str]) -> (tempfile::TempDir, ResultStore) {
+        let directory = tempfile::tempdir().unwrap();
+        for name in names {
+            fs::write(directory.path().join(name), "{}").unwrap();
+        }
+        let store = ResultStore::at(directory.path().to_owned());
+        (directory, store)
+    }
+
+    #[test]
+    fn an_absent_directory_has_no_results() {
+        assert_eq!(ResultStore::at("/nonexistent/quell".into()).list().unwrap(), []);
+    }
+
+    #[test]
+    fn a_result_is_found_by_its_id_or_a_unique_beginning() {
+        let (_directory, store) = store_with(&["bench-1.json", "bench-12.json", "tune-7.json"]);
+        let found = |id: &str| store.find(id).map(|stored| stored.id);
+        assert_eq!(found("bench-1").unwrap(), "bench-1");
+        assert_eq!(found("tu").unwrap(), "tune-7");
+        let ResultStoreError::Ambiguous { matches, .. } = found("bench").unwrap_err() else { panic!() };
+        assert_eq!(matches, ["bench-1", "bench-12"]);
+    }
+
+    #[test]
+    fn an_unknown_id_is_refused_with_the_nearest() {
+        let (_directory, store) = store_with(&["bench-20261125-180405.json", "tune-20261125-180405.json"]);
+        let nearest = |id: &str| match store.find(id).unwrap_err() {
+            ResultStoreError::Unknown { nearest, .. } => nearest,
+            other => panic!("{other}"),
+        };
+        assert_eq!(nearest("bench-20261125-180504").as_deref(), Some("bench-20261125-180405"));
+        assert_eq!((nearest("xyz"), nearest("")), (None, None));
+    }
+
+    #[test]
+    fn names_that_a_shell_or_a_terminal_interprets_are_no_ids() {
+        let names = ["ok.json", ".hidden.json", "-x.json", "$(id).json", "a b.json", "\u{1b}[2J.json", "notes.txt"];
+        let (_directory, store) = store_with(&names);
+        assert_eq!(store.list().unwrap().into_iter().map(|one| one.id).collect::<Vec<_>>(), ["ok"]);
+    }
+
+    #[test]
+    fn a_pipe_in_the_directory_is_not_opened() {
+        let (directory, store) = store_with(&[]);
+        let made = Command::new("mkfifo").arg(directory.path().join("pipe.json")).status().unwrap();
+        assert!(made.success());
+        assert_eq!(store.find("pipe").unwrap().read().unwrap_err().reason(), "not a regular file");
+    }
+
+    #[test]
+    fn results_of_the_same_second_have_different_files() {
+        let (_directory, store) = store_with(&[]);
+        let files: Vec<PathBuf> = (0..3)
+            .map(|_| {
+                let file = store.new_file(None, "bench").unwrap();
+                file.write("{}").unwrap();
+                file.path().to_owned()
+            })
+            .collect();
+        assert_eq!(store.list().unwrap().len(), 3, "{files:?}");
+    }
+
+    #[test]
+    fn the_argument_for_a_file_is_its_id_only_in_the_store() {
+        let store = ResultStore::at("/results".into());
+        let argument = |file: &str| store.argument_for(Path::new(file));
+        assert_eq!(argument("/results/bench-1.json"), "bench-1");
+        for path in ["/elsewhere/bench-1.json", "bench-1.json", "/dev/null"] {
+            assert_eq!((argument(path).as_str(), is_path(path)), (path, true));
+        }
+        assert!(is_path(&argument("result")));
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00");
+        assert_eq!(utc(951_868_799), "2000-02-29 23:59");
+        assert_eq!(utc(4_107_542_400), "2100-03-01 00:00");
+        assert_eq!(compact_utc(1_795_629_845), "20261125-180405");
+        let _ = utc(u64::MAX);
+    }
 }

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use quell_change::journal::{Journal, Keeper, Purpose};
@@ -100,9 +101,14 @@ pub fn id(test: &str) -> String {
     format!("qt-{test}-{}", std::process::id())
 }
 
-/// Serializes the labs of one test file. An undo frees every queue of the program, and the program of all these labs is
-/// the test process itself.
-static TURN: Mutex<()> = Mutex::new(());
+/// The labs of one test binary. An attachment to the test process would change the queues of every lab in which this process
+/// has sockets, and an undo would free them.
+static LABS: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+    BesideOthers { _guard: RwLockReadGuard<'static, ()> },
+}
 
 /// A lab that is removed on drop.
 pub struct TestLab {
@@ -114,19 +120,32 @@ pub struct TestLab {
     pub server_name: String,
     transaction: Transaction,
     _journal_dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl TestLab {
-    /// Creates a lab with this number of queues at each end. Returns `None`, and records the test as skipped, if the
-    /// kernel does not support suspension.
+    /// Creates a lab with this number of queues at each end, while there is no other lab of this test binary. Returns `None`,
+    /// and records the test as skipped, if the kernel does not support suspension.
     pub fn raise(test: &str, queues: u32) -> Option<Self> {
+        let alone = || Turn::Alone { _guard: LABS.write().unwrap_or_else(PoisonError::into_inner) };
+        Self::raise_in(alone, test, queues)
+    }
+
+    /// Creates a lab as [`Self::raise`] does, also beside others that are created so: for programs that are not the test
+    /// process.
+    pub fn raise_beside_others(test: &str, queues: u32) -> Option<Self> {
+        let beside = || Turn::BesideOthers { _guard: LABS.read().unwrap_or_else(PoisonError::into_inner) };
+        Self::raise_in(beside, test, queues)
+    }
+
+    fn raise_in(turn: impl FnOnce() -> Turn, test: &str, queues: u32) -> Option<Self> {
+        static RAISED: AtomicU32 = AtomicU32::new(0);
         if skipped() {
             return None;
         }
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let journal_dir = tempfile::tempdir().unwrap();
-        let id = id(test);
+        let id = format!("{}-{}", id(test), RAISED.fetch_add(1, Ordering::Relaxed));
         let mut transaction = Transaction::begin(&Journal::in_dir(journal_dir.path()), &id, Purpose::Lab).unwrap();
         let name = |end: &str| NamespaceName::new(format!("{id}-{end}")).unwrap();
         let (server_name, client_name) = (name("server"), name("client"));

@@ -116,7 +116,7 @@ pub struct Confirmation {
 
 /// Answer of a search.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum TuneAnswer {
     /// The mode is better than the present setting by the objective and holds the limits.
     Better {

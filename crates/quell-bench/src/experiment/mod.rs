@@ -279,15 +279,14 @@ pub(crate) fn one_per_load<E>(
     loads: &[OfferedLoad],
     modes: &[DeliveryMode],
     timing: Timing,
-    reaches_per_s: f64,
-    experiment: &mut dyn FnMut(OfferedLoad, Option<f64>, ExperimentDesign<DeliveryMode>) -> Result<LoadExperiment, E>,
+    experiment: &mut dyn FnMut(OfferedLoad, ExperimentDesign<DeliveryMode>) -> Result<LoadExperiment, E>,
 ) -> Result<Vec<LoadExperiment>, E> {
     let mut experiments = Vec::new();
     let mut left_ms = timing.budget_ms;
     for (index, load) in loads.iter().enumerate() {
         let budget_ms = left_ms / (loads.len() - index) as u64;
         let design = design(modes, criteria(*load), Timing { budget_ms, ..timing }, loads.len() as u32);
-        let finished = experiment(*load, load.rate_per_s(reaches_per_s), design)?;
+        let finished = experiment(*load, design)?;
         let spent_ms: f64 = finished.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
         left_ms = left_ms.saturating_sub(spent_ms as u64);
         let goes_on = matches!(finished.end, EndOfExperiment::Stopped(_));

@@ -56,7 +56,8 @@ pub fn run_model(
     let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range of streams is infinite"));
     let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
     let reaches_per_s = if needs_reach { base_reaches(&setup, next_stream().next_u64())? } else { 0.0 };
-    result.experiments = one_per_load(loads, modes, *timing, reaches_per_s, &mut |load, offered_per_s, design| {
+    result.experiments = one_per_load(loads, modes, *timing, &mut |load, design| {
+        let offered_per_s = load.rate_per_s(reaches_per_s);
         let mut subject = Model {
             modes: modes.clone(),
             threads: *threads,

@@ -1,6 +1,8 @@
 //! Random owners of the queues of a simulated host, compared with the rules as an operator would state them: a stack of
 //! owners upon what other programs have set. Uses the decisions of the real host, without a kernel.
 
+#![cfg(test)]
+
 use proptest::prelude::*;
 use quell_linux::Ifindex;
 use quell_mode::{NapiAttribute, PartialNapiSettings};

@@ -51,7 +51,7 @@ fn raise(test: &str) -> Option<(TestLab, NamespaceName)> {
         device.set_xps_cpus(queue, &cpu).unwrap();
         device.set_xps_rxqs(queue, &[queue]).unwrap();
     }
-    let name = NamespaceName::new(format!("{}-server", quell_test_support::lab::id(test))).unwrap();
+    let name = NamespaceName::new(lab.server_name.clone()).unwrap();
     Some((lab, name))
 }
 

@@ -1,7 +1,7 @@
 //! Attaches to two processes with 5,000 epolls and 20,000 sockets in total, and detaches. Needs root, Linux 6.13 and
 //! 19,000 open files.
 //!
-//! `cargo test --release -p quell-host --test attach_at_scale_on_the_kernel -- --ignored --nocapture` prints the
+//! `cargo test --release -p quell-host --test all attach_at_scale_on_the_kernel:: -- --ignored --nocapture` prints the
 //! durations.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -120,7 +120,7 @@ fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
 #[ignore = "prints figures"]
 fn figures_of_many_epolls() {
     for (processes, epolls, sockets) in [(1, 17, 18_000), (2, 2_500, 10_000)] {
-        let Some(mut lab) = TestLab::raise("scale", 4) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("scale", 4) else { return };
         let starts = (0..processes).map(|number| start(&mut lab, FIRST_PORT + number * sockets, epolls, sockets));
         let Some(servers) = starts.collect::<Option<Vec<Child>>>() else { return };
         let [attached, detached] = attach_and_detach(&servers.iter().map(Child::pid).collect::<Vec<_>>());

@@ -2,7 +2,7 @@
 //! connections are opened and closed. If Quell held a duplicate at such a moment, the connection would stay open: its
 //! client would get no FIN, and the server's epoll would report a closed file. Needs root and Linux 6.13.
 //!
-//! `cargo test -p quell-host --test attach_beside_churn_on_the_kernel -- --ignored --nocapture` prints the figures.
+//! `cargo test -p quell-host --test all attach_beside_churn_on_the_kernel:: -- --ignored --nocapture` prints the figures.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -161,7 +161,7 @@ fn start(lab: &mut TestLab) -> Child {
 
 /// Observations while `act` runs, and the time to each FIN.
 fn beside_churn(test: &str, act: impl FnOnce(&Child)) -> Option<(Seen, Vec<u64>)> {
-    let mut lab = TestLab::raise(test, 2)?;
+    let mut lab = TestLab::raise_beside_others(test, 2)?;
     let server = start(&mut lab);
     let (mut asks, idle) = lab.client.run(|| (connect(), (0..IDLE).map(|_| connect()).collect::<Vec<_>>())).unwrap();
     let ends = AtomicBool::new(false);

@@ -365,7 +365,7 @@ fn the_texts_of_findings_are_the_recorded_ones() {
         std::fs::write(path, &texts).unwrap();
     }
     let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(texts, recorded, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test causes records them");
+    assert_eq!(texts, recorded, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test all causes:: records them");
 }
 
 /// A new advice fails here until an edit or an observation causes it.

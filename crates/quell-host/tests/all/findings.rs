@@ -465,5 +465,5 @@ fn the_published_document_matches_the_rules() {
         std::fs::write(path, &text).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(written, text, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test findings writes it");
+    assert_eq!(written, text, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test all findings:: writes it");
 }

@@ -47,7 +47,7 @@ impl Stage {
             skip(Lacks::Tool("python3"), "python3 is not installed");
             return None;
         }
-        let mut lab = TestLab::raise(test, queues)?;
+        let mut lab = TestLab::raise_beside_others(test, queues)?;
         let server = lab.start(Spawn::new("python3").args(["-c", SERVER, kind]));
         Some(Self { lab, server })
     }
@@ -193,7 +193,7 @@ fn a_program_that_waits_in_recv_is_refused() {
 #[test]
 fn a_program_whose_epoll_only_accepts_is_refused_once_it_has_connections() {
     for (connections, is_refused) in [(Vec::new as fn() -> _, false), ((|| vec![used()]) as fn() -> _, true)] {
-        let Some(mut lab) = TestLab::raise("rcv-accept", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("rcv-accept", 1) else { return };
         let Some(server) = Shape::start(&mut lab, "thread-per-connection", connections) else { return };
         let pids = [server.child.pid()].into();
         let impossible = |mode: &str| {
@@ -247,7 +247,7 @@ fn the_io_urings_of_node_that_only_serve_files_are_left_alone() {
     if Command::new("node").arg("-v").output().is_err() {
         return skip(Lacks::Tool("node"), "node is not installed");
     }
-    let Some(mut lab) = TestLab::raise("rcv-node", 2) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("rcv-node", 2) else { return };
     let script = "require('dgram').createSocket('udp4').bind(5301, '192.0.2.1')";
     let node = lab.start(Spawn::new("node").args(["-e", script]).env("UV_USE_IO_URING", "1"));
     let targets = Targets::find(Selection::Processes(vec![node.pid()])).unwrap();

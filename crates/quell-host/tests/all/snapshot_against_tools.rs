@@ -14,7 +14,7 @@ use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip, skip_part};
 
-use quell_test_support::lab::{TestLab, id};
+use quell_test_support::lab::TestLab;
 
 /// Other programs, run in a named namespace or in the caller's.
 struct Tools {
@@ -286,8 +286,8 @@ fn the_machines_own_devices_are_as_ethtool_ip_and_sysfs_see_them() {
 
 #[test]
 fn devices_of_a_lab_are_as_ethtool_ip_and_sysfs_see_them() {
-    let Some(_lab) = TestLab::raise("tools", 4) else { return };
-    let namespace = format!("{}-server", id("tools"));
+    let Some(lab) = TestLab::raise("tools", 4) else { return };
+    let namespace = lab.server_name.clone();
     let snapshot = take(&SnapshotScope { netns: Some(namespace.clone()), ..SnapshotScope::default() }).unwrap().0;
     let tools = Tools { namespace: Some(namespace) };
     for device in snapshot.devices.iter().filter(|device| device.name != "lo") {
@@ -431,7 +431,7 @@ fn cpus_and_class_of_a_queues_kthread_match_proc() {
     let tid = Netdev::open_in(&lab.server).unwrap().napi(lab.napis[0]).unwrap().pid.unwrap();
     sched::set_affinity(tid, &CpuList::from_iter([0])).unwrap();
     sched::set_scheduling(tid, Scheduling { policy: Policy::Fifo { priority: 7 }, reset_on_fork: false }).unwrap();
-    let namespace = format!("{}-server", id("kthread"));
+    let namespace = lab.server_name.clone();
     let snapshot = take(&SnapshotScope { netns: Some(namespace), ..SnapshotScope::default() }).unwrap().0;
     let index = snapshot.index();
     let (_, napi) = index.napi(lab.napis[0]).unwrap();

@@ -11,7 +11,7 @@ use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::{Pid, epoll_params};
 use quell_test_support::{Lacks, skip_part};
 
-use quell_test_support::lab::{TestLab, id};
+use quell_test_support::lab::TestLab;
 
 fn of_namespace(name: &str) -> Snapshot {
     take(&SnapshotScope { netns: Some(name.to_owned()), ..SnapshotScope::default() }).unwrap().0
@@ -51,7 +51,7 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
         let chosen = *lab.napis.last().unwrap();
         Netdev::open_in(&lab.server).unwrap().set_napi(chosen, &change).unwrap();
 
-        let namespace = format!("{}-server", id(&test));
+        let namespace = lab.server_name.clone();
         let snapshot = of_namespace(&namespace);
         let device = device(&snapshot, "server0");
         let napis: Vec<_> = device.napis.known().unwrap().iter().map(|napi| napi.id).collect();
@@ -87,8 +87,8 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
 
 #[test]
 fn macvlan_and_tap_devices_are_described() {
-    let Some(_lab) = TestLab::raise("tap", 2) else { return };
-    let namespace = format!("{}-server", id("tap"));
+    let Some(lab) = TestLab::raise("tap", 2) else { return };
+    let namespace = lab.server_name.clone();
     let made = ["link add link server0 name mac0 type macvlan mode bridge", "tuntap add dev tap0 mode tap multi_queue"];
     for words in made {
         let words: Vec<&str> = std::iter::once("ip").chain(words.split(' ')).collect();
@@ -121,7 +121,7 @@ fn a_connection_leads_from_its_epoll_to_its_queue() {
     epoll_params::set(&epoll, params).unwrap();
 
     // The process of the test is in the caller's namespace, but its sockets are in the lab's namespace.
-    let (netns, pids) = (Some(format!("{}-server", id("path"))), vec![Pid::of_this_process()]);
+    let (netns, pids) = (Some(lab.server_name.clone()), vec![Pid::of_this_process()]);
     let both = [
         SnapshotScope { whole_host: true, ..SnapshotScope::default() },
         SnapshotScope { netns, pids, ..SnapshotScope::default() },

@@ -49,7 +49,7 @@ fn caused(pids: &BTreeSet<Pid>) -> (Vec<Finding>, Behavior) {
 /// Expects that each of these shapes is refused by this rule, with these words.
 fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &str)]) {
     for &(shape, connections, words) in shapes {
-        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others(test, 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
         if id != READY && behavior.not_counted.is_some() {
             return skip(Lacks::KernelFeature, "calls cannot be counted");
@@ -63,7 +63,7 @@ fn assert_refused(test: &str, id: &str, shapes: &[(&'static str, Connections, &s
 /// Expects that none of the rules has a finding.
 fn assert_silent(test: &str, shapes: &[(&'static str, Connections)]) {
     for &(shape, connections) in shapes {
-        let Some(mut lab) = TestLab::raise(test, 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others(test, 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, connections) else { return };
         assert_eq!(findings, [], "{shape}: {behavior:#?}");
     }
@@ -92,7 +92,7 @@ fn a_socket_that_stays_ready_is_refused() {
 
 #[test]
 fn a_socket_that_stays_ready_is_no_predicted_stall_of_a_program_that_does_not_wait() {
-    let Some(mut lab) = TestLab::raise("fc-stopped", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("fc-stopped", 1) else { return };
     let Some(program) = Shape::start(&mut lab, "writable", none) else { return };
     program.child.pidfd().signal(Signal::STOP).unwrap();
     let (findings, behavior) = observed(program.child.pid());
@@ -140,7 +140,7 @@ fn a_file_of_any_kind_that_stays_ready_is_refused() {
 
 #[test]
 fn a_stopped_program_that_reads_nothing_is_not_refused() {
-    let Some(mut lab) = TestLab::raise("stall-stopped", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("stall-stopped", 1) else { return };
     let mut connection = None;
     let connections = || {
         connection = Some(used());
@@ -189,7 +189,7 @@ fn files_without_events_are_not_a_finding() {
 #[test]
 fn an_epoll_with_several_descriptors_is_one_epoll() {
     for shape in ["duplicate", "inherited", "served-by-child"] {
-        let Some(mut lab) = TestLab::raise("stall-shared", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("stall-shared", 1) else { return };
         let Some(program) = Shape::start(&mut lab, shape, none) else { return };
         let pids = Targets::find(Selection::Processes(vec![program.child.pid()])).unwrap().pids();
         let (findings, behavior) = caused(&pids);
@@ -221,7 +221,7 @@ fn waits_with_timeout_zero_are_refused() {
 /// Measured: 60 frames/s answer in 7.6 ms (median) under base and 13.8 ms under suspend20, 20 frames/s in 25 ms under both.
 #[test]
 fn frames_that_are_longer_than_the_suspension_are_not_refused() {
-    let Some(mut lab) = TestLab::raise("stall-frames", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("stall-frames", 1) else { return };
     let Some((findings, behavior)) = predicted(&mut lab, "slow-tick", none) else { return };
     if behavior.not_counted.is_some() {
         return skip(Lacks::KernelFeature, "calls cannot be counted");
@@ -235,7 +235,7 @@ fn frames_that_are_longer_than_the_suspension_are_not_refused() {
 #[test]
 fn a_shorter_wait_is_advised_only_if_the_program_also_calls_without_events() {
     for (shape, is_advised) in [("nested", false), ("nested-in-poll", false), ("nested-drains", true), ("tick", true)] {
-        let Some(mut lab) = TestLab::raise("stall-advice", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("stall-advice", 1) else { return };
         let Some((findings, behavior)) = predicted(&mut lab, shape, none) else { return };
         if behavior.not_counted.is_some() {
             return skip(Lacks::KernelFeature, "calls cannot be counted");
@@ -261,7 +261,7 @@ fn a_program_that_sleeps_for_another_server_in_its_handler_is_refused() {
 #[test]
 fn full_busy_polling_delays_programs_that_sleep_outside_of_the_epoll_and_deferral_does_not() {
     for (shape, id) in [("asks", BLOCKS), ("nested", ZERO)] {
-        let Some(mut lab) = TestLab::raise("stall-modes", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("stall-modes", 1) else { return };
         let Some(program) = Shape::start(&mut lab, shape, answering) else { return };
         let pids = [program.child.pid()].into();
         let (_, behavior) = caused(&pids);
@@ -292,7 +292,7 @@ fn waits_that_sleep_are_not_a_finding() {
 #[test]
 fn without_counts_the_sleeping_threads_are_sampled() {
     for (shape, expected) in [("nested", Some(Severity::Serious)), ("spin", Some(Severity::Warning)), ("plain", None)] {
-        let Some(mut lab) = TestLab::raise("stall-sampled", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("stall-sampled", 1) else { return };
         let Some(program) = Shape::start(&mut lab, shape, none) else { return };
         let snapshot = observe().unwrap();
         let pids = [program.child.pid()].into();
@@ -309,7 +309,7 @@ fn without_counts_the_sleeping_threads_are_sampled() {
 #[test]
 fn haproxy_with_busy_polling_is_refused() {
     for (global, id) in [("busy-polling", Some(ZERO)), ("", None)] {
-        let Some(mut lab) = TestLab::raise("stall-haproxy", 1) else { return };
+        let Some(mut lab) = TestLab::raise_beside_others("stall-haproxy", 1) else { return };
         if Command::new("haproxy").arg("-v").output().is_err() {
             return skip(Lacks::Server("haproxy"), "haproxy is not installed");
         }
@@ -344,7 +344,7 @@ fn haproxy_with_busy_polling_is_refused() {
 /// The kernel shows `net.core.busy_poll` only in the initial namespace. While it is set, no socket is queried.
 #[test]
 fn system_wide_busy_polling_is_known_in_every_network_namespace() {
-    let Some(lab) = TestLab::raise("stall-sysctl", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("stall-sysctl", 1) else { return };
     let here = observe().unwrap().sysctls.busy_poll_us;
     assert_eq!(lab.server.run(|| observe().unwrap().sysctls.busy_poll_us).unwrap(), here);
 }

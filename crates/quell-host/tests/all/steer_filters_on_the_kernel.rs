@@ -83,7 +83,7 @@ struct Datagrams {
 
 impl Datagrams {
     fn start(test: &str) -> Option<Self> {
-        let mut lab = TestLab::raise(test, 2)?;
+        let mut lab = TestLab::raise_beside_others(test, 2)?;
         let spawn = Spawn::new(std::env::current_exe().unwrap())
             .args(entry(the_server_of_datagrams))
             .env(ASKED, "1")

@@ -100,7 +100,7 @@ fn set_gro_flush_timeout(lab: &TestLab, napi: NapiId, gro_flush_timeout_ns: u64)
 
 #[test]
 fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
-    let Some(mut lab) = TestLab::raise("switch", 2) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let before = state(&lab, pid);
@@ -130,7 +130,7 @@ fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
 
 #[test]
 fn a_profile_below_an_experiment_can_end_first_or_last() {
-    let Some(mut lab) = TestLab::raise("switch-below", 2) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-below", 2) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let before = state(&lab, pid);
@@ -162,7 +162,7 @@ fn a_profile_below_an_experiment_can_end_first_or_last() {
 
 #[test]
 fn dropping_the_switching_restores_everything_in_every_mode() {
-    let Some(mut lab) = TestLab::raise("switch-drop", 2) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-drop", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let before = state(&lab, pid);
@@ -178,7 +178,7 @@ fn dropping_the_switching_restores_everything_in_every_mode() {
 
 #[test]
 fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
-    let Some(mut lab) = TestLab::raise("switch-other", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-other", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut switching = server.switching(&dir);
@@ -195,7 +195,7 @@ fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
 
 #[test]
 fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_later() {
-    let Some(mut lab) = TestLab::raise("switch-down", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-down", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let Some(kernel) = KernelValues::of_namespace(&lab.server_name) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn the_queues_of_an_experiment_that_ends_while_the_link_is_down_are_restored_lat
 
 #[test]
 fn a_program_is_either_attached_or_switched() {
-    let Some(mut lab) = TestLab::raise("switch-or", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-or", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -233,7 +233,7 @@ fn a_program_is_either_attached_or_switched() {
 
 #[test]
 fn a_plan_with_values_of_an_owner_that_has_ended_since_is_refused() {
-    let Some(mut lab) = TestLab::raise("switch-old", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-old", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -264,7 +264,7 @@ fn a_plan_with_values_of_an_owner_that_has_ended_since_is_refused() {
 
 #[test]
 fn the_error_names_a_program_that_exits() {
-    let Some(mut lab) = TestLab::raise("switch-end", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-end", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
     let mut switching = server.switching(&dir);
@@ -279,7 +279,7 @@ fn the_error_names_a_program_that_exits() {
 
 #[test]
 fn impossible_modes_have_a_reason() {
-    let Some(mut lab) = TestLab::raise("switch-why", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("switch-why", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let plan = server.plan(&["base", "eventspin50", "suspend200"]);
     assert!(plan.impossible[0].is_empty() && plan.impossible[2].is_empty(), "{:?}", plan.impossible);

@@ -1,6 +1,8 @@
 //! Generates replies for property tests: arbitrary bytes, and valid attributes (also nested) of arbitrary types and
 //! lengths. Valid attributes pass a decoder's first check.
 
+#![cfg(test)]
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 

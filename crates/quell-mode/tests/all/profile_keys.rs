@@ -69,5 +69,8 @@ fn the_published_reference_is_current() {
         std::fs::write(path, markdown()).unwrap();
     }
     let published = std::fs::read_to_string(path).unwrap();
-    assert!(published == markdown(), "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell-mode --test profile_keys");
+    assert!(
+        published == markdown(),
+        "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell-mode --test all profile_keys::"
+    );
 }

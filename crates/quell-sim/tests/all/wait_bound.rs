@@ -1,5 +1,5 @@
 //! The bound that `quell-sampler` computes for the waits of packets in the ring, against their true waits, which only
-//! the model knows. `cargo test -p quell-sim --test wait_bound -- --nocapture` prints the table of
+//! the model knows. `cargo test -p quell-sim --test all wait_bound:: -- --nocapture` prints the table of
 //! `docs/results/wait-bound.md`.
 
 use crate::common::*;

@@ -1,5 +1,5 @@
 //! The table of the model's responses (`data/model.tsv`), which is the first belief of a search: it is what the model says
-//! today. `cargo test --release -p quell-tune --test model_table -- --ignored` writes it again after a change of the model
+//! today. `cargo test --release -p quell-tune --test all model_table:: -- --ignored` writes it again after a change of the model
 //! or of the grid.
 
 use std::path::PathBuf;

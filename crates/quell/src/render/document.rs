@@ -32,3 +32,91 @@ pub(crate) fn render(document: &ResultDocument, details: bool, terminal: Termina
         _ => return Err(Failure::usage(format!("{} has no text: use -j", document.kind().schema))),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::bench_chart;
+    use crate::render::results::summary;
+    use serde_json::{Value, json};
+
+    const PLAIN: Terminal = Terminal { columns: Some(80), colour: false };
+
+    fn recorded() -> Vec<Value> {
+        let fixtures = [
+            include_str!("../../tests/fixtures/result.json"),
+            include_str!("../../tests/fixtures/interrupts.json"),
+            include_str!("../../tests/fixtures/tune.json"),
+        ];
+        let mut documents: Vec<Value> = fixtures.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        let part = json!({
+            "transport": "tcp", "shape": "epoll", "message-bytes": 1, "threads": 1, "result": documents[0].clone(),
+        });
+        for experiment in ["a", "b", "d"] {
+            documents.push(json!({ "schema": "quell-published/1", "experiment": experiment, "parts": [part.clone()] }));
+        }
+        documents
+    }
+
+    /// Everything that is printed of a document, if it is one.
+    fn printed(document: &Value) -> Option<String> {
+        let document = ResultDocument::parse(&document.to_string()).ok()?;
+        let text = render(&document, true, PLAIN).unwrap();
+        if let ResultDocument::Experiment(result) = &document {
+            let _ = bench_chart::render(result);
+        }
+        Some(format!("{text}{:?}", summary(&document)))
+    }
+
+    /// Every value in a document with its path, except for those below a part of a published experiment, which is an
+    /// experiment. Of long arrays, the first two elements and the last one.
+    fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
+        into.push(at.to_owned());
+        match value {
+            _ if at == "/parts/0/result" => {}
+            Value::Array(elements) => {
+                let few = elements.iter().enumerate().filter(|(index, _)| *index < 2 || index + 1 == elements.len());
+                few.for_each(|(index, element)| pointers(element, &format!("{at}/{index}"), into));
+            }
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    let name = name.replace('~', "~0").replace('/', "~1");
+                    pointers(field, &format!("{at}/{name}"), into);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_recorded_document_is_printed() {
+        for document in recorded() {
+            assert!(printed(&document).is_some(), "{:?}", ResultDocument::parse(&document.to_string()));
+        }
+    }
+
+    #[test]
+    fn no_value_in_a_document_makes_a_renderer_fail() {
+        let hostile = [
+            json!(null),
+            json!(0),
+            json!(1e308),
+            json!(4_294_967_295_u64),
+            json!(u64::MAX),
+            json!("\u{1b}[2J\n"),
+            json!([]),
+        ];
+        for document in recorded() {
+            let mut all = Vec::new();
+            pointers(&document, "", &mut all);
+            for pointer in all {
+                for value in &hostile {
+                    let mut forged = document.clone();
+                    *forged.pointer_mut(&pointer).unwrap() = value.clone();
+                    let text = printed(&forged).unwrap_or_default();
+                    assert!(!text.contains('\u{1b}'), "{pointer}: {text}");
+                }
+            }
+        }
+    }
+}

@@ -332,7 +332,7 @@ fn cell(contrast: &ContrastResult) -> String {
 }
 
 /// Formats a ratio as a signed change (`−25 %`), or as a factor if it is at least 3.
-fn change(ratio: f64) -> String {
+pub(super) fn change(ratio: f64) -> String {
     if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
 }
 

@@ -90,14 +90,12 @@ fn of_experiment(result: &ExperimentResult) -> Summary {
 }
 
 fn of_tune(file: &TuneFile) -> Summary {
-    let TuneFile { search, left_alone, .. } = file;
-    let answer = tune::answer(search, left_alone);
-    let answer = answer.lines().next().unwrap_or_default().trim_end_matches(':').to_owned();
+    let plan = &file.search.plan;
     Summary {
         started_unix_s: Some(file.started_unix_s),
         subject: subject(&file.subject, &file.host),
-        question: format!("{} at {}", search.plan.goal, search.plan.loads.join(", ")),
-        answer: qualified(answer, file.not_a_measurement.as_deref()),
+        question: format!("{} at {}", plan.goal, plan.loads.join(", ")),
+        answer: qualified(tune::answer_in_one_line(file), file.not_a_measurement.as_deref()),
     }
 }
 

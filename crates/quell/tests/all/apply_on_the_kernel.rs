@@ -168,7 +168,7 @@ fn a_profile_with_a_program_table_only_is_refused_with_the_commands_that_use_it(
 
 #[test]
 fn apply_and_run_warn_about_a_short_suspension_before_they_set_it() {
-    let Some(lab) = TestLab::raise("cli-short", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("cli-short", 1) else { return };
     let journal = tempfile::tempdir().unwrap();
     let profile = journal.path().with_extension("toml");
     let mode = "suspend20,irq-suspend-timeout=20000";
@@ -203,7 +203,7 @@ exec "$@"
 
 #[test]
 fn files_that_overwrite_the_settings_of_queues_are_found() {
-    let Some(lab) = TestLab::raise("cli-owners", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("cli-owners", 1) else { return };
     let examine = || {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", WITH_OTHER_OWNERS, "sh", env!("CARGO_BIN_EXE_quell"), "doctor"]);

@@ -18,7 +18,7 @@ fn attach(test: &str, queues: u32, kind: &'static str, expected: &[(&[&str], i32
     if Command::new("python3").arg("-V").output().is_err() {
         return skip(Lacks::Tool("python3"), "python3 is not installed");
     }
-    let Some(mut lab) = TestLab::raise(test, queues) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others(test, queues) else { return };
     let dir = tempfile::tempdir().unwrap();
     let server = lab.start(Spawn::new("python3").args(["-c", SERVER, kind]));
     let ask = || {

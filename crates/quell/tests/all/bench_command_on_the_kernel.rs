@@ -24,7 +24,7 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
-        let lab = TestLab::raise(test, 1)?;
+        let lab = TestLab::raise_beside_others(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;

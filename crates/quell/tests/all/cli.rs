@@ -1,5 +1,5 @@
 //! The command line on its own: help, invalid command lines and recorded results, each with its exit code, as
-//! transcripts in `cmd/`. After an intended change: `TRYCMD=overwrite cargo test -p quell --test cli`, then read the
+//! transcripts in `cmd/`. After an intended change: `TRYCMD=overwrite cargo test -p quell --test all cli::`, then read the
 //! diff.
 
 use std::io::{BufRead as _, BufReader};
@@ -11,6 +11,7 @@ fn the_output_matches_the_transcripts() {
     let directory = tempfile::tempdir().unwrap();
     trycmd::TestCases::new()
         .env("QUELL_JOURNAL_DIR", directory.path().join("journal").to_str().unwrap())
+        .env("QUELL_RESULTS_DIR", "tests/fixtures")
         .env("XDG_CACHE_HOME", "/nonexistent/cache")
         .env("COLUMNS", "100")
         .case("tests/cmd/*.trycmd");
@@ -18,7 +19,8 @@ fn the_output_matches_the_transcripts() {
 
 #[test]
 fn a_closed_pipe_is_not_an_error() {
-    for arguments in [&["bench", "--schema"][..], &["bench", "--show", "tests/fixtures/result.json", "--json"]] {
+    let shown = ["results", "show", "tests/fixtures/result.json", "--json"];
+    for arguments in [&["results", "schema", "experiment"][..], &shown] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
         let mut child = program.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut first = String::new();
@@ -27,19 +29,6 @@ fn a_closed_pipe_is_not_an_error() {
         let ended = child.wait_with_output().unwrap();
         assert_eq!((ended.status.code(), String::from_utf8(ended.stderr).unwrap()), (Some(0), String::new()));
     }
-}
-
-#[test]
-fn a_result_printed_as_json_can_be_shown_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("result.json");
-    let shown = |from: &std::path::Path| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
-        program.args(["bench", "--json", "--show"]).arg(from).output().unwrap().stdout
-    };
-    let of_earlier_version = shown("tests/fixtures/result.json".as_ref());
-    std::fs::write(&file, &of_earlier_version).unwrap();
-    assert!(shown(&file) == of_earlier_version);
 }
 
 fn quell(arguments: &[&str]) -> Command {

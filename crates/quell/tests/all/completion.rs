@@ -77,7 +77,7 @@ fn profiles_and_results_are_completed_as_files() {
     ["host.toml", "bench-1.json", "notes.txt"].into_iter().for_each(write);
     let typed = format!("{}/", directory.path().display());
     assert_eq!(in_bash(&["quell", "apply", &typed]), [format!("{typed}host.toml")]);
-    assert_eq!(in_bash(&["quell", "bench", "--show", &typed]), [format!("{typed}bench-1.json")]);
+    assert_eq!(in_bash(&["quell", "results", "show", &typed]), [format!("{typed}bench-1.json")]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn a_session_whose_own_queue_is_suspended_is_warned() {
     if !Path::new(SSHD).exists() || Command::new("ssh").arg("-V").output().is_err() {
         return skip(Lacks::Tool("sshd"), "needs OpenSSH's server and client");
     }
-    let Some(mut lab) = TestLab::raise("ssh", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("ssh", 1) else { return };
     let keys = tempfile::tempdir().unwrap();
     make_key(&keys.path().join("user"));
     make_key(&keys.path().join("host"));

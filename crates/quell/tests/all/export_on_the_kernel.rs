@@ -548,8 +548,8 @@ fn the_series_of_a_device_that_vanishes_end() {
     devices(1);
 }
 
-/// Duration of a scrape of 64 queues: `cargo test --release -p quell --test export_on_the_kernel -- --ignored --nocapture
-/// figures`.
+/// Duration of a scrape of 64 queues: `cargo test --release -p quell --test all export_on_the_kernel::figures --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn figures_of_a_scrape_of_64_queues() {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 // The fuzz targets are a workspace of their own, which needs libFuzzer: a dependency on it would bring that into every build.
-// A crate of the workspace for these five functions would exist for this test only.
+// A crate of the workspace for these functions would exist for this test only.
 #[allow(unreachable_pub, reason = "a library for the fuzz targets")]
 #[path = "../../../../fuzz/src/lib.rs"]
 mod texts;
@@ -31,6 +31,7 @@ const REPLAYED_HERE: &[(&str, Entry)] = &[
     ("journal", texts::journal),
     ("modes", texts::modes),
     ("profiles", texts::profiles),
+    ("results", texts::results),
     ("scenarios", texts::scenarios),
 ];
 

@@ -30,7 +30,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
-        let mut lab = TestLab::raise("hostile", 2)?;
+        let mut lab = TestLab::raise_beside_others("hostile", 2)?;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(PROCESS);
         // A link instead of a copy: a process that another test is starting could hold a copy open for writing
@@ -124,7 +124,7 @@ fn no_command_prints_control_sequences_or_forged_lines() {
         file(&["apply", "--dry-run", "--netns", netns], &values),
         file(&["-vv", "apply", "--netns", netns], &profile),
         file(&["apply", "--dry-run"], "/nonexistent/\u{1b}[2J\napply?"),
-        file(&["bench", "--show"], &forged),
+        file(&["results", "show"], &forged),
         file(
             &["run", "--no-queues", "--dry-run", "base", "--"],
             stage.directory.path().join(PROCESS).to_str().unwrap(),

@@ -23,7 +23,7 @@ struct Stage {
 
 impl Stage {
     fn enter(test: &str) -> Option<Self> {
-        let mut lab = TestLab::raise(test, 1)?;
+        let mut lab = TestLab::raise_beside_others(test, 1)?;
         let server = lab.start(Spawn::new(QUELL).args(["respond", "192.0.2.1:7000"]));
         let connect = || TcpStream::connect("192.0.2.1:7000").map_err(|error| error.to_string());
         let mut connection = wait_until(|| lab.client.run(connect).unwrap());

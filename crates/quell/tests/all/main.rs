@@ -29,6 +29,7 @@ mod programs_on_the_kernel;
 mod published_schemas;
 mod refusals;
 mod repository_floors;
+mod results;
 mod run;
 mod servers;
 mod show_unprivileged;

@@ -27,7 +27,7 @@ impl Stage {
     }
 
     fn enter_with(test: &str, shape: &'static str, connections: fn() -> Vec<TcpStream>) -> Option<Self> {
-        let mut lab = TestLab::raise(test, 1)?;
+        let mut lab = TestLab::raise_beside_others(test, 1)?;
         let program = Shape::start(&mut lab, shape, connections)?;
         Some(Self { program, lab, dir: tempfile::tempdir().unwrap() })
     }
@@ -146,7 +146,7 @@ fn a_follower_warns_of_a_socket_that_is_registered_later() {
 
 #[test]
 fn run_warns_of_an_object_that_stays_ready() {
-    let Some(mut lab) = TestLab::raise("cli-run", 1) else { return };
+    let Some(mut lab) = TestLab::raise_beside_others("cli-run", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journals = format!("QUELL_JOURNAL_DIR={}", dir.path().join("journal").display());
     let run = ["env", &journals, env!("CARGO_BIN_EXE_quell"), "run", "suspend20", "--"].map(str::to_owned);

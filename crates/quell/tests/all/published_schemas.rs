@@ -1,46 +1,34 @@
-//! The JSON Schemas in `docs/schema/` are those that the commands print.
+//! The JSON Schemas in `docs/schema/` are those that `quell results schema` prints, one for each kind of document.
 
+#![allow(clippy::unwrap_used, reason = "a schema that cannot be read fails the test")]
+
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// `QUELL_WRITE_DOCS=1` writes the file instead of comparing it.
-#[track_caller]
-fn is_published(name: &str, command: &[&str]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/schema/quell-{name}.schema.json"));
-    let printed = Command::new(env!("CARGO_BIN_EXE_quell")).args(command).arg("--schema").output().unwrap().stdout;
-    if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &printed).unwrap();
+use quell_result::ResultDocument;
+
+fn printed(name: &str) -> Vec<u8> {
+    let mut quell = Command::new(env!("CARGO_BIN_EXE_quell"));
+    quell.args(["results", "schema", name]).output().unwrap().stdout
+}
+
+/// `QUELL_WRITE_DOCS=1` writes the files instead of comparing them.
+#[test]
+fn the_schema_of_every_document_is_published() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
+    let mut published = BTreeSet::new();
+    for kind in ResultDocument::KINDS {
+        let file = format!("quell-{}.schema.json", kind.name());
+        let (path, printed) = (directory.join(&file), printed(kind.name()));
+        if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
+            fs::write(&path, &printed).unwrap();
+        }
+        let is_published = fs::read(&path).is_ok_and(|published| published == printed);
+        assert!(is_published, "{file}: QUELL_WRITE_DOCS=1 cargo test -p quell --test all published_schemas::");
+        published.insert(file);
     }
-    let published = std::fs::read(&path).unwrap();
-    assert!(published == printed, "out of date: QUELL_WRITE_DOCS=1 cargo test -p quell --test published_schemas");
-}
-
-#[test]
-fn the_schema_of_snapshots_is_published() {
-    is_published("snapshot", &["show"]);
-}
-
-#[test]
-fn the_schema_of_top_is_published() {
-    is_published("top", &["top"]);
-}
-
-#[test]
-fn the_schema_of_experiments_is_published() {
-    is_published("experiment", &["bench"]);
-}
-
-#[test]
-fn the_schema_of_published_experiments_is_published() {
-    is_published("published", &["bench", "--experiment=b"]);
-}
-
-#[test]
-fn the_schema_of_tune_is_published() {
-    is_published("tune", &["tune"]);
-}
-
-#[test]
-fn the_schema_of_conformance_reports_is_published() {
-    is_published("conformance", &["conformance"]);
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(files.collect::<BTreeSet<_>>(), published);
 }

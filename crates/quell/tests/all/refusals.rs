@@ -46,7 +46,7 @@ fn unprivileged(arguments: &[&str]) -> Option<(Option<i32>, String)> {
 
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
-    for arguments in [&["show", "--schema"][..], &["doctor", "--list"], &["sim", "hosts"], &["--help"]] {
+    for arguments in [&["results", "schema", "snapshot"][..], &["doctor", "--list"], &["sim", "hosts"], &["--help"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         assert!(says(2, quell(arguments).stdout(full)).contains("No space left on device"));
         let mut closed = Command::new("sh");
@@ -80,7 +80,7 @@ fn an_endless_input_is_refused() {
     for arguments in [
         &["apply", "--dry-run", "/dev/zero"][..],
         &["apply", "--dry-run", many],
-        &["bench", "--show", "/dev/zero"],
+        &["results", "show", "/dev/zero"],
         &["doctor", "--read", "/dev/zero"],
         &["run", "--profile", "/dev/zero", "--", "true"],
     ] {
@@ -218,7 +218,7 @@ fn a_load_without_any_response_fails() {
 
 #[test]
 fn a_dry_run_reports_missing_threaded_busy_polling() {
-    let Some(lab) = TestLab::raise("refuse-t", 2) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-t", 2) else { return };
     match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
         Ok(false) => {}
         other => return skip(Lacks::Machine, format_args!("{other:?}")),
@@ -236,7 +236,7 @@ fn a_dry_run_reports_missing_threaded_busy_polling() {
 
 #[test]
 fn a_host_wide_sysctl_is_not_set_through_a_namespace() {
-    let Some(lab) = TestLab::raise("refuse-s", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-s", 1) else { return };
     let apply = |text: &str, code| {
         let file = profile(text);
         says(code, &mut quell(&["apply", "--dry-run", "--netns", &lab.server_name, file.to_str().unwrap()]))
@@ -250,7 +250,7 @@ fn a_host_wide_sysctl_is_not_set_through_a_namespace() {
 
 #[test]
 fn a_profile_stays_applied_if_its_report_cannot_be_written() {
-    let Some(lab) = TestLab::raise("refuse-f", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("refuse-f", 1) else { return };
     let journals = tempfile::tempdir().unwrap();
     let file = profile("[sysctl]\n\"net.ipv4.ip_forward\" = 1\n");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

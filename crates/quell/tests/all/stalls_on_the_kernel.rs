@@ -76,7 +76,7 @@ impl Stage {
         }
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("server.py"), SERVER).unwrap();
-        let mut lab = TestLab::raise(test, 1)?;
+        let mut lab = TestLab::raise_beside_others(test, 1)?;
         let script = format!("cd {}; export QUELL_JOURNAL_DIR=$PWD/journal; exec {program}", dir.path().display());
         let server = lab.start(Spawn::new("sh").args(["-c", &script]));
         let mut stage = Self { lab, server, connections: Vec::new(), dir };

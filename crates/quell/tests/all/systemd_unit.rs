@@ -96,7 +96,7 @@ fn apply(lab: &TestLab, dir: &Path, arguments: &[&str]) -> Command {
 
 #[test]
 fn queues_of_a_link_that_is_down_are_refused_with_the_reason_and_set_by_the_unit_when_it_comes_up() {
-    let Some(lab) = TestLab::raise("unit-down", 2) else { return };
+    let Some(lab) = TestLab::raise_beside_others("unit-down", 2) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut links = Links::open_in(&lab.server).unwrap();
     links.set_down(lab.server_index).unwrap();
@@ -131,7 +131,7 @@ fn booted() -> Option<tempfile::TempDir> {
         }
     }
     // The units need what a lab needs.
-    TestLab::raise("systemd", 1)?;
+    TestLab::raise_beside_others("systemd", 1)?;
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (out, scripts) = (tempfile::tempdir().unwrap(), here.join("tests/systemd"));
     let mut command = Command::new("unshare");

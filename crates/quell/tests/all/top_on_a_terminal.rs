@@ -208,7 +208,7 @@ fn no_color_in_the_environment_disables_colors() {
 }
 
 /// Prints the CPU time of the view with 64 queues and 1,000 sockets: `cargo test --release -p quell --test
-/// top_on_a_terminal -- --ignored --nocapture`.
+/// all top_on_a_terminal:: -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures for a minute"]
 fn figures_of_its_own_cpu_time() {

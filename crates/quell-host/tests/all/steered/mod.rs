@@ -27,7 +27,7 @@ pub(crate) struct Steered {
 
 impl Steered {
     pub(crate) fn start(test: &str, workers: u32) -> Option<Self> {
-        let mut lab = TestLab::raise(test, QUEUES)?;
+        let mut lab = TestLab::raise_beside_others(test, QUEUES)?;
         let second = lab.add_device(QUEUES);
         let server = lab.start(workers::spawn(workers));
         workers::wait_for(&server, &lab.client, SERVER);

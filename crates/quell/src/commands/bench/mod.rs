@@ -137,7 +137,7 @@ fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFi
 
 /// Says where a result was stored, and the command that prints it again.
 pub(super) fn say_where(file: &OutputFile) {
-    output::say(&format!("\nresult file: {}\n{}", visible::path(file.path()), show_command(file)));
+    output::say(&format!("\nresult file: {}\nto print it again: {}", visible::path(file.path()), show_command(file)));
 }
 
 /// Command that prints a result again.

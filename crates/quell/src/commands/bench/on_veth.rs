@@ -86,6 +86,7 @@ fn other_server(option: &str, command: &str) -> Result<ServerCommand, Failure> {
 pub(in crate::commands) fn show(progress: &Progress, under: &mut String, event: LabEvent<'_>) {
     match event {
         LabEvent::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
+        LabEvent::Unsuitable(reason) => progress.say(&reason.to_string()),
         LabEvent::LabIsUp(_) => progress.doing("measuring in the lab"),
         LabEvent::PartBegins { number, of, name } => *under = format!(", part {number} of {of} ({name})"),
         LabEvent::Begins { load, .. } => *under = super::under(load),

@@ -61,7 +61,7 @@ impl Stage {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
-        let mut lab = TestLab::raise(test, 2)?;
+        let mut lab = TestLab::raise_beside_others(test, 2)?;
         let workers = workers.to_string();
         let words = ["-U", "0", "-t", &workers, "-l", "192.0.2.1", "-p", "11211"];
         let words = program[1..].iter().chain(&words);

@@ -21,7 +21,7 @@ fn ip(arguments: &str) -> bool {
 
 #[test]
 fn a_program_behind_a_macvlan_is_seen_with_its_mode_inside_and_outside_of_its_namespace() {
-    let Some(lab) = TestLab::raise("views", 1) else { return };
+    let Some(lab) = TestLab::raise_beside_others("views", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (journals, name) = (dir.path().join("journal"), format!("{}-c", id("views")));
     let mut container = lab.transaction(&dir, "views-c");

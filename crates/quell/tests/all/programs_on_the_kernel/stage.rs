@@ -37,7 +37,7 @@ impl Stage {
 
     /// With one client that sends at this interval and does not wait for responses. On a busy machine, its rate is the same.
     pub(crate) fn enter_with(test: &str, pause: Duration) -> Option<Self> {
-        let mut lab = TestLab::raise(test, 1)?;
+        let mut lab = TestLab::raise_beside_others(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;

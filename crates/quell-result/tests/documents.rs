@@ -1,0 +1,167 @@
+//! Documents are read back as they were written, and their fields have names of one form.
+
+#![allow(clippy::unwrap_used, reason = "a document that cannot be read fails the test")]
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use quell_load::clients::{ClientFacts, ClockOffset};
+use quell_load::cluster_run::{self, ClientRun, ClusterRun};
+use quell_load::{KeyValues, LoadReport, LoadSpec, OfferedLoad, RunSpec, Schedule, ServeShape, Transport, Workload};
+use quell_published::Experiment;
+use quell_result::experiment::ExperimentResult;
+use quell_result::load::LoadRun;
+use quell_result::published::{PublishedPart, PublishedRun};
+use quell_result::simulation::{SimulationRun, SweepHeader};
+use quell_result::{Document, DocumentError, ResultDocument};
+use quell_sim::sweep::{Point, Setup};
+use quell_sim::{HostProfile, Load};
+use serde_json::Value;
+
+const EXPERIMENT: &str = include_str!("../../quell/tests/fixtures/result.json");
+const TUNE: &str = include_str!("../../quell/tests/fixtures/tune.json");
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap()
+}
+
+#[track_caller]
+fn is_read_back(text: &str) {
+    let written = json(&ResultDocument::parse(text).unwrap());
+    assert_eq!(json(&ResultDocument::parse(&written).unwrap()), written);
+}
+
+#[track_caller]
+fn is_read_back_as<D: Document + PartialEq + Debug>(document: &D) {
+    let text = json(document);
+    is_read_back(&text);
+    assert_eq!(D::from_json(&text).unwrap(), *document);
+}
+
+#[test]
+fn experiments_and_searches_are_read_back() {
+    is_read_back(EXPERIMENT);
+    is_read_back(TUNE);
+}
+
+#[test]
+fn published_experiments_are_read_back() {
+    let part = |result, not_possible| PublishedPart {
+        transport: Transport::Udp,
+        shape: ServeShape::Blocking,
+        message_bytes: Some(1),
+        load: Some(OfferedLoad::Max),
+        threads: 1,
+        result,
+        not_possible,
+    };
+    let measured = ExperimentResult::from_json(EXPERIMENT).unwrap();
+    is_read_back_as(&PublishedRun {
+        schema: PublishedRun::SCHEMA.to_owned(),
+        experiment: Experiment::B,
+        parts: vec![part(Some(measured), None), part(None, Some("no such mode here".to_owned()))],
+        no_hardware_counters: None,
+        ended: Some("interrupted".to_owned()),
+    });
+}
+
+#[test]
+fn loads_of_one_client_and_of_many_are_read_back() {
+    let address = "192.0.2.1:11211".parse().unwrap();
+    let spec = LoadSpec::new(address, Transport::Tcp, Workload::Memcached(KeyValues::facebook()));
+    let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: 10, measure_ms: 100 };
+    let mut report = LoadReport { sent: 3, qps: 0.1, ..LoadReport::default() };
+    report.latency.record(123_456);
+    let client = ClientFacts {
+        rank: 0,
+        host: "client".to_owned(),
+        measures_only: false,
+        connections: 16,
+        clock: ClockOffset::SAME_CLOCK,
+        start_skew_ns: -7,
+    };
+    is_read_back_as(&ClusterRun {
+        schema: cluster_run::SCHEMA.to_owned(),
+        quell_version: "0.2.0".to_owned(),
+        spec: spec.clone(),
+        run: run.clone(),
+        windows: 2,
+        clients: vec![ClientRun { client, report: report.clone() }],
+        report: report.clone(),
+        start_skew_ns: 7,
+        start_skew_error_ns: 0,
+        invalid: None,
+        slower_clients: None,
+    });
+    is_read_back_as(&LoadRun::new(spec, run, report));
+}
+
+#[test]
+fn simulated_rows_are_read_back_also_without_responses() {
+    let host = HostProfile::shipped("epyc7662-cx5").unwrap();
+    let setup = Setup { warm_up_ns: 1_000, measured_ns: 1_000, ..Setup::new(host).with_queues(1) };
+    let row = setup.row(&Point { mode: "suspend20".parse().unwrap(), load: Load::Qps(1.0), seed: 1 }).unwrap();
+    assert!(row.figures.p99_us.is_nan());
+    is_read_back(&json(&SimulationRun::new(&setup, vec![row.clone()])));
+
+    let header = SweepHeader::new(&setup, "0123".to_owned());
+    let torn = "{\"mode\": \"ba";
+    let text = format!("{}\n{}\n{torn}", json(&header), json(&row));
+    let ResultDocument::Sweep(sweep) = ResultDocument::parse(&text).unwrap() else { panic!("{text}") };
+    assert_eq!((&sweep.header, sweep.rows.len()), (&header, 1));
+    is_read_back(&json(&sweep));
+}
+
+/// Fields of `struct epoll_params`, with the kernel's names.
+const OF_THE_KERNEL: [&str; 3] = ["busy_poll_budget", "busy_poll_usecs", "prefer_busy_poll"];
+
+/// Names of all fields in a schema.
+fn field_names(schema: &Value, into: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(members) => {
+            for (name, member) in members {
+                if name == "properties" {
+                    into.extend(member.as_object().unwrap().keys().cloned());
+                }
+                field_names(member, into);
+            }
+        }
+        Value::Array(elements) => elements.iter().for_each(|element| field_names(element, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn names_of_fields_have_hyphens_except_for_those_of_the_kernel() {
+    for kind in ResultDocument::KINDS {
+        let mut names = BTreeSet::new();
+        field_names((kind.json_schema)().as_value(), &mut names);
+        let has_hyphens = |name: &str| !name.contains(|letter: char| letter == '_' || letter.is_uppercase());
+        names.retain(|name| !has_hyphens(name) && !OF_THE_KERNEL.contains(&&**name));
+        assert!(names.is_empty(), "{}: {names:?}", kind.schema);
+    }
+}
+
+#[test]
+fn every_kind_has_a_name_of_its_own() {
+    let names: BTreeSet<&str> = ResultDocument::KINDS.iter().map(|kind| kind.name()).collect();
+    assert_eq!(names.len(), ResultDocument::KINDS.len());
+    assert!(names.contains("tune") && names.contains("sim-run"), "{names:?}");
+}
+
+#[test]
+fn a_refusal_is_one_line_without_control_characters() {
+    for text in [
+        "",
+        "[",
+        "7",
+        "{\"schema\": 7}",
+        "{\"schema\": \"\\u001b[2J\"}",
+        "{\"schema\": \"quell-experiment/1\", \"\\u001b[2J\\n\": 1}",
+        "{\"schema\": \"quell-load/1\", \"spec\": \"\\u202e\\n\"}",
+    ] {
+        let said = ResultDocument::parse(text).unwrap_err().to_string();
+        assert!(!said.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text}: {said:?}");
+    }
+    assert!(matches!(ResultDocument::parse("{}"), Err(DocumentError::Schema { found: None })));
+}
