@@ -29,7 +29,7 @@ pub struct Targets {
 /// Processes that started and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
-    pub came: Vec<TargetProgram>,
+    pub started: Vec<TargetProgram>,
     pub ended: Vec<TargetProgram>,
 }
 
@@ -113,14 +113,14 @@ impl Targets {
         let is_new = |(pid, target): &(&Pid, &TargetProgram)| {
             self.living.get(pid).is_none_or(|known| !known.is_same_process(target))
         };
-        let came: Vec<TargetProgram> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
+        let started: Vec<TargetProgram> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
         for (target, what) in
-            ended.iter().map(|it| (it, "process exited")).chain(came.iter().map(|it| (it, "process found")))
+            ended.iter().map(|it| (it, "process exited")).chain(started.iter().map(|it| (it, "process found")))
         {
             info!(pid = target.pid, comm = ?target.name, "{what}");
         }
-        Ok(Turnover { came, ended })
+        Ok(Turnover { started, ended })
     }
 
     pub fn living(&self) -> impl Iterator<Item = &TargetProgram> {
@@ -218,8 +218,8 @@ mod tests {
         let this = Pid::of_this_process();
         let mut targets = Targets::find(Selection::Processes(vec![this])).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let came = targets.refresh().unwrap();
-        assert!(came.came.iter().any(|target| target.pid == child.id()), "{came:?}");
+        let turnover = targets.refresh().unwrap();
+        assert!(turnover.started.iter().any(|target| target.pid == child.id()), "{turnover:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         let ended = targets.refresh().unwrap().ended;

@@ -32,7 +32,7 @@ pub struct ApplyRequest<'a> {
     pub netns: Option<&'a NamespaceName>,
     pub profile: &'a Profile,
     /// Name of the profile in the journal: its file name.
-    pub called: &'a str,
+    pub name: &'a str,
     /// Identifies the texts of its files ([`content`]).
     pub content: u32,
     pub skip_impossible: bool,
@@ -180,7 +180,7 @@ pub fn apply(
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
-    let (name, netns) = (request.called.to_owned(), request.netns.map(ToString::to_string));
+    let (name, netns) = (request.name.to_owned(), request.netns.map(ToString::to_string));
     let purpose = Purpose::Profile { name, netns, content: Some(request.content) };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
@@ -211,8 +211,8 @@ pub fn apply(
         Some(Watchdog { pid, start_time_ticks, .. }) if !guards(pid, start_time_ticks) => {
             return Err(ApplyError::WatchdogEnded { pid, reverted: transaction.revert() });
         }
-        Some(watchdog) => transaction.keep_if_confirmed(watchdog),
-        None => transaction.keep(),
+        Some(watchdog) => transaction.persist_if_confirmed(watchdog),
+        None => transaction.persist(),
     };
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
 }

@@ -144,7 +144,7 @@ impl VethLab {
     /// # Errors
     /// Fails if the journal cannot record this. The lab is then removed.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
-        self.transaction.keep()
+        self.transaction.persist()
     }
 
     /// Removes the lab: first its processes, then the link, then the namespaces.

@@ -361,13 +361,13 @@ impl Transaction {
     ///
     /// # Errors
     /// When this could not be recorded; everything was undone then.
-    pub fn keep(self) -> Result<PathBuf, JournalError> {
+    pub fn persist(self) -> Result<PathBuf, JournalError> {
         self.end_with(Record::Persist)
     }
 
-    /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
+    /// Like [`Self::persist`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
     /// journal, undoes everything.
-    pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
+    pub fn persist_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
         self.end_with(Record::PersistIfConfirmed(watchdog))
     }
 
@@ -389,7 +389,7 @@ impl Transaction {
     ///
     /// # Errors
     /// When it could not be recorded; everything was undone then.
-    pub fn leave_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
+    pub fn hand_over_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
         self.end_with(Record::MaintainedBy(keeper))
     }
 

@@ -21,7 +21,7 @@ const FOREVER: Duration = Duration::from_secs(1000);
 fn keep(lab: &TestLab, dir: &tempfile::TempDir, test: &str) -> PathBuf {
     let mut transaction = lab.transaction(dir, test);
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
-    transaction.keep().unwrap()
+    transaction.persist().unwrap()
 }
 
 fn is_set(lab: &TestLab) -> bool {
@@ -52,7 +52,7 @@ fn changes_of_another_boot_are_not_undone() {
     let journal = Journal::in_dir(dir.path());
     let mut transaction = lab.transaction(&dir, "boot-t");
     transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap();
-    let path = transaction.keep().unwrap();
+    let path = transaction.persist().unwrap();
     let other_boot = in_another_boot(&std::fs::read_to_string(&path).unwrap());
     std::fs::write(&path, other_boot).unwrap();
 
@@ -108,7 +108,7 @@ fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
 }
 
 /// Makes settings that persist only with a confirmation, and starts the watchdog.
-fn keep_if_confirmed(
+fn persist_if_confirmed(
     lab: &TestLab,
     dir: &tempfile::TempDir,
     test: &str,
@@ -117,7 +117,7 @@ fn keep_if_confirmed(
     let mut transaction = lab.transaction(dir, test);
     let (child, watchdog) = start_watchdog(transaction.journal_path(), patience);
     transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap();
-    let path = transaction.keep_if_confirmed(watchdog).unwrap();
+    let path = transaction.persist_if_confirmed(watchdog).unwrap();
     (child, watchdog, path)
 }
 
@@ -125,7 +125,7 @@ fn keep_if_confirmed(
 fn an_unconfirmed_profile_is_rolled_back() {
     let Some(lab) = TestLab::raise("unconfirmed", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "unconfirmed-t", Duration::from_millis(1));
+    let (mut child, watchdog, path) = persist_if_confirmed(&lab, &dir, "unconfirmed-t", Duration::from_millis(1));
     assert!(child.wait().unwrap().success());
     assert!(!is_set(&lab));
     let journal = Journal::in_dir(dir.path());
@@ -139,7 +139,7 @@ fn a_confirmed_profile_stays() {
     let Some(lab) = TestLab::raise("confirmed", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
-    let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "confirmed-t", FOREVER);
+    let (mut child, watchdog, path) = persist_if_confirmed(&lab, &dir, "confirmed-t", FOREVER);
     assert_eq!(persistent::list(&journal).unwrap()[0].state, PersistState::Unconfirmed(watchdog));
     assert!(!matches!(recover(&journal).unwrap()[..], [Found::Recovered { .. }]), "the watchdog owns the journal");
     persistent::confirm(&journal, &path, &watchdog).unwrap();
@@ -168,7 +168,7 @@ fn an_incomplete_transaction_is_undone_by_the_watchdog_at_once() {
 fn a_profile_without_watchdog_is_undone_by_the_next_command() {
     let Some(lab) = TestLab::raise("blind", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (mut child, _, _) = keep_if_confirmed(&lab, &dir, "blind-t", FOREVER);
+    let (mut child, _, _) = persist_if_confirmed(&lab, &dir, "blind-t", FOREVER);
     child.kill().unwrap();
     child.wait().unwrap();
     let found = recover(&Journal::in_dir(dir.path())).unwrap();
@@ -180,7 +180,7 @@ fn a_profile_without_watchdog_is_undone_by_the_next_command() {
 fn a_watchdog_undoes_everything_at_once_on_request() {
     let Some(lab) = TestLab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);
+    let (mut child, watchdog, path) = persist_if_confirmed(&lab, &dir, "give-up-t", FOREVER);
     let journal = Journal::in_dir(dir.path());
     let reverted = persistent::give_up(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());

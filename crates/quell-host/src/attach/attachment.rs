@@ -156,7 +156,7 @@ pub fn adapt(findings: &mut [Finding], journal: &Journal) {
 
 impl Attachment {
     /// Begins an attachment: creates its journal and starts its keeper, but sets no values. Without processes it is for a
-    /// program that is launched later ([`Self::is_for`]).
+    /// program that is launched later ([`Self::add_launched`]).
     pub fn begin(
         journal: &Journal,
         targets: Targets,
@@ -193,7 +193,7 @@ impl Attachment {
 
     /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
     /// the parameters that a preload library sets.
-    pub fn is_for(&mut self, program: Pid, epolls: Option<EpollParams>) -> Result<(), AttachError> {
+    pub fn add_launched(&mut self, program: Pid, epolls: Option<EpollParams>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
             self.transaction.add_target(target.clone())?;
@@ -311,7 +311,7 @@ impl Attachment {
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }
-        Ok(transaction.leave_to(keeper)?)
+        Ok(transaction.hand_over_to(keeper)?)
     }
 
     /// Records in the journal that this process maintains the attachment and ends it on SIGTERM. The keeper continues
@@ -388,10 +388,10 @@ impl Attachment {
 
     fn find_programs(&mut self, pass: &mut Pass) -> Result<(), AttachError> {
         let turnover = self.targets.refresh()?;
-        for target in &turnover.came {
+        for target in &turnover.started {
             self.transaction.add_target(target.clone())?;
         }
-        pass.came.extend(turnover.came);
+        pass.started.extend(turnover.started);
         pass.ended.extend(turnover.ended);
         Ok(())
     }

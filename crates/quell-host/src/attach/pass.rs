@@ -10,7 +10,7 @@ use crate::snapshot::Snapshot;
 
 #[derive(Debug, Default)]
 pub struct Pass {
-    pub came: Vec<TargetProgram>,
+    pub started: Vec<TargetProgram>,
     pub ended: Vec<TargetProgram>,
     pub made: Vec<AttachStep>,
     /// Steps whose value another program has changed since. Each is reported once and not set again.

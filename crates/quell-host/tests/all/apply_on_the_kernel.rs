@@ -72,7 +72,7 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
 }
 
 fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> ApplyRequest<'a> {
-    ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, skip_impossible: false }
+    ApplyRequest { netns: Some(netns), profile, name: "test.toml", content: 0, skip_impossible: false }
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn workers_and_queues_that_come_up_later_are_found() {
     server.connect(&lab, ADDRESS, 16);
     let mut found = Vec::new();
     for _ in 0..3 {
-        found.extend(attachment.keep_up(&mut go_on).unwrap().came);
+        found.extend(attachment.keep_up(&mut go_on).unwrap().started);
     }
     assert!(found.iter().any(|target| target.name == "memcached"), "{found:?}");
     assert_eq!(attachment.queues().count(), 2);

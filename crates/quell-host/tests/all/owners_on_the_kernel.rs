@@ -128,7 +128,7 @@ impl Stage {
     }
 
     fn request<'a>(&'a self, profile: &'a Profile) -> ApplyRequest<'a> {
-        ApplyRequest { netns: Some(&self.netns), profile, called: "test.toml", content: 0, skip_impossible: false }
+        ApplyRequest { netns: Some(&self.netns), profile, name: "test.toml", content: 0, skip_impossible: false }
     }
 
     fn read(&self) -> BTreeMap<String, String> {

@@ -104,7 +104,7 @@ fn processes_of_a_group_and_its_subgroups_are_found_also_later() {
     let mut targets = Targets::find(Selection::Cgroup(Cgroup::at(&name).unwrap())).unwrap();
     let second = groups.start();
     let turnover = targets.refresh().unwrap();
-    assert_eq!(turnover.came.iter().map(|target| target.pid).collect::<Vec<_>>(), [second]);
+    assert_eq!(turnover.started.iter().map(|target| target.pid).collect::<Vec<_>>(), [second]);
     assert_eq!(living(&targets), sorted([first, second]));
     groups.end(first);
     let turnover = targets.refresh().unwrap();

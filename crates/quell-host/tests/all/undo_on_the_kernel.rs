@@ -246,7 +246,7 @@ fn profile(text: &str) -> Profile {
 }
 
 fn apply(journal: &Journal, netns: &NamespaceName, profile: &Profile) -> PathBuf {
-    let request = ApplyRequest { netns: Some(netns), profile, called: "test.toml", content: 0, skip_impossible: false };
+    let request = ApplyRequest { netns: Some(netns), profile, name: "test.toml", content: 0, skip_impossible: false };
     apply::apply(journal, &request, None, &mut go_on).unwrap().journal.unwrap()
 }
 

@@ -81,19 +81,19 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         return reassert_all(args.json);
     }
     let layers = layers::read(&args.files)?;
-    let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
+    let name = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
     let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
-    refuse_without_host_settings(&profile, &called)?;
+    refuse_without_host_settings(&profile, &name)?;
     let request = ApplyRequest {
         netns: args.netns.as_ref(),
         profile: &profile,
-        called: &called,
+        name: &name,
         content: apply::content(&layers),
         skip_impossible: args.skip_impossible,
     };
     let (observed, plan) = look(&request, args.wait_for_link)?;
     finding_lines(&consequences_of_profile(&observed, &plan)).iter().for_each(|line| output::say(line));
-    say_what_programs_need(&profile, &called);
+    say_what_programs_need(&profile, &name);
     if args.dry_run {
         show(&plan, args.json)?;
         return match apply::check(&journal(), &request, &plan) {
@@ -146,10 +146,10 @@ fn look(request: &ApplyRequest<'_>, patience: Option<Duration>) -> Result<(PlanI
 }
 
 /// Refuses a profile that has settings of a program only: the host would stay as it is.
-fn refuse_without_host_settings(profile: &Profile, called: &str) -> Result<(), Failure> {
+fn refuse_without_host_settings(profile: &Profile, name: &str) -> Result<(), Failure> {
     match &profile.program {
         Some(_) if profile.devices.is_empty() && profile.sysctls.is_empty() => Err(Failure::usage(format!(
-            "{called} has only a [program] table, which `quell apply` does not use; nothing was changed.\n\
+            "{name} has only a [program] table, which `quell apply` does not use; nothing was changed.\n\
              For a running program: quell attach --profile FILE PID\n\
              To start a program: quell run --profile FILE -- COMMAND"
         ))),
@@ -158,10 +158,10 @@ fn refuse_without_host_settings(profile: &Profile, called: &str) -> Result<(), F
 }
 
 /// Names the commands that use the part of the profile that is not applied.
-fn say_what_programs_need(profile: &Profile, called: &str) {
+fn say_what_programs_need(profile: &Profile, name: &str) {
     if profile.program.is_some() {
         output::say(&format!(
-            "the [program] table of {called} is not applied: `quell attach --profile` and `quell run --profile` use it"
+            "the [program] table of {name} is not applied: `quell attach --profile` and `quell run --profile` use it"
         ));
     }
 }

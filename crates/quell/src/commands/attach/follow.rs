@@ -116,7 +116,7 @@ fn pause_after(last_pass_used: Duration) -> Duration {
 }
 
 fn report_pass(pass: &Pass, attachment: &Attachment) {
-    pass.came.iter().for_each(|target| output::say(&format!("{} {} started", target.name, target.pid)));
+    pass.started.iter().for_each(|target| output::say(&format!("{} {} started", target.name, target.pid)));
     pass.ended.iter().for_each(|target| output::say(&format!("{} {} exited", target.name, target.pid)));
     pass.made.iter().for_each(|step| output::say(&format!("set {}", describe_step(step))));
     for step in &pass.changed_by_others {

@@ -98,7 +98,7 @@ impl Queues {
     pub(super) fn set_command(&mut self, command: Pid, epolls: Option<EpollParams>) {
         let Some(attachment) = &mut self.attachment else { return };
         // The caller handles a command that has already exited.
-        if let Err(error) = attachment.is_for(command, epolls)
+        if let Err(error) = attachment.add_launched(command, epolls)
             && !matches!(error, AttachError::Target(_))
         {
             self.print(&error);
