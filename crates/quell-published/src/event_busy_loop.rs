@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-const TABLE: &str = "event-busyloop-2024.csv";
 /// Number of connections.
 pub const FLOWS: usize = 30;
 /// Maximum relative difference between the median and Little's law in a consistent row.
@@ -66,5 +65,5 @@ impl EventLoopRow {
 ///
 /// When the data is malformed.
 pub fn event_loop_rows() -> Result<Vec<EventLoopRow>, PublishedError> {
-    rows(TABLE, include_str!("../data/event-busyloop-2024.csv"))
+    rows(include_str!("../data/event-busyloop-2024.csv"))
 }

@@ -6,9 +6,6 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-const TABLE: &str = "irq-suspension.csv";
-const MORE: &str = "irq-suspension-more.csv";
-
 /// One published cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedCell {
@@ -70,8 +67,8 @@ pub fn irq_suspension_cells() -> Result<Vec<PublishedCell>, PublishedError> {
 ///
 /// When the data is malformed.
 pub fn irq_suspension_cells_from(table: &str, more: &str) -> Result<Vec<PublishedCell>, PublishedError> {
-    let table: Vec<Row> = rows(TABLE, table)?;
-    let more: Vec<MoreRow> = rows(MORE, more)?;
+    let table: Vec<Row> = rows(table)?;
+    let more: Vec<MoreRow> = rows(more)?;
     table.into_iter().map(|row| cell(row, &more)).collect()
 }
 
@@ -81,8 +78,8 @@ fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
         .find(|more| more.case == row.case && more.load_qps == row.load_qps)
         .ok_or_else(|| PublishedError::Mismatch(format!("{} {}", row.case, row.load_qps)))?;
     Ok(PublishedCell {
-        mode: row.case.parse().map_err(|source| PublishedError::Mode { file: TABLE, source })?,
-        load: row.load_qps.parse().map_err(|source| PublishedError::Load { file: TABLE, source })?,
+        mode: row.case.parse()?,
+        load: row.load_qps.parse()?,
         figures: Figures {
             qps: row.qps_mean,
             mean_us: row.lat_avg_us,

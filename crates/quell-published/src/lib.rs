@@ -12,6 +12,7 @@ mod threaded_napi;
 use std::fmt;
 use std::str::FromStr;
 
+use quell_mode::ParseModeError;
 use quell_sim::InvalidLoad;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -101,38 +102,22 @@ impl Experiment {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishedError {
-    /// A file is not valid CSV.
-    #[error("{file}: {source}")]
-    Csv {
-        /// Name of the data file.
-        file: &'static str,
-        /// Error of the CSV parser, with the line.
-        source: csv::Error,
-    },
+    /// The data is not valid CSV. The message has the line.
+    #[error(transparent)]
+    Csv(#[from] csv::Error),
     /// The data contains an unknown mode.
-    #[error("{file}: {source}")]
-    Mode {
-        /// Name of the data file.
-        file: &'static str,
-        /// Why the mode is invalid.
-        source: quell_mode::ParseModeError,
-    },
+    #[error(transparent)]
+    Mode(#[from] ParseModeError),
     /// The data contains an invalid load.
-    #[error("{file}: {source}")]
-    Load {
-        /// Name of the data file.
-        file: &'static str,
-        /// Why the load is invalid.
-        source: InvalidLoad,
-    },
-    /// The two data files contain different cells.
-    #[error("the two data files of the experiment differ in their cells at {0}")]
+    #[error(transparent)]
+    Load(#[from] InvalidLoad),
+    /// Two tables of an experiment contain different cells.
+    #[error("the two tables of the experiment differ in their cells at {0}")]
     Mismatch(String),
 }
 
-fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str) -> Result<Vec<T>, PublishedError> {
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
-    reader.deserialize().collect::<Result<_, _>>().map_err(|source| PublishedError::Csv { file, source })
+fn rows<T: for<'de> Deserialize<'de>>(table: &str) -> Result<Vec<T>, PublishedError> {
+    Ok(csv::Reader::from_reader(table.as_bytes()).deserialize().collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

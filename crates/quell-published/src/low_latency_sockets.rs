@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-const TABLE: &str = "ll-poll-2013.csv";
 /// Number of hardware threads of each machine: two Xeon E5-2680 with hyper-threading.
 pub const HARDWARE_THREADS: f64 = 32.0;
 /// Maximum relative difference between CPU use and service demand in a consistent row.
@@ -110,5 +109,5 @@ impl LowLatencyRow {
 ///
 /// When the data is malformed.
 pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
-    rows(TABLE, include_str!("../data/ll-poll-2013.csv"))
+    rows(include_str!("../data/ll-poll-2013.csv"))
 }

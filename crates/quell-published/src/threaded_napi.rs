@@ -7,8 +7,6 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-const TABLE: &str = "threaded-napi-busy-poll.csv";
-
 /// Mechanism that polls the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -73,5 +71,5 @@ impl fmt::Display for ThreadedNapiRow {
 ///
 /// When the data is malformed.
 pub fn threaded_napi_rows() -> Result<Vec<ThreadedNapiRow>, PublishedError> {
-    rows(TABLE, include_str!("../data/threaded-napi-busy-poll.csv"))
+    rows(include_str!("../data/threaded-napi-busy-poll.csv"))
 }

@@ -15,10 +15,11 @@ use quell_linux::proc::ProcRoot;
 use quell_load::{LoadSpec, OfferedLoad, Polling, RequestResponse, ServeShape, Transport, Workload};
 use quell_mode::DeliveryMode;
 use quell_published::Experiment;
+use quell_result::Document as _;
 use quell_result::experiment::ExperimentResult;
 use quell_result::facts::HostFacts;
 use quell_result::figures;
-use quell_result::published::part_name;
+use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_name};
 
 use crate::bench_load;
 use crate::experiment::command::{CommandRunner, LabClient};
@@ -96,44 +97,6 @@ pub trait ServerLauncher {
     fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a>;
 }
 
-/// What was measured.
-#[derive(Debug)]
-pub struct Replayed {
-    /// Parts so far, in the order of the replay.
-    pub parts: Vec<ReplayedPart>,
-    /// Reason why cycles and instructions are absent. `None` if this machine counts them, or if they are not compared.
-    pub no_hardware_counters: Option<String>,
-    /// Why the replay ended before its last part.
-    pub ended: Option<ReplayEnd>,
-}
-
-/// A measured part.
-#[derive(Debug)]
-pub struct ReplayedPart {
-    /// The part.
-    pub part: ReplayPart,
-    /// Number of server threads.
-    pub threads: u32,
-    /// The measurement, or the reason why the part is not possible here.
-    pub outcome: Result<ExperimentResult, String>,
-}
-
-/// Why a replay ended before its last part.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReplayEnd {
-    /// By a signal.
-    Interrupted,
-    /// A part failed.
-    Failed(String),
-}
-
-impl ReplayEnd {
-    fn of(result: &ExperimentResult) -> Option<Self> {
-        let interrupted = result.was_interrupted().then_some(Self::Interrupted);
-        result.failure().map(|why| Self::Failed(why.to_owned())).or(interrupted)
-    }
-}
-
 impl ReplayPart {
     /// Command line of the server, with one thread on each of `cpus`.
     fn command(&self, quell: &str, address: SocketAddr, cpus: &[u32]) -> Vec<String> {
@@ -208,46 +171,54 @@ pub fn play(
     journal: &Journal,
     watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
-) -> Result<Replayed, BenchError> {
+) -> Result<PublishedRun, BenchError> {
     let replay = &request.replay;
     in_empty_lab(&lab_spec(request)?, journal, watch, |host, lab, watch| {
         let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
-        let no_hardware_counters =
-            if replay.counts_cycles { counters().err().map(|error| error.to_string()) } else { None };
-        let mut replayed = Replayed { parts: Vec::new(), no_hardware_counters, ended: None };
+        let mut run = PublishedRun {
+            schema: PublishedRun::SCHEMA.to_owned(),
+            experiment: replay.experiment,
+            parts: Vec::new(),
+            no_hardware_counters: replay
+                .counts_cycles
+                .then(counters)
+                .and_then(Result::err)
+                .map(|error| error.to_string()),
+            ended: None,
+        };
         let mut max_per_s = None;
         for (index, part) in replay.parts.iter().enumerate() {
-            let name = part_name(part.transport, part.shape, part.message_bytes, part.load);
+            let &ReplayPart { transport, shape, message_bytes, load, .. } = part;
+            let name = part_name(transport, shape, message_bytes, load);
             watch(LabEvent::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
-            let outcome = match part.measure(request, lab, launcher, max_per_s, watch, stopped) {
-                Ok(result) => Ok(result),
+            let (result, not_possible) = match part.measure(request, lab, launcher, max_per_s, watch, stopped) {
+                Ok(result) => (Some(result), None),
                 Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
-                    Err(error.to_string())
+                    (None, Some(error.to_string()))
                 }
-                Err(error) if replayed.parts.is_empty() => return Err(error.into()),
-                Err(ComparisonError::Interrupted) => {
-                    replayed.ended = Some(ReplayEnd::Interrupted);
-                    break;
-                }
+                Err(error) if run.parts.is_empty() => return Err(error.into()),
                 Err(error) => {
-                    replayed.ended = Some(ReplayEnd::Failed(error.to_string()));
+                    let is_interrupted = matches!(error, ComparisonError::Interrupted);
+                    run.ended = Some(if is_interrupted { INTERRUPTED.to_owned() } else { error.to_string() });
                     break;
                 }
             };
-            if let Ok(result) = &outcome {
-                replayed.ended = ReplayEnd::of(result);
-                if part.load == Some(OfferedLoad::Max) {
+            if let Some(result) = &result {
+                let interrupted = result.was_interrupted().then_some(INTERRUPTED);
+                run.ended = result.failure().or(interrupted).map(str::to_owned);
+                if load == Some(OfferedLoad::Max) {
                     let base = DeliveryMode::default().to_string();
                     let experiment = result.experiments.first();
                     max_per_s = experiment.and_then(|experiment| experiment.median(&base, figures::REQUESTS));
                 }
             }
-            replayed.parts.push(ReplayedPart { part: part.clone(), threads: lab.plan.queues, outcome });
-            if replayed.ended.is_some() {
+            let threads = lab.plan.queues;
+            run.parts.push(PublishedPart { transport, shape, message_bytes, load, threads, result, not_possible });
+            if run.ended.is_some() {
                 break;
             }
         }
-        Ok(replayed)
+        Ok(run)
     })
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, value_parser};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_published::{PublishedCell, PublishedError, irq_suspension_cells, irq_suspension_cells_from};
+use quell_published::{PublishedCell, irq_suspension_cells, irq_suspension_cells_from};
 use quell_result::output_file::OutputFile;
 use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
 use quell_study::fit::{FITTED, Fit, Fitted};
@@ -142,15 +142,8 @@ pub(crate) fn fit(args: &FitArgs) -> Result<(), ProgramFailure> {
 fn cells(from: Option<&Path>) -> Result<Vec<PublishedCell>, ProgramFailure> {
     let Some(from) = from else { return irq_suspension_cells().map_err(ProgramFailure::usage) };
     let text = file::read(from, file::BY_HAND_MAX)?;
-    irq_suspension_cells_from(&text, &text).map_err(|error| {
-        let why = match &error {
-            PublishedError::Csv { source, .. } => source.to_string(),
-            PublishedError::Mode { source, .. } => source.to_string(),
-            PublishedError::Load { source, .. } => source.to_string(),
-            other => other.to_string(),
-        };
-        ProgramFailure::usage(format!("{}: {why}", visible::path(from)))
-    })
+    irq_suspension_cells_from(&text, &text)
+        .map_err(|error| ProgramFailure::usage(format!("{}: {error}", visible::path(from))))
 }
 
 /// The cells of the training modes; every mode needs at least one cell.

@@ -22,13 +22,7 @@ pub fn run_of_cell(cell: &PublishedCell, host: &HostProfile, scale: RunScale) ->
 
 /// Comparison of all cells with the model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Comparison {
-    /// Name of the modelled host.
-    pub host: String,
-    /// First seed of the runs.
-    pub seed: u64,
-    /// Number of consecutive seeds. The metrics of a cell are medians over them.
-    pub seeds: u64,
+pub struct SuspensionComparison {
     /// All cells.
     pub cells: Vec<ComparedCell>,
     /// Ratios of all modes to `base` at the same load.
@@ -58,7 +52,7 @@ pub fn irq_suspension(
     seeds: u64,
     threads: usize,
     progress: impl Fn(usize) + Sync,
-) -> Result<Comparison, RunError> {
+) -> Result<SuspensionComparison, RunError> {
     let seeds = seeds.max(1);
     let simulate = |index: usize| {
         let scale = RunScale { seed: scale.seed + index as u64 % seeds, ..scale };
@@ -72,10 +66,7 @@ pub fn irq_suspension(
     let pairs = cells.iter().zip(figures.chunks(seeds as usize));
     let cells: Vec<_> = pairs.filter_map(|(published, runs)| ComparedCell::new(published, runs.to_vec())).collect();
     let ratios = ratios_to_base(&cells);
-    Ok(Comparison {
-        host: host.name.clone(),
-        seed: scale.seed,
-        seeds,
+    Ok(SuspensionComparison {
         training: score(&cells, |cell| !held_out(&cell.mode)),
         held_out: score(&cells, |cell| held_out(&cell.mode)),
         base: score(&cells, |cell| cell.mode == DeliveryMode::default()),

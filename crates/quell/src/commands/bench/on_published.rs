@@ -4,17 +4,14 @@ use std::time::Duration;
 
 use quell_bench::experiment::Timing;
 use quell_bench::experiment::command::CommandRunner;
-use quell_bench::replay::{
-    Replay, ReplayEnd, ReplayPart, ReplayRequest, ReplayedPart, ServerLauncher, ServerPlace, play,
-};
+use quell_bench::replay::{Replay, ReplayRequest, ServerLauncher, ServerPlace, play};
 use quell_change::journal::Journal;
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
-use quell_result::Document as _;
-use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun};
+use quell_result::published::PublishedRun;
 
 use super::args::BenchArgs;
-use super::on_command::Runner;
+use super::on_command::{self, Runner};
 use super::on_veth::{self, NotRun};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -39,16 +36,6 @@ impl ServerLauncher for Launcher<'_> {
     }
 }
 
-fn published_part(replayed: ReplayedPart) -> PublishedPart {
-    let ReplayedPart { part, threads, outcome } = replayed;
-    let ReplayPart { transport, shape, message_bytes, load, .. } = part;
-    let (result, not_possible) = match outcome {
-        Ok(result) => (Some(result), None),
-        Err(why) => (None, Some(why)),
-    };
-    PublishedPart { transport, shape, message_bytes, load, threads, result, not_possible }
-}
-
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
 pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedRun, Failure> {
     let replay = Replay::of(experiment).map_err(Failure::usage)?;
@@ -68,7 +55,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
         experiment.title(),
         budget.as_secs(),
     ));
-    let request = ReplayRequest { replay, timing, quell: super::on_command::quell()?, insist: args.insist };
+    let request = ReplayRequest { replay, timing, quell: on_command::quell()?, insist: args.insist };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let (journal, progress, mut under) = (journal(), Progress::new(), String::new());
@@ -77,12 +64,5 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
     let launcher = Launcher { quell: &request.quell, journal: &journal };
     let played = play(&request, &launcher, &journal, &mut report, &|| flag.get().is_some());
     progress.finish();
-    let played = played.map_err(|error| on_veth::failure(NotRun::Bench(error)))?;
-    let ended = played.ended.map(|end| match end {
-        ReplayEnd::Interrupted => INTERRUPTED.to_owned(),
-        ReplayEnd::Failed(why) => why,
-    });
-    let parts = played.parts.into_iter().map(published_part).collect();
-    let no_hardware_counters = played.no_hardware_counters;
-    Ok(PublishedRun { schema: PublishedRun::SCHEMA.to_owned(), experiment, parts, no_hardware_counters, ended })
+    played.map_err(|error| on_veth::failure(NotRun::Bench(error)))
 }
