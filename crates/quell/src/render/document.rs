@@ -97,14 +97,8 @@ mod tests {
 
     #[test]
     fn no_value_in_a_document_makes_a_renderer_fail() {
-        let hostile = [
-            json!(null),
-            json!(1e308),
-            json!(4_294_967_295_u64),
-            json!(u64::MAX),
-            json!("\u{1b}[2J\n"),
-            json!([]),
-        ];
+        let hostile =
+            [json!(null), json!(1e308), json!(4_294_967_295_u64), json!(u64::MAX), json!("\u{1b}[2J\n"), json!([])];
         for document in recorded() {
             let mut all = Vec::new();
             pointers(&document, "", &mut all);

@@ -29,7 +29,7 @@ use quell_tune::{RefusedMode, TuneEnd, TunePlan, TunePlanError, TuneResult, Tune
 pub(crate) use args::TuneArgs;
 use args::TuneWhere;
 
-use crate::commands::{attach, bench};
+use crate::commands::{attach, results};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
@@ -181,7 +181,7 @@ fn finish(
             &render::render(file),
             &file.subject,
             mode,
-            &bench::show_command(result_file),
+            &results::show_command(result_file),
         )),
         _ => Ok(()),
     };
@@ -196,7 +196,7 @@ fn finish(
         (Some(file), None) => output::say(&format!("\nno profile was written to {}", visible::path(file.path()))),
         (None, _) => {}
     }
-    bench::say_where(result_file);
+    results::say_where(result_file);
     match &result.end {
         TuneEnd::Answered => Ok(()),
         TuneEnd::Interrupted => {
