@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 use tar::Archive;
 use thiserror::Error;
 
-use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
 use crate::store::{Origin, Store, StoreError, StoredKernel, make_directory, modules_dir};
@@ -54,8 +53,6 @@ pub enum FetchStep {
         /// File name of the package.
         package: String,
     },
-    /// The kernel is extracted from its compressed image.
-    Decompress,
 }
 
 impl fmt::Display for FetchStep {
@@ -66,7 +63,6 @@ impl fmt::Display for FetchStep {
                 write!(f, "downloading {}, {mb:.1} MB", counted(*packages, "package"))
             }
             Self::Unpack { package } => write!(f, "unpacking {package}"),
-            Self::Decompress => f.write_str("decompressing the kernel"),
         }
     }
 }
@@ -124,14 +120,6 @@ pub enum FetchError {
     /// No package of the kernel contains a kernel image.
     #[error("no package of {0} contains a kernel")]
     NoKernel(String),
-    /// The kernel image in the package has an unknown format.
-    #[error("the kernel of {package}: {source}")]
-    Image {
-        /// Package version of the kernel.
-        package: String,
-        /// Why the image is invalid.
-        source: ImageError,
-    },
     /// The cache could not be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -257,12 +245,8 @@ impl Archives {
             progress(FetchStep::Unpack { package: name });
             image = unpack(&package, &modules)?.or(image);
         }
-        let version = &offer.origin.version;
-        let image = image.ok_or_else(|| FetchError::NoKernel(version.clone()))?;
-        progress(FetchStep::Decompress);
-        let vmlinux =
-            kernel_image::vmlinux(&image).map_err(|source| FetchError::Image { package: version.clone(), source })?;
-        Ok(store.keep(staged, &vmlinux, &offer.origin)?)
+        let image = image.ok_or_else(|| FetchError::NoKernel(offer.origin.version.clone()))?;
+        Ok(store.keep(staged, &image, &offer.origin)?)
     }
 
     /// Packages of a kernel as `NAME=VERSION`, with their sizes in bytes. They are the exact-version dependencies of
@@ -428,10 +412,9 @@ mod tests {
         let steps = [
             FetchStep::Download { packages: 2, bytes: 31_560_000 },
             FetchStep::Unpack { package: "linux-image.deb".to_owned() },
-            FetchStep::Decompress,
         ];
         let said = steps.map(|step| step.to_string());
-        assert_eq!(said, ["downloading 2 packages, 31.6 MB", "unpacking linux-image.deb", "decompressing the kernel"]);
+        assert_eq!(said, ["downloading 2 packages, 31.6 MB", "unpacking linux-image.deb"]);
     }
 
     #[test]
