@@ -126,7 +126,7 @@ where
     T::Error: std::fmt::Display,
 {
     let mut experiment = Switchback::new(design)?;
-    let mut guard = RestoreGuard { subject, is_restored: false };
+    let mut guard = RestoreGuard::new(subject);
     let end = slice_by_slice(guard.subject, &mut experiment, watch);
     let restored = guard.restore();
     let (record, analysis) = experiment.finish();
@@ -188,13 +188,24 @@ where
 }
 
 /// Restores the subject exactly once. If a panic drops this value, it restores the subject then.
-struct RestoreGuard<'a, T: ExperimentSubject> {
-    subject: &'a mut T,
+#[derive(Debug)]
+pub struct RestoreGuard<'a, T: ExperimentSubject> {
+    /// The subject, for as long as it runs.
+    pub subject: &'a mut T,
     is_restored: bool,
 }
 
-impl<T: ExperimentSubject> RestoreGuard<'_, T> {
-    fn restore(&mut self) -> Result<(), T::Error> {
+impl<'a, T: ExperimentSubject> RestoreGuard<'a, T> {
+    /// Guards a subject whose first treatment is about to be set.
+    pub fn new(subject: &'a mut T) -> Self {
+        Self { subject, is_restored: false }
+    }
+
+    /// Restores the subject.
+    ///
+    /// # Errors
+    /// When something could not be restored.
+    pub fn restore(&mut self) -> Result<(), T::Error> {
         self.is_restored = true;
         self.subject.restore()
     }

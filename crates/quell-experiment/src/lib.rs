@@ -25,7 +25,9 @@ pub use analysis::{
     SwitchbackAnalysis, WhyUndecided, analyse,
 };
 pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Goal, Treatment};
-pub use driver::{ExperimentEnd, ExperimentEvent, ExperimentSubject, FinishedExperiment, SetFailure, run};
+pub use driver::{
+    ExperimentEnd, ExperimentEvent, ExperimentSubject, FinishedExperiment, RestoreGuard, SetFailure, run,
+};
 pub use latency_counts::LatencyCounts;
 pub use observation::{InvalidObservation, SliceFlag, SliceObservation, SliceRecord};
 pub use permutation::{blocked_z, upper_quantile};

@@ -1,5 +1,5 @@
 //! Delivery modes: the NAPI, epoll and socket settings of each mode, their text form, contradictions, and requirements
-//! on the kernel. The crate also contains profiles, which configure a whole host. It consists of types and pure
+//! on the kernel. The crate also contains profiles, which configure a whole host, and loads, under which modes are compared. It consists of types and pure
 //! functions, and does not access the kernel.
 //!
 //! ```
@@ -17,6 +17,7 @@
 mod check;
 mod key;
 mod kind;
+mod load;
 mod mode;
 mod napi;
 mod nearest;
@@ -30,6 +31,7 @@ mod timeout;
 pub use check::Concern;
 pub use key::SettingKey;
 pub use kind::{ModeKind, PollUsecs};
+pub use load::{InvalidLoad, Load, OfferedLoad};
 pub use mode::DeliveryMode;
 pub use napi::{DEFER_HARD_IRQS_MAX, NapiAttribute, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 pub use nearest::{Nearest, Offered};

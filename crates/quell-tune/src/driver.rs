@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::ops::ControlFlow;
 
-use quell_experiment::{ExperimentSubject, SetFailure};
+use quell_experiment::{ExperimentSubject, RestoreGuard, SetFailure};
 use quell_mode::DeliveryMode;
 
 use crate::plan::{TunePlan, TunePlanError};
@@ -48,7 +48,7 @@ where
     T::Error: Display,
 {
     let mut tuner = Tuner::new(plan)?;
-    let mut guard = RestoreOnce { subject, is_restored: false };
+    let mut guard = RestoreGuard::new(subject);
     let end = slice_by_slice(guard.subject, &mut tuner, offer, watch);
     let restored = guard.restore();
     if let Err(end) = end {
@@ -113,27 +113,5 @@ where
         Ok(()) => Ok(Ok(())),
         Err(SetFailure::NotSettable(error)) => Ok(Err(error)),
         Err(SetFailure::SubjectFailed(error)) => Err(TuneEnd::SubjectFailed { reason: error.to_string() }),
-    }
-}
-
-/// Restores the subject once, also during a panic.
-struct RestoreOnce<'a, T: ExperimentSubject> {
-    subject: &'a mut T,
-    is_restored: bool,
-}
-
-impl<T: ExperimentSubject> RestoreOnce<'_, T> {
-    fn restore(&mut self) -> Result<(), T::Error> {
-        self.is_restored = true;
-        self.subject.restore()
-    }
-}
-
-impl<T: ExperimentSubject> Drop for RestoreOnce<'_, T> {
-    fn drop(&mut self) {
-        if !self.is_restored {
-            // A panic is already under way, so the error has no receiver.
-            let _ = self.restore();
-        }
     }
 }

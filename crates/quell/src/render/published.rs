@@ -14,9 +14,7 @@ use quell_stats::LatencyHistogram;
 
 use super::experiment::{lines, new_table, treatments};
 use super::number::{ABSENT, short};
-use crate::commands::bench::on_published::{
-    LiveExperiment, PublishedPart, PublishedRun, offered, part_name, server_name,
-};
+use crate::commands::bench::on_published::{LiveExperiment, PublishedPart, PublishedRun, part_name, server_name};
 
 /// Line width of running text, in columns.
 const COLUMNS: usize = 100;
@@ -374,7 +372,7 @@ fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
     for part in parts {
         let Some(load) = part.load else { continue };
         let of_load = |mode: &str| {
-            let is_row = |cell: &&PublishedCell| offered(cell.load) == load && cell.mode.to_string() == mode;
+            let is_row = |cell: &&PublishedCell| OfferedLoad::from(cell.load) == load && cell.mode.to_string() == mode;
             cells.iter().find(is_row)
         };
         let measured = modes(part);

@@ -138,7 +138,7 @@ fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
     let max_per_s = cells.iter().find(is_closed_base).map(|cell| cell.figures.qps);
     let mut parts: Vec<PartPlan> = Vec::new();
     for cell in &cells {
-        let load = offered(cell.load);
+        let load = OfferedLoad::from(cell.load);
         match parts.iter_mut().find(|part| part.load == Some(load)) {
             Some(part) => part.modes.push(cell.mode),
             None => parts.push(PartPlan {
@@ -156,14 +156,6 @@ fn suspension_parts() -> Result<Vec<PartPlan>, Failure> {
         part.modes.sort_by_key(|mode| *mode != DeliveryMode::default());
     }
     Ok(parts)
-}
-
-/// A published load as a load of the generator.
-pub(crate) fn offered(load: Load) -> OfferedLoad {
-    match load {
-        Load::Qps(per_s) => OfferedLoad::Rate(per_s),
-        Load::Max => OfferedLoad::Max,
-    }
 }
 
 /// A server and the modes under which it is compared.
