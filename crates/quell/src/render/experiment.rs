@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_bench::experiment::clients::RemoteClientsFacts;
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{
@@ -18,6 +17,7 @@ use quell_linux::visible::{self, agree, counted};
 use quell_load::OfferedLoad;
 
 use super::number::{self, ABSENT};
+use super::table::{align_numbers, lines, new_table};
 
 /// Columns of the details, with their headings.
 const DETAILS: [(&str, &str); 9] = [
@@ -271,17 +271,6 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     lines(&table)
 }
 
-/// Renders a table without trailing blanks.
-pub(super) fn lines(table: &Table) -> String {
-    table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
-pub(super) fn new_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table
-}
-
 /// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
 fn cell(contrast: &ContrastResult) -> String {
     let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
@@ -452,11 +441,7 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
         table.add_row(std::iter::once(visible::name(treatment).into_owned()).chain(values));
     }
-    for column in 1..=columns.len() + latencies.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align_numbers(&mut table, 1);
     lines(&table)
 }
 

@@ -22,6 +22,7 @@ mod show_process;
 pub(crate) mod show_tree;
 pub(crate) mod sim_rows;
 pub(crate) mod status;
+mod table;
 pub(crate) mod terminal;
 pub(crate) mod timeline;
 pub(crate) mod top;

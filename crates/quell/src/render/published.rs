@@ -1,7 +1,6 @@
 //! A published experiment played in a lab: its rows with the published ones beside them, and the published rows that the
 //! lab cannot play, with the reason.
 
-use comfy_table::CellAlignment;
 use quell_bench::experiment::{LoadExperiment, figures};
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible::{self, counted};
@@ -12,8 +11,9 @@ use quell_sim_study::published::{
 };
 use quell_stats::LatencyHistogram;
 
-use super::experiment::{lines, new_table, treatments};
+use super::experiment::treatments;
 use super::number::{ABSENT, short};
+use super::table::{align_numbers, lines, new_table};
 use crate::commands::bench::on_published::{LiveExperiment, PublishedPart, PublishedRun, part_name, server_name};
 
 /// Line width of running text, in columns.
@@ -207,9 +207,7 @@ fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
     rows.into_iter().for_each(|row| {
         table.add_row(row);
     });
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align_numbers(&mut table, 2);
     lines(&table)
 }
 

@@ -1,11 +1,11 @@
 //! Simulated rows as a table with the columns of the published one.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_linux::visible::{agree, counted};
 use quell_sim::sweep::{Setup, SweepRow};
 use quell_sim::{Column, Load};
 
 use super::number;
+use super::table::{align_numbers, new_table, set_gap};
 use super::terminal::Terminal;
 
 /// Share of the offered load that counts as met, apart from random variation.
@@ -90,8 +90,7 @@ fn one_seed(rows: &[SweepRow]) -> bool {
 }
 
 fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     let seeds = !one_seed(rows);
     let headings = columns.iter().map(|column| heading(*column));
     grid.set_header(["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings));
@@ -100,11 +99,8 @@ fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
         let seed = seeds.then(|| row.seed.to_string());
         grid.add_row([row.mode.to_string(), load(setup, row)].into_iter().chain(seed).chain(figures));
     }
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        let left = index == 0;
-        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding(if left { (0, 0) } else { (2, 0) });
-    }
+    align_numbers(&mut grid, 1);
+    set_gap(&mut grid, 2);
     grid.trim_fmt()
 }
 
