@@ -43,7 +43,7 @@ pub enum PersistState {
     /// As long as this keeper process runs.
     KeptBy(Keeper),
     /// As long as a process in another PID namespace runs. Contains its PID there.
-    OutOfSight(u32),
+    OutOfSight(Pid),
     /// Made before the last boot, which reset them all.
     BeforeThisBoot,
 }
@@ -88,7 +88,7 @@ pub enum PersistError {
     OutOfSight {
         path: PathBuf,
         /// PID of the process in its own namespace.
-        pid: u32,
+        pid: Pid,
     },
     /// The watchdog's deadline passed, or the watchdog was killed.
     #[error(
@@ -259,7 +259,7 @@ pub enum Guardian {
 }
 
 impl Guardian {
-    fn number_and_start(self) -> (u32, u64) {
+    fn number_and_start(self) -> (Pid, u64) {
         match self {
             Self::Watchdog(Watchdog { pid, start_time_ticks, .. }) | Self::Keeper(Keeper { pid, start_time_ticks }) => {
                 (pid, start_time_ticks)
@@ -282,10 +282,9 @@ pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Res
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
     let signalled = PidFd::open(pid).and_then(|process| {
         // Check after opening the pidfd: from then on, the PID cannot refer to another process.
-        if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
+        if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Ok(true);
         }
         info!(pid = pid.get(), ?signal, ?within, "signalling the guardian and waiting for its exit");
@@ -303,7 +302,7 @@ pub fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Res
 impl PersistError {
     /// Explains a journal whose guardian, with PID `pid`, does not run here. If the journal is locked, its guardian
     /// runs in another PID namespace, or another process holds the lock.
-    pub fn of_keeper(self, path: &Path, pid: u32) -> Self {
+    pub fn of_keeper(self, path: &Path, pid: Pid) -> Self {
         match &self {
             Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
             _ => self,

@@ -223,7 +223,7 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
         Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
         Stay::WithOwner | Stay::Kept => None,
     };
-    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
+    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten();
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
@@ -268,8 +268,7 @@ fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
 }
 
 /// Whether the guardian of a journal is running. A process that cannot be inspected counts as running.
-pub fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
-    let Some(pid) = Pid::from_kernel(pid) else { return false };
+pub fn is_running(pid: Pid, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
     let identity = ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id };
     identity.is_running(proc).unwrap_or(true)
 }

@@ -13,6 +13,7 @@ use quell_change::persistent::{self, PersistError, PersistState, Persistent, for
 use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
+use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_linux::visible::counted;
@@ -103,7 +104,7 @@ pub enum ApplyError {
     #[error("the watchdog process {pid} has exited")]
     WatchdogEnded {
         /// Its PID.
-        pid: u32,
+        pid: Pid,
         /// Outcome of undoing the changes.
         reverted: Result<Reverted, JournalError>,
     },
@@ -232,7 +233,7 @@ pub fn apply(
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {
-        info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
+        info!(pid = watchdog.pid.get(), "watchdog started: it reverts all changes unless they are confirmed in time");
     }
     for (number, step) in plan.steps.iter().enumerate() {
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
@@ -277,7 +278,7 @@ fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &
 }
 
 /// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.
-fn guards(pid: u32, start_time_ticks: u64) -> bool {
+fn guards(pid: Pid, start_time_ticks: u64) -> bool {
     let proc = ProcRoot::default();
     proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
 }

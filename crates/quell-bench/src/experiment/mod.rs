@@ -576,7 +576,9 @@ impl ProgramsFacts {
             napi: queue.napi.get(),
             irq: queue.irq,
         });
-        let processes = targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() });
+        let processes = targets
+            .living()
+            .map(|target| ProcessFacts { pid: target.pid.get().unsigned_abs(), name: target.name.clone() });
         Self {
             processes: processes.collect(),
             queues: queues.collect(),

@@ -243,13 +243,14 @@ mod tests {
     use super::*;
     use crate::change::CreatedNamespace;
     use proptest::prelude::*;
+    use quell_linux::Pid;
 
     fn begin() -> Begin {
         Begin {
             format: FORMAT.into(),
             version: "0.1.0".into(),
             boot_id: "b".into(),
-            owner: Keeper { pid: 1, start_time_ticks: 5 },
+            owner: Keeper { pid: Pid::new(1).unwrap(), start_time_ticks: 5 },
             began_unix_s: 0,
             purpose: Purpose::Lab,
         }
@@ -336,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_process_that_was_renamed_is_one_target() {
-        let target = |pid, name: &str| TargetProgram { pid, start_time_ticks: 9, name: name.into() };
+        let target =
+            |pid, name: &str| TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 9, name: name.into() };
         let records = [("sh", 7), ("worker", 8), ("server", 7)].map(|(name, pid)| Record::Target(target(pid, name)));
         let history = History::parse(&text(&records)).unwrap();
         assert_eq!(history.targets, [target(7, "server"), target(8, "worker")]);
@@ -345,12 +347,12 @@ mod tests {
     #[test]
     fn persistent_changes_stay_until_they_are_released() {
         let stay = |records: &[Record]| History::parse(&text(records)).map(|history| history.stay);
-        let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
+        let watchdog = Watchdog { pid: Pid::new(7).unwrap(), start_time_ticks: 1, deadline_unix_s: 2 };
         assert_eq!(stay(&[intend(0), made(0)]), Ok(Stay::WithOwner));
         assert_eq!(stay(&[intend(0), made(0), Record::KeepIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
         assert_eq!(stay(&[Record::KeepIfConfirmed(watchdog), Record::Keep]), Ok(Stay::Kept));
         assert_eq!(stay(&[Record::Keep, Record::Release]), Ok(Stay::WithOwner));
-        let keeper = Keeper { pid: 7, start_time_ticks: 1 };
+        let keeper = Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 1 };
         assert_eq!(stay(&[Record::KeptBy(keeper), intend(0)]), Ok(Stay::KeptBy(keeper)));
         assert!(matches!(stay(&[Record::Keep, Record::Keep]), Err(HistoryError::OutOfOrder { line: 3, .. })));
     }

@@ -58,7 +58,7 @@ pub enum Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Watchdog {
-    pub pid: u32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Deadline for the confirmation, in wall-clock seconds since 1970. For display only; the watchdog uses a monotonic
@@ -70,7 +70,7 @@ pub struct Watchdog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keeper {
-    pub pid: u32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
 }
@@ -82,7 +82,7 @@ impl Keeper {
     /// When /proc cannot be read.
     pub fn this_process(proc: &ProcRoot) -> Result<Self, ProcError> {
         let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
-        Ok(Self { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+        Ok(Self { pid: identity.pid, start_time_ticks: identity.starttime.0 })
     }
 }
 
@@ -90,7 +90,7 @@ impl Keeper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetProgram {
-    pub pid: u32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Name of its main thread, for display.
@@ -180,7 +180,7 @@ mod tests {
             format: FORMAT.to_owned(),
             version: "0.1.0".to_owned(),
             boot_id: "b".to_owned(),
-            owner: Keeper { pid: 7, start_time_ticks: 8 },
+            owner: Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 },
             began_unix_s: 9,
             purpose,
         }
@@ -190,7 +190,7 @@ mod tests {
         Record::Done {
             seq: 3,
             outcome: ChangeOutcome::Process {
-                pid: 77,
+                pid: Pid::new(77).unwrap(),
                 start_time_ticks: 1234,
                 executable: Some(FileId { device: 1, inode: 2 }),
             },
@@ -207,8 +207,8 @@ mod tests {
                 change: Change::Process(StartedProcess { command: vec!["a b".into(), "\n\"".into()] }),
             },
             Record::Undone { seq: 9, undoing: UndoOutcome::InPart("somebody's".into()) },
-            Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
-            Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
+            Record::Target(TargetProgram { pid: Pid::new(5).unwrap(), start_time_ticks: 6, name: "mem cached".into() }),
+            Record::KeptBy(Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 }),
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [

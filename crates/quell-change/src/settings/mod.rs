@@ -18,7 +18,6 @@ pub mod values;
 use std::fmt;
 use std::sync::Arc;
 
-use quell_linux::CpuList;
 use quell_linux::epoll_params::EpollParamsError;
 use quell_linux::ethtool::FeatureError;
 use quell_linux::io_uring_polling::RingPollingError;
@@ -31,6 +30,7 @@ use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
+use quell_linux::{CpuList, Pid};
 use quell_mode::{EpollParams, PartialNapiSettings};
 use tracing::debug;
 
@@ -128,7 +128,7 @@ pub enum SettingsError {
         "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
     AffinityReadBack {
-        tid: i32,
+        tid: Pid,
         asked: CpuList,
         /// Affinity that the kernel reports.
         read: CpuList,
@@ -138,7 +138,7 @@ pub enum SettingsError {
     Gone { what: String },
     /// The process has exited, or its PID was reused.
     #[error("process {pid} has exited; its PID may have been reused")]
-    ProcessGone { pid: i32 },
+    ProcessGone { pid: Pid },
     /// The kernel reports other values for a queue than requested.
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
     NapiReadBack {
@@ -151,7 +151,7 @@ pub enum SettingsError {
     #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
     EpollReadBack {
         /// Process that owns the epoll.
-        pid: i32,
+        pid: Pid,
         /// File descriptor in that process.
         fd: i32,
         asked: EpollParams,
@@ -185,7 +185,7 @@ fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, Setting
     let handle = PidFd::open(process.pid)?;
     // Check while the pidfd is open, so that both refer to the same process.
     if !process.is_running(proc)? {
-        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+        return Err(SettingsError::ProcessGone { pid: process.pid });
     }
     match proc.process(process.pid).thread_with_files(process.pid)? {
         pid if pid == process.pid => Ok(handle),

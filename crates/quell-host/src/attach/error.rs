@@ -25,7 +25,7 @@ pub enum AttachError {
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
     AlreadyAttached {
         /// Process ID.
-        pid: u32,
+        pid: Pid,
         /// Purpose recorded in its journal.
         purpose: Purpose,
     },
@@ -46,7 +46,7 @@ pub enum AttachError {
     Keeper(String),
     /// The keeper has exited, so that no process would restore the settings.
     #[error("the keeper (process {0}) has exited; all changes were undone, because no process would revert them later")]
-    KeeperEnded(u32),
+    KeeperEnded(Pid),
     /// All programs exited while the mode was applied.
     #[error("the programs exited before the mode was applied")]
     ProgramsExited,
@@ -108,7 +108,7 @@ impl AttachError {
     }
 }
 
-fn end_first(pid: u32, purpose: &Purpose) -> String {
+fn end_first(pid: Pid, purpose: &Purpose) -> String {
     match purpose {
         Purpose::Launch { .. } => "`quell run` started it, and undoes the mode when it exits: end it first".to_owned(),
         _ if purpose.is_of_programs() => format!("run `quell detach {pid}` first"),

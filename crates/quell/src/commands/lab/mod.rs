@@ -8,7 +8,7 @@ use clap::Subcommand;
 use quell_change::change::Change;
 use quell_change::journal::{History, ListedJournal, Purpose, Stay};
 use quell_change::recovery::{Found, recover};
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 use serde::Serialize;
 
 pub(super) use self::up::is_persistent_lab;
@@ -44,7 +44,7 @@ struct Entry {
     journal: String,
     state: &'static str,
     purpose: Option<Purpose>,
-    pid: Option<u32>,
+    pid: Option<Pid>,
     changes: Vec<Change>,
     failed: Vec<String>,
 }
