@@ -229,7 +229,7 @@ pub fn apply(
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
     let (name, netns) = (request.called.to_owned(), request.netns.map(ToString::to_string));
-    let purpose = Purpose::Profile { name, netns, content: Some(request.content) };
+    let purpose = Purpose::Profile { name, netns, content: request.content };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {

@@ -212,8 +212,8 @@ mod tests {
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [
-            Purpose::Profile { name: "a in namespace b".into(), netns: None, content: None },
-            Purpose::Profile { name: "a".into(), netns: Some("b".into()), content: Some(7) },
+            Purpose::Profile { name: "a in namespace b".into(), netns: None, content: 0 },
+            Purpose::Profile { name: "a".into(), netns: Some("b".into()), content: 7 },
             Purpose::Attachment { mode },
             Purpose::Launch { mode },
             Purpose::Search,
