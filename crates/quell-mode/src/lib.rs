@@ -38,4 +38,4 @@ pub use nearest::{Nearest, Offered};
 pub use refusal::{ModeRefusal, ParseModeError};
 pub use requirement::Requirement;
 pub use settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};
-pub use timeout::duration_text;
+pub use timeout::{DurationError, duration_text, parse_duration, parse_timeout_ns};
