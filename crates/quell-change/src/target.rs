@@ -85,7 +85,7 @@ impl Targets {
         };
         targets.living = with_descendants(&seen, &roots);
         for target in targets.living.values() {
-            let is_named = roots.iter().any(|root| *root == target.pid);
+            let is_named = roots.contains(&target.pid);
             let why = if is_named { "selected" } else { "descends from a selected process" };
             info!(pid = target.pid.get(), comm = ?target.name, why, "process found");
         }

@@ -60,7 +60,7 @@ pub struct EpollPlace {
 impl EpollPlace {
     #[must_use]
     pub fn new(pid: Pid, start_time_ticks: u64, fd: i32) -> Self {
-        Self { pid: pid, start_time_ticks, fd }
+        Self { pid, start_time_ticks, fd }
     }
 
     pub(crate) fn of(process: ProcessIdentity, fd: i32) -> Self {
