@@ -24,6 +24,11 @@ pub fn parse_timeout_ns(text: &str) -> Result<u64, DurationError> {
     parse_ns(text, TIMEOUT_UNITS)
 }
 
+/// Parses a number of µs without a unit, in ns: `20` or `0.5`.
+pub(crate) fn parse_usecs_as_ns(text: &str) -> Result<u64, DurationError> {
+    parse_ns(text, &[("", 1_000)])
+}
+
 /// Parses a time for which somebody waits: `60s`, `5m`, or seconds without a unit.
 ///
 /// # Errors
