@@ -35,7 +35,7 @@ pub enum PersistState {
     Unconfirmed(Watchdog),
     MaintainedBy(Keeper),
     /// As long as a process in another PID namespace runs. Contains its PID there.
-    OutOfSight(u32),
+    OutOfSight(Pid),
     /// Made before the last boot, which reset them all.
     BeforeThisBoot,
 }
@@ -65,7 +65,7 @@ pub enum PersistError {
          in that namespace; nothing was changed",
         visible::path(path)
     )]
-    OutOfSight { path: PathBuf, pid: u32 },
+    OutOfSight { path: PathBuf, pid: Pid },
     #[error(
         "{} was not confirmed: its watchdog has already undone it or was killed; see `quell status`",
         visible::path(path)
@@ -213,7 +213,7 @@ pub enum Guardian {
 }
 
 impl Guardian {
-    fn number_and_start(self) -> (u32, u64) {
+    fn number_and_start(self) -> (Pid, u64) {
         match self {
             Self::Watchdog(Watchdog { pid, start_time_ticks, .. }) | Self::Keeper(Keeper { pid, start_time_ticks }) => {
                 (pid, start_time_ticks)
@@ -236,10 +236,9 @@ pub fn signal_guardian(path: &Path, who: Guardian, signal: Signal, within: Durat
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
     let signalled = PidFd::open(pid).and_then(|process| {
         // Check after opening the pidfd: from then on, the PID cannot refer to another process.
-        if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
+        if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Ok(true);
         }
         info!(pid = pid.get(), ?signal, ?within, "signalling the guardian and waiting for its exit");
@@ -257,7 +256,7 @@ pub fn signal_guardian(path: &Path, who: Guardian, signal: Signal, within: Durat
 impl PersistError {
     /// Explains a journal whose guardian, with PID `pid`, does not run here. If the journal is locked, its guardian
     /// runs in another PID namespace, or another process holds the lock.
-    pub fn of_keeper(self, path: &Path, pid: u32) -> Self {
+    pub fn of_keeper(self, path: &Path, pid: Pid) -> Self {
         match &self {
             Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
             _ => self,

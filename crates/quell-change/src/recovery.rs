@@ -199,7 +199,7 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
         Persistence::UntilConfirmed(Watchdog { pid, .. }) | Persistence::MaintainedBy(Keeper { pid, .. }) => Some(pid),
         Persistence::WithOwner | Persistence::UntilReverted => None,
     };
-    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
+    let owners = [Some(history.begin.owner.pid), keeper].into_iter().flatten();
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
@@ -240,8 +240,7 @@ fn persists(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
 }
 
 /// Whether the guardian of a journal is running. A process that cannot be inspected counts as running.
-pub fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
-    let Some(pid) = Pid::from_kernel(pid) else { return false };
+pub fn is_running(pid: Pid, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
     let identity = ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id };
     identity.is_running(proc).unwrap_or(true)
 }

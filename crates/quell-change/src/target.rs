@@ -71,9 +71,9 @@ impl Targets {
         };
         targets.living = with_descendants(&seen, &roots);
         for target in targets.living.values() {
-            let is_named = roots.iter().any(|root| i64::from(root.get()) == i64::from(target.pid));
+            let is_named = roots.contains(&target.pid);
             let why = if is_named { "selected" } else { "descends from a selected process" };
-            info!(pid = target.pid, comm = ?target.name, why, "process found");
+            info!(pid = target.pid.get(), comm = ?target.name, why, "process found");
         }
         match &targets.selection {
             Selection::Cgroup(cgroup) if targets.living.is_empty() => Err(TargetError::Empty(cgroup.clone())),
@@ -87,8 +87,7 @@ impl Targets {
     ) -> Result<Vec<TargetProgram>, TargetError> {
         let seen = Self::find(Selection::Processes(Vec::new()))?.see()?;
         let living = known.filter_map(|target| {
-            let pid = Pid::from_kernel(target.pid)?;
-            seen.get(&pid).filter(|seen| seen.start_time_ticks == target.start_time_ticks).map(|_| pid)
+            seen.get(&target.pid).filter(|seen| seen.start_time_ticks == target.start_time_ticks).map(|_| target.pid)
         });
         Ok(with_descendants(&seen, &living.collect::<Vec<_>>()).into_values().collect())
     }
@@ -97,13 +96,10 @@ impl Targets {
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
         let seen = self.see()?;
         let is_same = |target: &&TargetProgram| {
-            let now = Pid::from_kernel(target.pid).and_then(|pid| seen.get(&pid));
-            now.is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
+            seen.get(&target.pid).is_some_and(|now| now.start_time_ticks == target.start_time_ticks)
         };
         let (still, ended): (Vec<&TargetProgram>, Vec<&TargetProgram>) = self.living.values().partition(is_same);
-        // Every known process is a root, not only the selected ones: workers stay targets when the process that started
-        // them exits.
-        let mut roots: Vec<Pid> = still.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+        let mut roots: Vec<Pid> = still.iter().map(|target| target.pid).collect();
         let ended: Vec<TargetProgram> = ended.into_iter().cloned().collect();
         if let Selection::Cgroup(cgroup) = &self.selection {
             // A process that moves into the group descends from none of them.
@@ -118,7 +114,7 @@ impl Targets {
         for (target, what) in
             ended.iter().map(|it| (it, "process exited")).chain(started.iter().map(|it| (it, "process found")))
         {
-            info!(pid = target.pid, comm = ?target.name, "{what}");
+            info!(pid = target.pid.get(), comm = ?target.name, "{what}");
         }
         Ok(Turnover { started, ended })
     }
@@ -166,7 +162,7 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
     };
     let target = |(pid, seen): (&Pid, &Seen)| {
         let (start_time_ticks, name) = (seen.start_time_ticks, seen.name.clone());
-        (*pid, TargetProgram { pid: pid.get().unsigned_abs(), start_time_ticks, name })
+        (*pid, TargetProgram { pid: *pid, start_time_ticks, name })
     };
     seen.iter().filter(|(pid, _)| is_meant(**pid)).map(target).collect()
 }
@@ -185,9 +181,9 @@ mod tests {
         processes.iter().map(one).collect()
     }
 
-    fn meant(processes: &[(i32, i32)], roots: &[i32]) -> Vec<u32> {
+    fn meant(processes: &[(i32, i32)], roots: &[i32]) -> Vec<i32> {
         let roots: Vec<Pid> = roots.iter().filter_map(|&pid| Pid::new(pid)).collect();
-        with_descendants(&seen(processes), &roots).into_values().map(|target| target.pid).collect()
+        with_descendants(&seen(processes), &roots).into_values().map(|target| target.pid.get()).collect()
     }
 
     #[test]
@@ -205,12 +201,12 @@ mod tests {
     fn a_child_of_this_program_can_be_named() {
         let this = Pid::of_this_process().get();
         let child = this + 1;
-        assert_eq!(meant(&[(1, 0), (this, 1), (child, this)], &[child]), [child.unsigned_abs()]);
+        assert_eq!(meant(&[(1, 0), (this, 1), (child, this)], &[child]), [child]);
     }
 
     #[test]
     fn a_cycle_of_parents_terminates() {
-        assert_eq!(meant(&[(5, 6), (6, 5)], &[7]), [0_u32; 0]);
+        assert_eq!(meant(&[(5, 6), (6, 5)], &[7]), [0; 0]);
     }
 
     #[test]
@@ -218,12 +214,13 @@ mod tests {
         let this = Pid::of_this_process();
         let mut targets = Targets::find(Selection::Processes(vec![this])).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_kernel(child.id()).unwrap();
         let turnover = targets.refresh().unwrap();
-        assert!(turnover.started.iter().any(|target| target.pid == child.id()), "{turnover:?}");
+        assert!(turnover.started.iter().any(|target| target.pid == pid), "{turnover:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         let ended = targets.refresh().unwrap().ended;
-        assert!(ended.iter().any(|target| target.pid == child.id()), "{ended:?}");
+        assert!(ended.iter().any(|target| target.pid == pid), "{ended:?}");
     }
 
     #[test]

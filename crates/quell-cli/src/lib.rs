@@ -9,4 +9,5 @@ pub mod number;
 pub mod output;
 pub mod progress;
 pub mod simulation;
+pub mod table;
 pub mod terminal;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use quell_mode::parse_timeout_ns;
 use serde::{Deserialize, Deserializer};
 
 /// A duration, or a time since the start of a scenario, in ns.
@@ -12,9 +13,6 @@ pub struct Nanos(pub u64);
 /// Longest duration in a scenario: one hour. Sums of a few such values cannot overflow.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Units. A suffix such as `s` is listed after the longer suffixes that end with it.
-const UNITS: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration `{0}`: expected 0, or a number with a unit (ns, us, ms, s) up to one hour, such as 20ms")]
 pub struct NotADuration(String);
@@ -23,24 +21,9 @@ impl FromStr for Nanos {
     type Err = NotADuration;
 
     fn from_str(text: &str) -> Result<Self, NotADuration> {
-        let wrong = || NotADuration(text.to_owned());
-        if text == "0" {
-            return Ok(Self(0));
-        }
-        let (number, unit_ns) =
-            UNITS.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, *ns))).ok_or_else(wrong)?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || (number.contains('.') && !digits(fraction)) || fraction.len() > 9 {
-            return Err(wrong());
-        }
-        let whole_ns = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit_ns)).ok_or_else(wrong)?;
-        let fraction_ns = match fraction {
-            "" => 0,
-            _ => fraction.parse::<u64>().map_err(|_| wrong())? * unit_ns / 10_u64.pow(fraction.len() as u32),
-        };
-        let ns = whole_ns.checked_add(fraction_ns).filter(|&ns| ns <= LONGEST_NS).ok_or_else(wrong)?;
-        Ok(Self(ns))
+        let has_unit = text == "0" || text.ends_with('s');
+        let ns = parse_timeout_ns(text).ok().filter(|&ns| has_unit && ns <= LONGEST_NS);
+        ns.map(Self).ok_or_else(|| NotADuration(text.to_owned()))
     }
 }
 

@@ -13,6 +13,7 @@ use quell_change::persistent::{self, PersistError, PersistState, Persistent, for
 use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::transaction::{ChangeError, ChangeStage, Transaction, have_owners, permit_planned};
+use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_linux::visible::counted;
@@ -79,7 +80,7 @@ pub enum ApplyError {
     #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
     #[error("the watchdog process {pid} has exited")]
-    WatchdogEnded { pid: u32, reverted: Result<Reverted, JournalError> },
+    WatchdogEnded { pid: Pid, reverted: Result<Reverted, JournalError> },
     #[error("{change}: {source}")]
     Change { change: Box<ChangeText>, source: Box<ChangeError>, reverted: Result<Reverted, JournalError> },
     /// All changes were made, but the host does not match the profile. Everything was undone.
@@ -181,11 +182,11 @@ pub fn apply(
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
     let (name, netns) = (request.name.to_owned(), request.netns.map(ToString::to_string));
-    let purpose = Purpose::Profile { name, netns, content: Some(request.content) };
+    let purpose = Purpose::Profile { name, netns, content: request.content };
     let mut transaction = Transaction::begin(journal, &id(cookie), purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {
-        info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
+        info!(pid = watchdog.pid.get(), "watchdog started: it reverts all changes unless they are confirmed in time");
     }
     for (number, step) in plan.steps.iter().enumerate() {
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |stage| observer(number, stage)) {
@@ -227,7 +228,7 @@ fn refuse_under_owners(journal: &Journal, netns: Option<&NamespaceName>, plan: &
 }
 
 /// Whether the watchdog still runs. Without it, nobody would undo a profile that is not confirmed.
-fn guards(pid: u32, start_time_ticks: u64) -> bool {
+fn guards(pid: Pid, start_time_ticks: u64) -> bool {
     let proc = ProcRoot::default();
     proc.boot_id().is_ok_and(|boot_id| is_running(pid, start_time_ticks, boot_id, &proc))
 }

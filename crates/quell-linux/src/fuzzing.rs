@@ -103,8 +103,8 @@ pub fn settings_files(bytes: &[u8]) {
 
 pub fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
-    let _ = btf.member_offset("napi_struct", "napi_id");
-    let _ = btf.member_offset("a", "b");
+    let _ = btf.has_member("napi_struct", "napi_id");
+    let _ = btf.has_member("a", "b");
     let _ = btf.enumerator("NAPI_STATE_IN_BUSY_POLL");
 }
 

@@ -34,9 +34,7 @@ pub struct LoadSpec {
     pub polling: Polling,
     /// Closed loop: whether a thread reads the responses of all ready connections before it sends again. The server
     /// then receives batches that independent clients do not send. `false` sends the next request of a connection as
-    /// soon as its response arrives. An open loop ignores this field. Absent in old files: versions without it sent in
-    /// batches.
-    #[serde(default = "batched_before_the_field")]
+    /// soon as its response arrives. An open loop ignores this field.
     pub batched_sends: bool,
     /// Random seed. The same seed gives the same keys, values and gaps.
     pub seed: u64,
@@ -48,11 +46,6 @@ pub struct LoadSpec {
     pub connect_timeout_ms: u32,
     /// Timeout for an answer, ms, at least 1.
     pub response_timeout_ms: u32,
-}
-
-/// Value of [`LoadSpec::batched_sends`] in files that predate the field.
-fn batched_before_the_field() -> bool {
-    true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by serde")]
@@ -407,12 +400,5 @@ mod tests {
         let spec = LoadSpec { workload: Workload::Memcached(KeyValues::facebook()), ..sound() };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec);
-    }
-
-    #[test]
-    fn a_specification_without_the_send_order_was_batched() {
-        let mut json = serde_json::to_value(sound()).unwrap();
-        assert_eq!(json.as_object_mut().unwrap().remove("batched-sends"), Some(false.into()));
-        assert!(serde_json::from_value::<LoadSpec>(json).unwrap().batched_sends);
     }
 }

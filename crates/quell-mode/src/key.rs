@@ -6,7 +6,7 @@ use std::fmt;
 use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
 use crate::refusal::ModeRefusal;
 use crate::settings::{EpollParams, USECS_MAX};
-use crate::timeout::{TimeoutError, parse_timeout_ns, timeout_text};
+use crate::timeout::{DurationError, parse_timeout_ns, timeout_text};
 
 /// A setting that the text of a mode can override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,10 +67,10 @@ impl SettingKey {
 
     fn timeout_ns(self, value: &str) -> Result<u64, ModeRefusal> {
         parse_timeout_ns(value).map_err(|error| match error {
-            TimeoutError::Malformed => {
-                self.malformed(value, "a whole number of ns, or one followed by ns, us, ms or s")
+            DurationError::Malformed => {
+                self.malformed(value, "a number of ns, or a number followed by ns, us, ms or s")
             }
-            TimeoutError::TooLarge => self.too_large(value, u64::MAX),
+            DurationError::TooLarge => self.too_large(value, u64::MAX),
         })
     }
 

@@ -1,5 +1,5 @@
 //! Delivery modes: the NAPI, epoll and socket settings of each mode, their text form, contradictions, and requirements
-//! on the kernel. The crate also contains profiles, which configure a whole host. It consists of types and pure
+//! on the kernel. The crate also contains profiles, which configure a whole host, and loads, under which modes are compared. It consists of types and pure
 //! functions, and does not access the kernel.
 //!
 //! ```
@@ -18,6 +18,7 @@
 mod check;
 mod key;
 mod kind;
+mod load;
 mod mode;
 mod napi;
 mod nearest;
@@ -31,10 +32,11 @@ mod timeout;
 pub use check::Concern;
 pub use key::SettingKey;
 pub use kind::{ModeKind, PollUsecs};
+pub use load::{InvalidLoad, Load, OfferedLoad};
 pub use mode::DeliveryMode;
 pub use napi::{DEFER_HARD_IRQS_MAX, NapiAttribute, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 pub use nearest::{Nearest, Offered};
 pub use refusal::{ModeRefusal, ParseModeError};
 pub use requirement::Requirement;
 pub use settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};
-pub use timeout::duration_text;
+pub use timeout::{DurationError, duration_text, parse_duration, parse_timeout_ns};

@@ -9,6 +9,7 @@ use crate::kind::{ModeKind, PollUsecs};
 use crate::mode::DeliveryMode;
 use crate::refusal::{ModeRefusal, ParseModeError};
 use crate::settings::USECS_MAX;
+use crate::timeout::{DurationError, parse_usecs_as_ns};
 
 const WORDS: [&str; 9] =
     ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
@@ -153,25 +154,15 @@ fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Loca
     if number.text.is_empty() {
         return refused(ModeRefusal::NumberMissing { mode });
     }
-    let (whole, decimals) = number.text.split_once('.').unwrap_or((number.text, "0"));
-    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !all_digits(whole) || !all_digits(decimals) || decimals.len() > 3 {
-        return refused(ModeRefusal::NumberMalformed {
+    match parse_usecs_as_ns(number.text).map(NonZeroU64::new) {
+        Ok(Some(ns)) => Ok(ns),
+        Ok(None) => refused(ModeRefusal::NumberZero { mode }),
+        Err(DurationError::TooLarge) => refused(too_large(mode, number, u64::MAX / 1000)),
+        Err(DurationError::Malformed) => refused(ModeRefusal::NumberMalformed {
             mode,
             number: number.text.to_owned(),
             expected: "a number of microseconds without a unit and with at most three decimals",
-        });
-    }
-    let ns = whole
-        .parse::<u64>()
-        .ok()
-        .and_then(|usecs| usecs.checked_mul(1000))
-        .zip(format!("{decimals:0<3}").parse::<u64>().ok())
-        .and_then(|(whole_ns, rest_ns)| whole_ns.checked_add(rest_ns));
-    match ns.map(NonZeroU64::new) {
-        Some(Some(ns)) => Ok(ns),
-        Some(None) => refused(ModeRefusal::NumberZero { mode }),
-        None => refused(too_large(mode, number, u64::MAX / 1000)),
+        }),
     }
 }
 

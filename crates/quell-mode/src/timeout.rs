@@ -1,25 +1,62 @@
-//! Text form of timeouts: a whole number of ns, or a whole number followed by a unit.
+//! Text form of durations: a number, which may have a fraction, followed by a unit.
 
-/// Units and their values in ns. The largest unit comes first.
-const UNITS: [(&str, u64); 4] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", 1_000_000_000)];
+use std::time::Duration;
 
-/// Why a text is not a timeout.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum TimeoutError {
-    /// The text is not a whole number with an optional unit.
+const SECOND_NS: u64 = 1_000_000_000;
+/// Units of timeouts. `m` is none of them: it is too close to `ms`.
+const TIMEOUT_UNITS: &[(&str, u64)] = &[("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", SECOND_NS), ("", 1)];
+const LONG_UNITS: &[(&str, u64)] = &[("s", SECOND_NS), ("m", 60 * SECOND_NS), ("", SECOND_NS)];
+
+/// Why a text is not a duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DurationError {
+    /// The text is not a number with an optional unit, or not a whole number of ns.
     Malformed,
-    /// The timeout exceeds 2⁶⁴ − 1 ns.
+    /// The duration exceeds 2⁶⁴ − 1 ns.
     TooLarge,
 }
 
-/// Parses `5000000`, `5000000ns`, `5000us`, `5ms` or `2s`.
-pub(crate) fn parse_timeout_ns(text: &str) -> Result<u64, TimeoutError> {
-    let (number, unit_ns) =
-        UNITS.iter().find_map(|(suffix, ns)| Some((text.strip_suffix(suffix)?, *ns))).unwrap_or((text, 1));
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(TimeoutError::Malformed);
+/// Parses a timeout in ns: `5000000`, `5000us`, `5ms`, `1.5ms` or `2s`.
+///
+/// # Errors
+/// See [`DurationError`].
+pub fn parse_timeout_ns(text: &str) -> Result<u64, DurationError> {
+    parse_ns(text, TIMEOUT_UNITS)
+}
+
+/// Parses a number of µs without a unit, in ns: `20` or `0.5`.
+pub(crate) fn parse_usecs_as_ns(text: &str) -> Result<u64, DurationError> {
+    parse_ns(text, &[("", 1_000)])
+}
+
+/// Parses a time for which somebody waits: `60s`, `5m`, or seconds without a unit.
+///
+/// # Errors
+/// See [`DurationError`].
+pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
+    parse_ns(text, LONG_UNITS).map(Duration::from_nanos)
+}
+
+/// `units` are suffixes with their lengths in ns, longer suffixes first.
+fn parse_ns(text: &str, units: &[(&str, u64)]) -> Result<u64, DurationError> {
+    let found = units.iter().find_map(|(suffix, ns)| Some((text.strip_suffix(suffix)?, *ns)));
+    let (number, unit_ns) = found.ok_or(DurationError::Malformed)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_digits(whole) || !is_digits(fraction) {
+        return Err(DurationError::Malformed);
     }
-    number.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_ns)).ok_or(TimeoutError::TooLarge)
+    let whole_ns = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit_ns));
+    let mut left_ns = unit_ns;
+    let mut fraction_ns = 0;
+    for digit in fraction.trim_end_matches('0').bytes() {
+        if left_ns % 10 != 0 {
+            return Err(DurationError::Malformed);
+        }
+        left_ns /= 10;
+        fraction_ns += u64::from(digit - b'0') * left_ns;
+    }
+    whole_ns.and_then(|whole_ns| whole_ns.checked_add(fraction_ns)).ok_or(DurationError::TooLarge)
 }
 
 /// Formats a timeout with the largest unit that gives a whole number. `0` has no unit.
@@ -43,6 +80,8 @@ pub fn duration_text(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -65,16 +104,42 @@ mod tests {
     }
 
     #[test]
-    fn signs_fractions_and_bare_units_are_malformed() {
-        for text in ["", "ms", "+5", "-5", "1.5ms", "5 ms", "5m", "５"] {
-            assert_eq!(parse_timeout_ns(text), Err(TimeoutError::Malformed), "{text}");
+    fn a_fraction_is_a_whole_number_of_ns() {
+        assert_eq!(parse_timeout_ns("30.72ms"), Ok(30_720_000));
+        assert_eq!(parse_timeout_ns("1.50us"), Ok(1_500));
+        assert_eq!(parse_timeout_ns("0.000000001s"), Ok(1));
+        for text in ["1.5", "1.5ns", "1.0000000001s", "1.ms", ".5ms", "1.2.3s"] {
+            assert_eq!(parse_timeout_ns(text), Err(DurationError::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn long_durations_are_seconds_or_minutes() {
+        assert_eq!(parse_duration("60"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_duration("0.5s"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("5ms"), Err(DurationError::Malformed));
+    }
+
+    #[test]
+    fn signs_and_bare_units_are_malformed() {
+        for text in ["", "ms", "+5", "-5", "5 ms", "5m", "５"] {
+            assert_eq!(parse_timeout_ns(text), Err(DurationError::Malformed), "{text}");
         }
     }
 
     #[test]
     fn a_timeout_above_64_bits_is_too_large() {
         assert_eq!(parse_timeout_ns("18446744073709551615"), Ok(u64::MAX));
-        assert_eq!(parse_timeout_ns("18446744073709551616"), Err(TimeoutError::TooLarge));
-        assert_eq!(parse_timeout_ns("18446744074s"), Err(TimeoutError::TooLarge));
+        assert_eq!(parse_timeout_ns("18446744073709551616"), Err(DurationError::TooLarge));
+        assert_eq!(parse_timeout_ns("18446744074s"), Err(DurationError::TooLarge));
+        assert_eq!(parse_timeout_ns("18446744073.8s"), Err(DurationError::TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in ".{0,20}|[0-9]{0,25}[.]?[0-9]{0,25}[mun]?[sm]?") {
+            let _ = (parse_timeout_ns(&text), parse_duration(&text));
+        }
     }
 }

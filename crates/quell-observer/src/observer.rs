@@ -40,7 +40,7 @@ struct Readings {
 }
 
 /// Process ID and start time.
-type ProgramKey = (u32, u64);
+type ProgramKey = (Pid, u64);
 
 #[derive(Debug, Clone)]
 struct ModeCondition {
@@ -254,7 +254,7 @@ impl Observer {
         };
         let mut program = |process: &Process| {
             let napis = napis(process)?;
-            let identity = (process.pid.get().unsigned_abs(), process.start_time_ticks);
+            let identity = (process.pid, process.start_time_ticks);
             let mode = modes.get(&identity);
             if napis.is_empty() && mode.is_none() {
                 return None;
@@ -324,7 +324,7 @@ fn cpu_ns(dir: &ProcDir, start_time_ticks: u64) -> Option<u64> {
 
 /// Run time of the threads of a program, more precise than [`cpu_ns`]. Absent if the process is another one now.
 fn run_ns((pid, start_time_ticks): ProgramKey) -> Option<u64> {
-    let dir = ProcRoot::default().process(Pid::from_kernel(pid)?);
+    let dir = ProcRoot::default().process(pid);
     let run_ns = dir.schedstat_of_all_threads().ok()?.run_ns;
     cpu_ns(&dir, start_time_ticks).map(|_| run_ns)
 }
@@ -380,7 +380,7 @@ fn conditions(journal: &Journal, snapshot: &Snapshot) -> BTreeMap<ProgramKey, Mo
         let Some(mode) = attached.purpose().mode() else { continue };
         let (is_steered, parts) = (attached.history.steers(), skipped(snapshot, &attached, mode));
         for target in &attached.history.targets {
-            let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid.get().unsigned_abs() == target.pid);
+            let concerns = |pid: Option<Pid>| pid.is_none_or(|pid| pid == target.pid);
             let its = parts.iter().filter(|(pid, _)| concerns(*pid));
             let skipped = its.map(|(_, part)| part.clone()).collect();
             conditions.insert((target.pid, target.start_time_ticks), ModeCondition { drifted, is_steered, skipped });

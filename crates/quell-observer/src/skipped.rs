@@ -15,7 +15,7 @@ use quell_result::top::{SkipReason, SkippedPart};
 /// Plans the mode of an attachment once more. Nothing is changed. Settings that the attachment has set and others have
 /// changed are drifted, not skipped. A part without a process concerns all of them.
 pub(crate) fn skipped(snapshot: &Snapshot, attached: &Attached, mode: DeliveryMode) -> Vec<(Option<Pid>, SkippedPart)> {
-    let pids = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid));
+    let pids = attached.history.targets.iter().map(|target| target.pid);
     let pids: BTreeSet<Pid> = pids.collect();
     let plan = plan(snapshot, None, &pids, &AttachRequest { mode, epolls: EpollsSetBy::Attachment });
     let recorded: BTreeSet<u32> = (attached.history.pending())
@@ -77,7 +77,7 @@ mod tests {
                 .unwrap();
         let mut attached = attachments(&journal).unwrap().remove(0);
         let target = |process: &quell_host::snapshot::Process| TargetProgram {
-            pid: process.pid.get().unsigned_abs(),
+            pid: process.pid,
             start_time_ticks: process.start_time_ticks,
             name: process.name.clone(),
         };

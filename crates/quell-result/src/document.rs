@@ -85,7 +85,6 @@ macro_rules! documents {
         /// A document of any kind.
         #[derive(Debug, Clone, PartialEq, serde::Serialize)]
         #[serde(untagged)]
-        #[non_exhaustive]
         pub enum ResultDocument {
             $($(#[$about])* $kind(Box<$type>)),+
         }

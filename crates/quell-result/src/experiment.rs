@@ -79,7 +79,7 @@ pub struct LoadExperiment {
 
 /// Reason why an experiment ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", content = "why", rename_all = "kebab-case")]
+#[serde(tag = "kind", content = "reason", rename_all = "kebab-case")]
 pub enum EndOfExperiment {
     /// The stopping rule of the experiment ended it.
     Stopped(StopReason),

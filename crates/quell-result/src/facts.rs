@@ -285,7 +285,6 @@ pub struct GuestFacts {
     /// IRQ number of the server's receive queue.
     pub rx_irq: u32,
     /// Source of the IRQ number.
-    #[serde(rename = "rx-irq-said-by")]
     pub rx_irq_source: Provenance,
     /// Availability of features in this kernel and driver.
     pub features: Vec<Feature>,

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use aya::EbpfLoader;
 use aya::programs::Iter;
-use aya::{Btf, EbpfLoader, Endianness};
-use quell_linux::bpf::BtfError;
 use quell_linux::netns::Namespace;
 use quell_linux::reuseport::{ClassicInstruction, is_quells};
 
-use crate::sampler::SamplerError;
+use crate::sampler::{SamplerError, kernel_types};
 
 /// Compiled from `bpf/reuseport.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/reuseport.bpf.o");
@@ -35,15 +34,7 @@ pub type GroupPrograms = BTreeMap<u64, GroupProgram>;
 /// `/sys`.
 pub fn group_programs(sys: &Path, namespace: &Namespace) -> Result<GroupPrograms, SamplerError> {
     let new = SamplerError::new;
-    let path = sys.join("kernel/btf/vmlinux");
-    let btf = match Btf::parse_file(&path, Endianness::default()) {
-        Ok(btf) => btf,
-        Err(_) if !path.exists() => {
-            let source = io::ErrorKind::NotFound.into();
-            return Err(SamplerError::Unsupported(BtfError::Absent { path, source }));
-        }
-        Err(error) => return Err(new("reading the kernel's BTF", &error)),
-    };
+    let (_, btf) = kernel_types(sys)?;
     let mut object =
         EbpfLoader::new().btf(Some(&btf)).load(OBJECT).map_err(|error| new("loading the iterators", &error))?;
     let mut programs = GroupPrograms::new();

@@ -116,17 +116,15 @@ impl Sampler {
 
     /// `room` is the number of instances that can be selected at the same time, if it is not the default.
     fn attach_programs(sys: &Path, attached: &[Program], room: Option<u32>) -> Result<Self, SamplerError> {
-        let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
+        let (kernel, btf) = kernel_types(sys)?;
         let enumerator = |name: &str| kernel.enumerator(name).map_err(SamplerError::Unsupported);
         let bit = |name: &str| enumerator(name).map(|bit| 1 << (bit & 63));
         let (sched, in_busy_poll): (u64, u64) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
         let net_rx = u64::from(enumerator("NET_RX_SOFTIRQ")?);
         let can = Abilities {
-            sees_suspension: kernel.member_offset("napi_struct", "irq_suspend_timeout").is_ok(),
+            sees_suspension: kernel.has_member("napi_struct", "irq_suspend_timeout").is_ok_and(|has| has),
             times_softirqs: attached.contains(&SOFTIRQS),
         };
-        let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
-            .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
         let mut loader = EbpfLoader::new();
         if let Some(room) = room {
             loader.map_max_entries(QUEUES, room);
@@ -235,6 +233,14 @@ impl Sampler {
         };
         self.selected.iter().map(read).collect()
     }
+}
+
+/// The types of the running kernel, for lookups of names and for the loader, from one reading of the file.
+pub(crate) fn kernel_types(sys: &Path) -> Result<(KernelTypes, Btf), SamplerError> {
+    let kernel = KernelTypes::of_kernel(sys).map_err(SamplerError::Unsupported)?;
+    let btf = Btf::parse(kernel.as_bytes(), Endianness::default())
+        .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
+    Ok((kernel, btf))
 }
 
 pub(crate) fn missing(name: &'static str) -> SamplerError {

@@ -7,13 +7,13 @@ use std::path::Path;
 
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::RawTracePoint;
-use aya::{Btf, Ebpf, EbpfLoader, Endianness};
+use aya::{Ebpf, EbpfLoader};
 use quell_linux::kernel::threads_are_in_sight;
 use quell_linux::proc::ProcRoot;
 use quell_linux::wait_calls::WaitCalls;
 use quell_linux::{NapiId, Pid};
 
-use crate::sampler::{SamplerError, missing};
+use crate::sampler::{SamplerError, kernel_types, missing};
 
 /// Compiled from `bpf/waits.bpf.c` by `make bpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/waits.bpf.o");
@@ -107,8 +107,7 @@ impl WaitSampler {
             ("PSELECT6", calls.pselect6),
             ("IO_URING_ENTER", calls.io_uring_enter),
         ];
-        let btf = Btf::parse_file(sys.join("kernel/btf/vmlinux"), Endianness::default())
-            .map_err(|error| SamplerError::new("reading the kernel's BTF", &error))?;
+        let (_, btf) = kernel_types(sys)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&btf));
         numbers.iter().for_each(|(name, number)| _ = loader.override_global(name, number, true));

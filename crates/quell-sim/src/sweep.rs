@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use std::str::FromStr;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use quell_mode::{DeliveryMode, ParseModeError};
+use quell_mode::{DeliveryMode, InvalidLoad, Load, OfferedLoad, ParseModeError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::host::HostProfile;
 use crate::run::{Run, RunError, RunResult};
 use crate::server::ServerKind;
 use crate::trace::Trace;
-use crate::workload::{InvalidLoad, Load, RunScale};
+use crate::workload::RunScale;
 
 /// Mean number of connections per queue in the published experiment.
 const CONNECTIONS_PER_QUEUE: usize = 560;
@@ -359,7 +359,7 @@ fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadsError {
-    /// The text is neither a rate, nor a percentage, nor `MAX`.
+    /// The text is neither a rate, nor a percentage, nor `max`.
     #[error(transparent)]
     Load(#[from] InvalidLoad),
     /// A percentage is invalid.
@@ -372,50 +372,40 @@ pub enum LoadsError {
 
 /// Loads of a sweep. Percentages are not yet converted to rates.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loads(Vec<Asked>);
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Asked {
-    /// A load that is given directly.
-    Given(Load),
-    /// Percentage of the throughput of `base` in a closed loop on the host.
-    Percent(f64),
-}
+pub struct Loads(Vec<OfferedLoad>);
 
 impl FromStr for Loads {
     type Err = LoadsError;
 
-    /// Parses a list of rates (`600K`), `MAX`, percentages (`50%`) and ranges. `10%..100%` has steps of 10 %, and
+    /// Parses a list of rates (`600K`), `max`, percentages (`50%`) and ranges. `10%..100%` has steps of 10 %, and
     /// `200K..1M` has steps of the first rate.
     fn from_str(text: &str) -> Result<Self, LoadsError> {
         let mut loads = Vec::new();
         for item in text.split(',') {
             match item.split_once("..") {
-                Some((from, to)) => loads.extend(range_of_loads(item, from.parse()?, to.parse()?)?),
-                None => loads.push(item.parse()?),
+                Some((from, to)) => loads.extend(range_of_loads(item, requested(from)?, requested(to)?)?),
+                None => loads.push(requested(item)?),
             }
         }
         Ok(Self(loads))
     }
 }
 
-impl FromStr for Asked {
-    type Err = LoadsError;
-
-    fn from_str(text: &str) -> Result<Self, LoadsError> {
-        let Some(digits) = text.strip_suffix('%') else { return Ok(Self::Given(text.parse()?)) };
-        let share = digits.parse().ok().filter(|share| (0.1..=200.0).contains(share));
-        share.map(Self::Percent).ok_or_else(|| LoadsError::Share(text.to_owned()))
+/// A load with a share of the maximum that the model can have.
+fn requested(text: &str) -> Result<OfferedLoad, LoadsError> {
+    match text.parse()? {
+        OfferedLoad::Percent(share) if !(0.1..=200.0).contains(&share) => Err(LoadsError::Share(text.to_owned())),
+        load => Ok(load),
     }
 }
 
-fn range_of_loads(item: &str, from: Asked, to: Asked) -> Result<Vec<Asked>, RangeError> {
+fn range_of_loads(item: &str, from: OfferedLoad, to: OfferedLoad) -> Result<Vec<OfferedLoad>, RangeError> {
     match (from, to) {
-        (Asked::Percent(from), Asked::Percent(to)) => {
-            Ok(steps(item, from, to, 10.0)?.into_iter().map(Asked::Percent).collect())
+        (OfferedLoad::Percent(from), OfferedLoad::Percent(to)) => {
+            Ok(steps(item, from, to, 10.0)?.into_iter().map(OfferedLoad::Percent).collect())
         }
-        (Asked::Given(Load::Qps(from)), Asked::Given(Load::Qps(to))) => {
-            Ok(steps(item, from, to, from)?.into_iter().map(|qps| Asked::Given(Load::Qps(qps))).collect())
+        (OfferedLoad::Rate(from), OfferedLoad::Rate(to)) => {
+            Ok(steps(item, from, to, from)?.into_iter().map(OfferedLoad::Rate).collect())
         }
         _ => Err(RangeError::new(item, "both ends must be rates, as in 200K..1M, or percentages, as in 10%..100%")),
     }
@@ -445,9 +435,10 @@ impl Loads {
     }
 
     pub(crate) fn rates(&self, maximum: &mut BaseMaximum<'_>) -> Result<Vec<Load>, RunError> {
-        let load = |asked: &Asked| match *asked {
-            Asked::Given(load) => Ok(load),
-            Asked::Percent(share) => Ok(Load::Qps((maximum.qps()? * share / 100.0).round().max(1.0))),
+        let load = |load: &OfferedLoad| match *load {
+            OfferedLoad::Rate(rate) => Ok(Load::Qps(rate)),
+            OfferedLoad::Max => Ok(Load::Max),
+            OfferedLoad::Percent(share) => Ok(Load::Qps((maximum.qps()? * share / 100.0).round().max(1.0))),
         };
         self.0.iter().map(load).collect()
     }
@@ -532,16 +523,19 @@ mod tests {
     #[test]
     fn loads_are_rates_percentages_and_ranges_of_both() {
         let loads = |text: &str| text.parse::<Loads>().expect("loads").0;
-        let rate = |qps| Asked::Given(Load::Qps(qps));
-        assert_eq!(loads("200K,MAX"), [rate(200e3), Asked::Given(Load::Max)]);
-        assert_eq!(loads("80%..100%"), [80.0, 90.0, 100.0].map(Asked::Percent));
-        assert_eq!(loads("50%..75%"), [50.0, 60.0, 70.0, 75.0].map(Asked::Percent));
-        assert_eq!(loads("250K..1M,95%"), [rate(250e3), rate(500e3), rate(750e3), rate(1e6), Asked::Percent(95.0)]);
+        let rate = OfferedLoad::Rate;
+        assert_eq!(loads("200K,max"), [rate(200e3), OfferedLoad::Max]);
+        assert_eq!(loads("80%..100%"), [80.0, 90.0, 100.0].map(OfferedLoad::Percent));
+        assert_eq!(loads("50%..75%"), [50.0, 60.0, 70.0, 75.0].map(OfferedLoad::Percent));
+        assert_eq!(
+            loads("250K..1M,95%"),
+            [rate(250e3), rate(500e3), rate(750e3), rate(1e6), OfferedLoad::Percent(95.0)]
+        );
     }
 
     #[test]
     fn an_invalid_load_is_refused() {
-        for text in ["10%..fast", "0%", "100%..10%", "200K..50%", "MAX..1M", "1..1M", "", "200K,"] {
+        for text in ["10%..fast", "0%", "100%..10%", "200K..50%", "max..1M", "1..1M", "", "200K,"] {
             assert!(text.parse::<Loads>().is_err(), "{text}");
         }
     }

@@ -7,11 +7,10 @@
 //! defer200             600K
 //! ```
 
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, Load};
 
 use crate::run::RunError;
 use crate::sweep::{BaseMaximum, Loads, LoadsError, ModesError, Point, Setup, modes};
-use crate::workload::Load;
 
 /// Maximum number of seeds in a line.
 const SEEDS_MAX: u64 = 1_000_000;
@@ -169,9 +168,9 @@ mod tests {
     #[test]
     fn a_line_stands_for_all_combinations_of_its_modes_loads_and_seeds() {
         let expected =
-            ["base 100K 2", "base 100K 3", "base MAX 2", "base MAX 3", "suspend20 100K 2", "suspend20 100K 3"];
-        assert_eq!(points("base,suspend20 100K,MAX 2..3")[..6], expected);
-        assert_eq!(points("# comment\n\nbase 100K # 1\n defer20\tMAX 9 \n"), ["base 100K 1", "defer20 MAX 9"]);
+            ["base 100K 2", "base 100K 3", "base max 2", "base max 3", "suspend20 100K 2", "suspend20 100K 3"];
+        assert_eq!(points("base,suspend20 100K,max 2..3")[..6], expected);
+        assert_eq!(points("# comment\n\nbase 100K # 1\n defer20\tmax 9 \n"), ["base 100K 1", "defer20 max 9"]);
     }
 
     #[test]

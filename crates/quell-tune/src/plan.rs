@@ -34,8 +34,7 @@ pub struct TunePlan {
     pub arms: Vec<DeliveryMode>,
     /// Grid from which the modes of the other rounds are selected. Without it, only `arms` are tried.
     pub space: Option<TuneSpace>,
-    /// Hosts of the model whose responses to modes are the search's first belief. All shipped ones, if not stated.
-    #[serde(default = "model_hosts")]
+    /// Hosts of the model whose responses to modes are the search's first belief.
     pub model_hosts: Vec<String>,
     /// Names of the loads, at least one. Blocks take turns.
     pub loads: Vec<String>,
@@ -62,7 +61,7 @@ impl TunePlan {
             present,
             arms: space.coarse(),
             space: Some(space),
-            model_hosts: model_hosts(),
+            model_hosts: HostProfile::shipped_names().map(str::to_owned).collect(),
             loads: vec!["present".to_owned()],
             slice_ms: 200,
             settle_ms: 10,
@@ -125,10 +124,6 @@ impl TunePlan {
         }
         Ok(())
     }
-}
-
-fn model_hosts() -> Vec<String> {
-    HostProfile::shipped_names().map(str::to_owned).collect()
 }
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

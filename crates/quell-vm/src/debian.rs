@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 use tar::Archive;
 use thiserror::Error;
 
-use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
 use crate::store::{Origin, Store, StoreError, StoredKernel, make_directory, modules_dir};
@@ -39,7 +38,6 @@ pub struct Offer {
 pub enum FetchStep {
     Download { packages: usize, bytes: u64 },
     Unpack { package: String },
-    Decompress,
 }
 
 impl fmt::Display for FetchStep {
@@ -50,7 +48,6 @@ impl fmt::Display for FetchStep {
                 write!(f, "downloading {}, {mb:.1} MB", counted(*packages, "package"))
             }
             Self::Unpack { package } => write!(f, "unpacking {package}"),
-            Self::Decompress => f.write_str("decompressing the kernel"),
         }
     }
 }
@@ -74,8 +71,6 @@ pub enum FetchError {
     Unpack { package: PathBuf, source: io::Error },
     #[error("no package of {0} contains a kernel")]
     NoKernel(String),
-    #[error("the kernel of {package}: {source}")]
-    Image { package: String, source: ImageError },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("preparing {path}: {source}")]
@@ -187,12 +182,8 @@ impl Archives {
             progress(FetchStep::Unpack { package: name });
             image = unpack(&package, &modules)?.or(image);
         }
-        let version = &offer.origin.version;
-        let image = image.ok_or_else(|| FetchError::NoKernel(version.clone()))?;
-        progress(FetchStep::Decompress);
-        let vmlinux =
-            kernel_image::vmlinux(&image).map_err(|source| FetchError::Image { package: version.clone(), source })?;
-        Ok(store.keep(staged, &vmlinux, &offer.origin)?)
+        let image = image.ok_or_else(|| FetchError::NoKernel(offer.origin.version.clone()))?;
+        Ok(store.keep(staged, &image, &offer.origin)?)
     }
 
     /// Packages of a kernel as `NAME=VERSION`, with their sizes in bytes. They are the exact-version dependencies of
@@ -358,10 +349,9 @@ mod tests {
         let steps = [
             FetchStep::Download { packages: 2, bytes: 31_560_000 },
             FetchStep::Unpack { package: "linux-image.deb".to_owned() },
-            FetchStep::Decompress,
         ];
         let said = steps.map(|step| step.to_string());
-        assert_eq!(said, ["downloading 2 packages, 31.6 MB", "unpacking linux-image.deb", "decompressing the kernel"]);
+        assert_eq!(said, ["downloading 2 packages, 31.6 MB", "unpacking linux-image.deb"]);
     }
 
     #[test]

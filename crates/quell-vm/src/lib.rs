@@ -8,12 +8,10 @@
 #![forbid(unsafe_code)]
 
 pub mod debian;
-mod elf_trim;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 pub mod guest;
 mod initramfs;
-mod kernel_image;
 mod kernel_name;
 pub mod machine;
 mod machine_error;

@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 use quell_linux::proc::{ProcRoot, Schedstat};
 use quell_linux::process::{Child, Output, Spawn};
 
-use crate::elf_trim::interpreter;
 use crate::guest::{Run, SHELL, TASK, Task};
 use crate::initramfs::Initramfs;
 pub use crate::machine_error::MachineError;
 use crate::machine_error::prepare;
 use crate::message::Message;
 use crate::nic::MAC_ADDRESSES;
-use crate::program::{self, LIBRARIES, PROGRAM};
+use crate::program::{self, LIBRARIES, PROGRAM, interpreter};
 use crate::store::StoredKernel;
 
 /// The QEMU binary. It emulates the architecture for which this program is built.
@@ -148,7 +147,7 @@ impl Machine {
 
     pub fn shell(&self) -> Result<(), MachineError> {
         let mut initramfs = Initramfs::new();
-        initramfs.file(Path::new(SHELL), &static_busybox()?);
+        initramfs.file(Path::new(SHELL), static_busybox()?);
         let files = self.files(&mut initramfs, Run::Shell)?;
         let files = files.write(initramfs)?;
         let mut qemu = Command::new(&self.emulator.program);
@@ -168,11 +167,11 @@ impl Machine {
         let mut modules = Vec::new();
         for module in self.kernel.modules()? {
             let place = Path::new("/modules").join(module.file_name().unwrap_or_default());
-            initramfs.file(&place, &fs::read(&module).map_err(prepare(&module))?);
+            initramfs.file(&place, fs::read(&module).map_err(prepare(&module))?);
             modules.push(place);
         }
         let task = serde_json::to_vec(&Task { modules, run }).map_err(|error| MachineError::Listen(error.into()))?;
-        initramfs.file(Path::new(TASK), &task);
+        initramfs.file(Path::new(TASK), task);
         let dir = tempfile::Builder::new().prefix("quell-vm-").tempdir();
         Ok(Files { dir: dir.map_err(prepare(&std::env::temp_dir()))?, archive_bytes: 0 })
     }
@@ -191,7 +190,7 @@ impl Machine {
             let address = address.map(|byte| format!("{byte:02x}")).join(":");
             arguments.extend(["-device".to_owned(), format!("{device},netdev=nic{end},mac={address},romfile=")]);
         }
-        arguments.extend(["-kernel".to_owned(), self.kernel.vmlinux().display().to_string()]);
+        arguments.extend(["-kernel".to_owned(), self.kernel.image().display().to_string()]);
         arguments.extend(["-initrd".to_owned(), files.archive().display().to_string()]);
         arguments.extend(["-append".to_owned(), kernel_arguments()]);
         arguments
@@ -229,9 +228,9 @@ struct Files {
 
 impl Files {
     fn write(mut self, initramfs: Initramfs) -> Result<Self, MachineError> {
-        let archive = initramfs.finish();
-        self.archive_bytes = archive.len() as u64;
-        fs::write(self.archive(), archive).map_err(prepare(&self.archive()))?;
+        let archive = self.archive();
+        let size = || fs::metadata(&archive).map(|metadata| metadata.len());
+        self.archive_bytes = initramfs.write(&archive).and_then(|()| size()).map_err(prepare(&archive))?;
         Ok(self)
     }
 

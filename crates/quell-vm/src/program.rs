@@ -5,11 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcError, ProcRoot};
 use thiserror::Error;
 
-use crate::elf_trim::{interpreter, loaded_part};
 use crate::initramfs::Initramfs;
 
 pub(crate) const PROGRAM: &str = "/bin/quell";
@@ -36,11 +38,11 @@ pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramE
     }
     let content = read(&program)?;
     let linker = interpreter(&content);
-    initramfs.file(Path::new(PROGRAM), &loaded_part(content));
+    initramfs.file(Path::new(PROGRAM), content);
     for library in files.iter().filter(|file| **file != program) {
         let Some(name) = library.file_name() else { continue };
         let place = Path::new(LIBRARIES).join(name);
-        initramfs.file(&place, &loaded_part(read(library)?));
+        initramfs.file(&place, read(library)?);
         add_linker(initramfs, linker.as_deref(), library, &place);
     }
     Ok(())
@@ -53,6 +55,15 @@ fn add_linker(initramfs: &mut Initramfs, linker: Option<&str>, library: &Path, p
     if is_it && linker != place {
         initramfs.link(linker, &place.to_string_lossy());
     }
+}
+
+/// Path of an ELF file's dynamic linker. `None` if the file is statically linked.
+pub(crate) fn interpreter(file: &[u8]) -> Option<String> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, file).ok()?;
+    let path = segments.iter().find_map(|segment| segment.interpreter(endian, file).ok().flatten())?;
+    String::from_utf8(path.to_vec()).ok()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ProgramError> {

@@ -1,4 +1,4 @@
-//! The user's kernels, in a cache directory. Each kernel has a directory with the uncompressed image, the
+//! The user's kernels, in a cache directory. Each kernel has a directory with the image, the
 //! driver modules that guests need, and its origin. A kernel appears in the store completely or not at all.
 
 use std::fs::{self, DirBuilder};
@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::kernel_name::KernelName;
 use crate::modules;
 
-const VMLINUX: &str = "vmlinux";
+const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const ORIGIN: &str = "kernel.json";
 
@@ -136,14 +136,14 @@ impl Store {
     pub(crate) fn keep(
         &self,
         staged: tempfile::TempDir,
-        vmlinux: &[u8],
+        image: &[u8],
         origin: &Origin,
     ) -> Result<StoredKernel, StoreError> {
         let write = |name: &str, content: &[u8]| {
             let path = staged.path().join(name);
             fs::write(&path, content).map_err(io_error("writing", &path))
         };
-        write(VMLINUX, vmlinux)?;
+        write(IMAGE, image)?;
         let path = staged.path().join(ORIGIN);
         write(ORIGIN, &serde_json::to_vec_pretty(origin).map_err(|source| StoreError::Origin { path, source })?)?;
         let place = self.dir.join(origin.name.to_string());
@@ -174,9 +174,10 @@ impl StoredKernel {
         Ok(Self { origin, dir })
     }
 
+    /// Path of the kernel image.
     #[must_use]
-    pub fn vmlinux(&self) -> PathBuf {
-        self.dir.join(VMLINUX)
+    pub fn image(&self) -> PathBuf {
+        self.dir.join(IMAGE)
     }
 
     /// Paths of its driver modules, in load order.
@@ -220,8 +221,8 @@ mod tests {
     fn a_kernel_that_is_fetched_again_replaces_the_older_one() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
-        fs::write(keep(&store, "6.1").vmlinux(), b"old").unwrap();
-        assert_eq!(fs::read(keep(&store, "6.1").vmlinux()).unwrap(), b"kernel");
+        fs::write(keep(&store, "6.1").image(), b"old").unwrap();
+        assert_eq!(fs::read(keep(&store, "6.1").image()).unwrap(), b"kernel");
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn machine(dir: &Path) -> Option<Machine> {
     let emulator = Emulator::find().inspect_err(|error| skip(Lacks::Guest, error)).ok()?;
     let kernel = dir.join("6.1");
     fs::create_dir_all(kernel.join("modules")).unwrap();
-    fs::write(kernel.join("vmlinux"), b"no kernel").unwrap();
+    fs::write(kernel.join("vmlinuz"), b"no kernel").unwrap();
     fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
     let kernel = Store::in_dir(dir).newest().unwrap();
     Some(Machine { emulator, kernel, nic: Nic::Virtio, cpus: 1, limit: Duration::from_secs(60) })

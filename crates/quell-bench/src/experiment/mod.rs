@@ -357,7 +357,8 @@ pub fn programs_facts(
         napi: queue.napi.get(),
         irq: queue.irq,
     });
-    let processes = targets.living().map(|target| ProcessFacts { pid: target.pid, name: target.name.clone() });
+    let processes =
+        targets.living().map(|target| ProcessFacts { pid: target.pid.get().unsigned_abs(), name: target.name.clone() });
     ProgramsFacts {
         processes: processes.collect(),
         queues: queues.collect(),

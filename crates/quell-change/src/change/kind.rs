@@ -116,10 +116,8 @@ pub enum CompareError {
     Proc(#[from] ProcError),
 }
 
-pub(crate) fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessIdentity, UndoError> {
-    let valid =
-        Pid::from_kernel(pid).ok_or_else(|| UndoError::impossible("process", &pid.to_string(), "not a process id"))?;
-    Ok(ProcessIdentity { pid: valid, starttime: Ticks(start_time_ticks), boot_id })
+pub(crate) fn identity(pid: Pid, start_time_ticks: u64, boot_id: BootId) -> ProcessIdentity {
+    ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id }
 }
 
 /// Turns an error for an object that no accessible namespace contains into a waiting change, because the object may

@@ -1,5 +1,6 @@
 //! What making and undoing a change have found out.
 
+use quell_linux::Pid;
 use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub enum ChangeOutcome {
     /// A process. Its ID and start time together are unique within one boot.
     Process {
         /// Process ID, which is also its session ID.
-        pid: u32,
+        pid: Pid,
         /// Start time, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
         /// Its executable file. Without this value the process is not killed. Absent if it could not be read.

@@ -214,13 +214,14 @@ mod tests {
     use super::*;
     use crate::change::CreatedNamespace;
     use proptest::prelude::*;
+    use quell_linux::Pid;
 
     fn begin() -> Begin {
         Begin {
             format: FORMAT.into(),
             version: "0.1.0".into(),
             boot_id: "b".into(),
-            owner: Keeper { pid: 1, start_time_ticks: 5 },
+            owner: Keeper { pid: Pid::new(1).unwrap(), start_time_ticks: 5 },
             started_unix_s: 0,
             purpose: Purpose::Lab,
         }
@@ -307,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_process_that_was_renamed_is_one_target() {
-        let target = |pid, name: &str| TargetProgram { pid, start_time_ticks: 9, name: name.into() };
+        let target =
+            |pid, name: &str| TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 9, name: name.into() };
         let records = [("sh", 7), ("worker", 8), ("server", 7)].map(|(name, pid)| Record::Target(target(pid, name)));
         let history = History::parse(&text(&records)).unwrap();
         assert_eq!(history.targets, [target(7, "server"), target(8, "worker")]);
@@ -316,7 +318,7 @@ mod tests {
     #[test]
     fn persistent_changes_stay_until_they_are_released() {
         let persistence = |records: &[Record]| History::parse(&text(records)).map(|history| history.persistence);
-        let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
+        let watchdog = Watchdog { pid: Pid::new(7).unwrap(), start_time_ticks: 1, deadline_unix_s: 2 };
         assert_eq!(persistence(&[intend(0), made(0)]), Ok(Persistence::WithOwner));
         assert_eq!(
             persistence(&[intend(0), made(0), Record::PersistIfConfirmed(watchdog)]),
@@ -327,7 +329,7 @@ mod tests {
             Ok(Persistence::UntilReverted)
         );
         assert_eq!(persistence(&[Record::Persist, Record::Release]), Ok(Persistence::WithOwner));
-        let keeper = Keeper { pid: 7, start_time_ticks: 1 };
+        let keeper = Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 1 };
         assert_eq!(persistence(&[Record::MaintainedBy(keeper), intend(0)]), Ok(Persistence::MaintainedBy(keeper)));
         assert!(matches!(
             persistence(&[Record::Persist, Record::Persist]),

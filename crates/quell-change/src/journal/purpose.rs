@@ -14,9 +14,8 @@ pub enum Purpose {
         name: String,
         /// Name of the network namespace; null for the caller's.
         netns: Option<String>,
-        /// CRC-32 of the texts of the files; null in journals of earlier versions.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        content: Option<u32>,
+        /// CRC-32 of the texts of the files.
+        content: u32,
     },
     /// A mode for running programs (`quell attach`, `quell tune --keep`).
     Attachment { mode: DeliveryMode },

@@ -45,7 +45,7 @@ pub enum Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Watchdog {
-    pub pid: u32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Deadline for the confirmation, in wall-clock seconds since 1970. For display only; the watchdog uses a monotonic
@@ -57,21 +57,21 @@ pub struct Watchdog {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keeper {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
 }
 
 impl Keeper {
     pub fn this_process(proc: &ProcRoot) -> Result<Self, ProcError> {
         let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
-        Ok(Self { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+        Ok(Self { pid: identity.pid, start_time_ticks: identity.starttime.0 })
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TargetProgram {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
     /// Name of its main thread, for display.
     pub name: String,
@@ -142,7 +142,7 @@ mod tests {
             format: FORMAT.to_owned(),
             version: "0.1.0".to_owned(),
             boot_id: "b".to_owned(),
-            owner: Keeper { pid: 7, start_time_ticks: 8 },
+            owner: Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 },
             started_unix_s: 9,
             purpose,
         }
@@ -152,7 +152,7 @@ mod tests {
         Record::Done {
             seq: 3,
             outcome: ChangeOutcome::Process {
-                pid: 77,
+                pid: Pid::new(77).unwrap(),
                 start_time_ticks: 1234,
                 executable: Some(FileId { device: 1, inode: 2 }),
             },
@@ -169,13 +169,13 @@ mod tests {
                 change: Change::Process(StartedProcess { command: vec!["a b".into(), "\n\"".into()] }),
             },
             Record::Undone { seq: 9, undoing: UndoOutcome::Partial("somebody's".into()) },
-            Record::Target(TargetProgram { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
-            Record::MaintainedBy(Keeper { pid: 7, start_time_ticks: 8 }),
+            Record::Target(TargetProgram { pid: Pid::new(5).unwrap(), start_time_ticks: 6, name: "mem cached".into() }),
+            Record::MaintainedBy(Keeper { pid: Pid::new(7).unwrap(), start_time_ticks: 8 }),
         ];
         let mode = "suspend20,defer-hard-irqs=10".parse().unwrap();
         let purposes = [
-            Purpose::Profile { name: "a in namespace b".into(), netns: None, content: None },
-            Purpose::Profile { name: "a".into(), netns: Some("b".into()), content: Some(7) },
+            Purpose::Profile { name: "a in namespace b".into(), netns: None, content: 0 },
+            Purpose::Profile { name: "a".into(), netns: Some("b".into()), content: 7 },
             Purpose::Attachment { mode },
             Purpose::Launch { mode },
             Purpose::Search,

@@ -99,17 +99,23 @@ fn read(path: &Path) -> Option<StallRecord> {
 
 #[cfg(test)]
 mod tests {
+    use quell_linux::Pid;
+
     use super::*;
 
     fn attach_suspend20() -> Purpose {
         Purpose::Attachment { mode: "suspend20".parse().unwrap() }
     }
 
-    fn record(pid: u32, reverted: bool) -> StallRecord {
+    fn record(pid: i32, reverted: bool) -> StallRecord {
         StallRecord {
             boot_id: "b".to_owned(),
             purpose: attach_suspend20(),
-            programs: vec![TargetProgram { pid, start_time_ticks: 1, name: "server".to_owned() }],
+            programs: vec![TargetProgram {
+                pid: Pid::new(pid).unwrap(),
+                start_time_ticks: 1,
+                name: "server".to_owned(),
+            }],
             stalls: 3,
             last_boot_ns: boottime_ns(),
             cause: None,
@@ -129,7 +135,7 @@ mod tests {
             owned.remove().unwrap();
         }
         let left = journal.stall_records("b").unwrap();
-        assert_eq!(left.iter().map(|record| record.programs[0].pid).collect::<Vec<_>>(), [1]);
+        assert_eq!(left.iter().map(|record| record.programs[0].pid.get()).collect::<Vec<_>>(), [1]);
         assert_eq!(journal.list().unwrap().len(), 0, "a record is no journal");
     }
 
@@ -147,7 +153,7 @@ mod tests {
         record(2, true).write(&paths[1]).unwrap();
         assert_eq!(journal.stall_records("b").unwrap().len(), 2);
         assert_eq!(journal.stall_records("another").unwrap(), []);
-        journal.forget_stalls("b", |record| record.programs[0].pid == 1).unwrap();
+        journal.forget_stalls("b", |record| record.programs[0].pid.get() == 1).unwrap();
         assert_eq!(journal.stall_records("b").unwrap().len(), 1);
         assert_eq!(fs::read_dir(dir.path().join("journal")).unwrap().count(), 1);
     }

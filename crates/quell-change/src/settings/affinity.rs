@@ -9,15 +9,15 @@ use quell_linux::{CPU_LIMIT, CpuList, NapiId, Pid, kernel};
 use serde::{Deserialize, Serialize};
 
 use super::SettingsError;
-use crate::change::{CompareError, Comparison, Drift, Kind, Present, Undo, UndoOutcome, identity};
+use crate::change::{CompareError, Comparison, Drift, Kind, Present, Undo, UndoOutcome};
 use crate::undo::UndoError;
 
 /// A change of a thread's CPU affinity. Threads that it starts inherit the affinity and are not restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ThreadAffinity {
-    pub pid: u32,
-    pub tid: u32,
+    pub pid: Pid,
+    pub tid: Pid,
     pub thread_start_time_ticks: u64,
     pub old: CpuList,
     pub new: CpuList,
@@ -31,9 +31,7 @@ impl fmt::Display for ThreadAffinity {
 
 impl Kind for ThreadAffinity {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
-        let pid = identity(self.pid, self.thread_start_time_ticks, undo.boot_id)?.pid;
-        let tid = identity(self.tid, self.thread_start_time_ticks, undo.boot_id)?.pid;
-        Ok(restore(undo.proc, pid, tid, self)?)
+        Ok(restore(undo.proc, self)?)
     }
 
     fn compare(&self, present: &Present<'_>) -> Result<Comparison, CompareError> {
@@ -64,12 +62,12 @@ pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, Setting
     let pid = pin.pid;
     let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };
     if !process.is_running(proc)? {
-        return Err(SettingsError::ProcessGone { pid: pid.get() });
+        return Err(SettingsError::ProcessGone { pid });
     }
     let thread_start_time_ticks = proc.process(pid).thread(pin.tid).stat()?.starttime.0;
     Ok(ThreadAffinity {
-        pid: pid.get().unsigned_abs(),
-        tid: pin.tid.get().unsigned_abs(),
+        pid,
+        tid: pin.tid,
         thread_start_time_ticks,
         old: sched::affinity(pin.tid)?,
         new: pin.new.clone(),
@@ -84,14 +82,14 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     sched::set_affinity(tid, cpus)?;
     let read = sched::affinity(tid)?;
     if read != *cpus {
-        return Err(SettingsError::AffinityReadBack { tid: tid.get(), asked: cpus.clone(), read });
+        return Err(SettingsError::AffinityReadBack { tid, asked: cpus.clone(), read });
     }
     Ok(())
 }
 
 /// Current affinity of the thread; `None` if it has exited.
 pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<CpuList>, SettingsError> {
-    let (Some(pid), Some(tid)) = (Pid::from_kernel(change.pid), Pid::from_kernel(change.tid)) else { return Ok(None) };
+    let (pid, tid) = (change.pid, change.tid);
     match proc.process(pid).thread(tid).stat() {
         Ok(stat) if stat.starttime.0 == change.thread_start_time_ticks => {}
         Ok(_) => return Ok(None),
@@ -105,12 +103,8 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
     }
 }
 
-pub(crate) fn restore(
-    proc: &ProcRoot,
-    pid: Pid,
-    tid: Pid,
-    change: &ThreadAffinity,
-) -> Result<UndoOutcome, SettingsError> {
+pub(crate) fn restore(proc: &ProcRoot, change: &ThreadAffinity) -> Result<UndoOutcome, SettingsError> {
+    let (pid, tid) = (change.pid, change.tid);
     let Some(current) = now(proc, change)? else { return Ok(UndoOutcome::AlreadyGone) };
     if current == change.old {
         return Ok(UndoOutcome::AlreadyGone);
@@ -167,13 +161,13 @@ mod tests {
             let first: CpuList = all.iter().take(1).collect();
             sched::set_affinity(tid, &first).unwrap();
             let change = ThreadAffinity {
-                pid: pid.get().unsigned_abs(),
-                tid: tid.get().unsigned_abs(),
+                pid,
+                tid,
                 thread_start_time_ticks: proc.process(pid).thread(tid).stat().unwrap().starttime.0,
                 old: old(&all),
                 new: now.unwrap_or(first),
             };
-            (restore(&proc, pid, tid, &change).unwrap(), all, sched::affinity(tid).unwrap())
+            (restore(&proc, &change).unwrap(), all, sched::affinity(tid).unwrap())
         };
         std::thread::scope(|scope| scope.spawn(of_thread).join().unwrap())
     }

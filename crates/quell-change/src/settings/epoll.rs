@@ -10,7 +10,7 @@ use quell_linux::kcmp::{epoll_watches, is_same_file};
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{BootId, FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::proc::{BootId, FdKind, ProcRoot, ProcessIdentity};
 use quell_linux::{Pid, epoll_params};
 use quell_mode::EpollParams;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ use crate::undo::UndoError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParameters {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
     /// these exact values by chance.
@@ -47,7 +47,7 @@ pub struct EpollParameters {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpollPlace {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
     pub fd: i32,
 }
@@ -55,7 +55,7 @@ pub struct EpollPlace {
 impl EpollPlace {
     #[must_use]
     pub fn new(pid: Pid, start_time_ticks: u64, fd: i32) -> Self {
-        Self { pid: pid.get().unsigned_abs(), start_time_ticks, fd }
+        Self { pid, start_time_ticks, fd }
     }
 
     pub(crate) fn of(process: ProcessIdentity, fd: i32) -> Self {
@@ -129,14 +129,12 @@ pub(crate) fn undo_epolls(
     let of_one_process = |(one, _): &(EpollParameters, bool), (other, _): &(EpollParameters, bool)| {
         (one.pid, one.start_time_ticks) == (other.pid, other.start_time_ticks)
     };
-    let process_of = |change: &EpollParameters| identity(change.pid, change.start_time_ticks, boot_id);
-    let undo = |changes: &[(EpollParameters, bool)]| match process_of(&changes[0].0) {
-        Ok(process) => {
-            let to_end = changes.iter().map(|(change, made)| EpollToEnd::new(change, *made, owned));
-            let undoings = restore(proc, process, &to_end.collect::<Vec<_>>());
-            undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect()
-        }
-        Err(_) => changes.iter().filter_map(|(change, _)| process_of(change).err()).map(Err).collect::<Vec<_>>(),
+    let undo = |changes: &[(EpollParameters, bool)]| {
+        let (first, _) = &changes[0];
+        let process = identity(first.pid, first.start_time_ticks, boot_id);
+        let to_end = changes.iter().map(|(change, made)| EpollToEnd::new(change, *made, owned));
+        let undoings = restore(proc, process, &to_end.collect::<Vec<_>>());
+        undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect::<Vec<_>>()
     };
     changes.chunk_by(of_one_process).flat_map(undo).collect()
 }
@@ -150,8 +148,7 @@ fn place_now(
     proc: &ProcRoot,
 ) -> EpollParameters {
     let runs = |change: &EpollParameters| {
-        let process = identity(change.pid, change.start_time_ticks, boot_id);
-        process.is_ok_and(|process| process.is_running(proc).unwrap_or(true))
+        identity(change.pid, change.start_time_ticks, boot_id).is_running(proc).unwrap_or(true)
     };
     if runs(change) {
         return change.clone();
@@ -206,11 +203,8 @@ pub fn owners(place: EpollPlace, owned: &[Owned<EpollParameters>]) -> Claims<Epo
 
 /// Whether two descriptors, which can be of two processes, are one epoll. False if a process has exited.
 pub(crate) fn are_one_epoll(one: EpollPlace, other: EpollPlace) -> bool {
-    let same_file = || {
-        let descriptor = |place: EpollPlace| Some((Pid::from_kernel(place.pid)?, place.fd));
-        is_same_file(descriptor(one)?, descriptor(other)?).ok()
-    };
-    one == other || same_file() == Some(true)
+    let same_file = || is_same_file((one.pid, one.fd), (other.pid, other.fd)).is_ok_and(|same| same);
+    one == other || same_file()
 }
 
 #[derive(Debug)]
@@ -261,7 +255,7 @@ impl Program {
         answered(epoll_params::set(&epoll, to))?;
         let read = epoll_params::get(&epoll)?;
         if read != to {
-            return Err(SettingsError::EpollReadBack { pid, fd, asked: to, read });
+            return Err(SettingsError::EpollReadBack { pid: self.process.pid, fd, asked: to, read });
         }
         Ok(current)
     }
@@ -297,7 +291,7 @@ impl Program {
 /// associated an epoll with a queue may be closed by now.
 fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     let namespace = match Namespace::open_pid(proc.path(), pid) {
-        Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
+        Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid }),
         namespace => namespace?,
     };
     let others = match suspending(&namespace) {
@@ -311,8 +305,7 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
 
 /// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
 pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
-    let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
-    let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
+    let process = identity(change.pid, change.start_time_ticks, proc.boot_id()?);
     match Program::open(proc, process, false).and_then(|program| program.get(change.fd, &[])) {
         Ok(values) => Ok(Some(values)),
         Err(error) if error.is_absent() => Ok(None),

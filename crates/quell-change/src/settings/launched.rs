@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use quell_linux::Pid;
 use quell_linux::proc::FdKind;
 use quell_mode::EpollParams;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use crate::undo::UndoError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LaunchedEpolls {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
     pub new: EpollParams,
 }
@@ -33,7 +34,7 @@ impl Kind for LaunchedEpolls {
         let program = TargetProgram { pid: self.pid, start_time_ticks: self.start_time_ticks, name: String::new() };
         let mut undoing = UndoOutcome::AlreadyGone;
         for target in Targets::still_living(undo.history.targets.iter().chain([&program]))? {
-            let process = identity(target.pid, target.start_time_ticks, undo.boot_id)?;
+            let process = identity(target.pid, target.start_time_ticks, undo.boot_id);
             // The process may have exited.
             let Ok(tid) = undo.proc.process(process.pid).thread_with_files(process.pid) else { continue };
             let Ok(fds) = undo.proc.process(tid).fds() else { continue };

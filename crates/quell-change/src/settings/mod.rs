@@ -18,7 +18,6 @@ pub mod values;
 use std::fmt;
 use std::sync::Arc;
 
-use quell_linux::CpuList;
 use quell_linux::epoll_params::EpollParamsError;
 use quell_linux::ethtool::FeatureError;
 use quell_linux::io_uring_polling::RingPollingError;
@@ -31,6 +30,7 @@ use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
+use quell_linux::{CpuList, Pid};
 use quell_mode::{EpollParams, PartialNapiSettings};
 use tracing::debug;
 
@@ -89,15 +89,15 @@ pub enum SettingsError {
     #[error(
         "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
-    AffinityReadBack { tid: i32, asked: CpuList, read: CpuList },
+    AffinityReadBack { tid: Pid, asked: CpuList, read: CpuList },
     #[error("{what} does not exist")]
     Gone { what: String },
     #[error("process {pid} has exited; its PID may have been reused")]
-    ProcessGone { pid: i32 },
+    ProcessGone { pid: Pid },
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
     NapiReadBack { napi: u32, asked: PartialNapiSettings, read: PartialNapiSettings },
     #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
-    EpollReadBack { pid: i32, fd: i32, asked: EpollParams, read: EpollParams },
+    EpollReadBack { pid: Pid, fd: i32, asked: EpollParams, read: EpollParams },
     /// All changes of one process failed for the same reason.
     #[error(transparent)]
     OfAll(Arc<SettingsError>),
@@ -120,7 +120,7 @@ fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, Setting
     let handle = PidFd::open(process.pid)?;
     // Check while the pidfd is open, so that both refer to the same process.
     if !process.is_running(proc)? {
-        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+        return Err(SettingsError::ProcessGone { pid: process.pid });
     }
     match proc.process(process.pid).thread_with_files(process.pid)? {
         pid if pid == process.pid => Ok(handle),

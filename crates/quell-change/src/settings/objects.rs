@@ -76,7 +76,7 @@ impl Kind for StartedProcess {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
         match undo.outcome {
             Some(ChangeOutcome::Process { pid, start_time_ticks, executable }) => {
-                end_session(undo.proc, &identity(pid, start_time_ticks, undo.boot_id)?, executable)
+                end_session(undo.proc, &identity(pid, start_time_ticks, undo.boot_id), executable)
             }
             // The writer died before it knew the PID, and the kernel killed the child with its parent. Processes that
             // the child had started end with their namespace.

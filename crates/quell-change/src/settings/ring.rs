@@ -17,7 +17,7 @@ use crate::undo::UndoError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingPollingChange {
-    pub pid: u32,
+    pub pid: Pid,
     pub start_time_ticks: u64,
     /// File descriptor in that process. Descriptors are reused, so undo checks the setting of the ring too.
     pub fd: i32,
@@ -32,7 +32,7 @@ impl fmt::Display for RingPollingChange {
 
 impl Kind for RingPollingChange {
     fn undo(&self, undo: &mut Undo<'_>) -> Result<UndoOutcome, UndoError> {
-        let process = identity(self.pid, self.start_time_ticks, undo.boot_id)?;
+        let process = identity(self.pid, self.start_time_ticks, undo.boot_id);
         Ok(restore(undo.proc, process, self)?)
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn look(
     if let Err(error) = may_configure(&ring) {
         return Ok(Ring::LeftAlone(error.to_string()));
     }
-    let (pid, start_time_ticks) = (process.pid.get().unsigned_abs(), process.starttime.0);
+    let (pid, start_time_ticks) = (process.pid, process.starttime.0);
     Ok(Ring::CanBeSet(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 

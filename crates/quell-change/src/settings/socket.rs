@@ -24,7 +24,7 @@ use crate::undo::UndoError;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsPolling {
     /// Process that owned the sockets, for display.
-    pub pid: u32,
+    pub pid: Pid,
     pub new: SocketPolling,
     pub sockets: Vec<SocketsAlike>,
 }
@@ -89,7 +89,7 @@ pub(crate) fn prepare(
         others.push((*fd, inode, old));
     }
     let alike = alike.into_iter().map(|((listens, old), inodes)| SocketsAlike { listens, old, inodes });
-    let change = SocketsPolling { pid: process.pid.get().unsigned_abs(), new: wanted, sockets: alike.collect() };
+    let change = SocketsPolling { pid: process.pid, new: wanted, sockets: alike.collect() };
     Ok(Prepared { change, process: handle, sockets: others })
 }
 

@@ -146,7 +146,7 @@ impl Transaction {
         let child = answered(spawn.dies_with_this_thread().start())?;
         let identity = child.identity();
         debug!(pid = identity.pid.get(), "process started");
-        let (pid, start_time_ticks) = (identity.pid.get().unsigned_abs(), identity.starttime.0);
+        let (pid, start_time_ticks) = (identity.pid, identity.starttime.0);
         let executable = self.proc.process(identity.pid).executable().ok();
         self.done(seq, ChangeOutcome::Process { pid, start_time_ticks, executable })?;
         Ok(child)
@@ -173,7 +173,7 @@ impl Transaction {
 
     /// Records that the preload library of `program` sets these parameters on its epolls.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
-        let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
+        let (pid, start_time_ticks) = (program.pid, program.starttime.0);
         let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
         self.done(seq, ChangeOutcome::Made)
     }
@@ -237,7 +237,7 @@ impl Transaction {
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
         let _span = error_span!("pin", tid = pin.tid.get()).entered();
         let change = affinity::plan(&self.proc, pin).inspect_err(not_possible)?;
-        debug!(pid = change.pid, from = %change.old, to = %change.new, "requested change");
+        debug!(pid = change.pid.get(), from = %change.old, to = %change.new, "requested change");
         if change.old == change.new {
             return Ok(false);
         }

@@ -103,7 +103,7 @@ fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
         assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "the watchdog exited early");
     }
     let identity = ProcessIdentity::of(&ProcRoot::default(), Pid::from_kernel(child.id()).unwrap()).unwrap();
-    let watchdog = Watchdog { pid: child.id(), start_time_ticks: identity.starttime.0, deadline_unix_s: 0 };
+    let watchdog = Watchdog { pid: identity.pid, start_time_ticks: identity.starttime.0, deadline_unix_s: 0 };
     (child, watchdog)
 }
 

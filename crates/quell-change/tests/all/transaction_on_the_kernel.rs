@@ -304,7 +304,7 @@ fn a_wait_for_the_queue_lock_can_be_stopped() {
 fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
     let proc = ProcRoot::default();
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
-    let (pid, start_time_ticks) = (child.pid().get().unsigned_abs(), child.identity().starttime.0);
+    let (pid, start_time_ticks) = (child.pid(), child.identity().starttime.0);
     let reverted = |executable: Option<FileId>| {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());

@@ -148,7 +148,7 @@ fn recorded(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
 pub fn adapt(findings: &mut [Finding], journal: &Journal) {
     let attached = attachments(journal).unwrap_or_default();
     let pids = |attached: &mut dyn Iterator<Item = &Attached>| -> BTreeSet<Pid> {
-        attached.flat_map(|one| &one.history.targets).filter_map(|target| Pid::from_kernel(target.pid)).collect()
+        attached.flat_map(|one| &one.history.targets).map(|target| target.pid).collect()
     };
     are_attached(findings, &pids(&mut attached.iter()));
     are_steered(findings, &pids(&mut attached.iter().filter(|attached| attached.history.steers())));
@@ -178,7 +178,7 @@ impl Attachment {
             transaction.add_target(target.clone())?;
         }
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
-        info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
+        info!(pid = keeper.pid.get(), "keeper started: it reverts all changes if this process dies");
         Ok(Self {
             transaction,
             keeper,
@@ -197,7 +197,7 @@ impl Attachment {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
             self.transaction.add_target(target.clone())?;
-            if let Some(epolls) = epolls.filter(|_| i64::from(target.pid) == i64::from(program.get())) {
+            if let Some(epolls) = epolls.filter(|_| target.pid == program) {
                 let program = self.targets.identity(program, target.start_time_ticks);
                 self.transaction.has_launched(program, epolls)?;
             }
@@ -306,8 +306,7 @@ impl Attachment {
         let Self { transaction, keeper, proc, .. } = self;
         let Keeper { pid, start_time_ticks } = keeper;
         let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
-        info!(pid, "handing the journal over to the keeper");
-        // Before the journal is handed over: without a keeper, nobody would revert it when the programs exit.
+        info!(pid = pid.get(), "handing the journal over to the keeper");
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }

@@ -19,7 +19,7 @@ pub enum AttachError {
     #[error(transparent)]
     Look(#[from] TakeError),
     #[error("process {pid} is already attached ({purpose}): {}", end_first(*pid, purpose))]
-    AlreadyAttached { pid: u32, purpose: Purpose },
+    AlreadyAttached { pid: Pid, purpose: Purpose },
     #[error(transparent)]
     Kept(#[from] PersistError),
     #[error("could not wait for the programs: {0}")]
@@ -31,7 +31,7 @@ pub enum AttachError {
     #[error("could not start the keeper process: {0}")]
     Keeper(String),
     #[error("the keeper (process {0}) has exited; all changes were undone, because no process would revert them later")]
-    KeeperEnded(u32),
+    KeeperEnded(Pid),
     #[error("the programs exited before the mode was applied")]
     ProgramsExited,
     #[error("{}: {source}", describe_step(.step))]
@@ -68,7 +68,7 @@ impl AttachError {
     }
 }
 
-fn end_first(pid: u32, purpose: &Purpose) -> String {
+fn end_first(pid: Pid, purpose: &Purpose) -> String {
     match purpose {
         Purpose::Launch { .. } => "`quell run` started it, and undoes the mode when it exits: end it first".to_owned(),
         _ if purpose.is_of_programs() => format!("run `quell detach {pid}` first"),

@@ -69,7 +69,7 @@ pub fn keep(
     let Some(owned) = take_over(journal, path, &interruption)? else { return Ok(KeepingEnded::AlreadyReverted) };
     let waited = match is_owned_by_this_process(&owned, &proc)? {
         true => {
-            let pids: Vec<u32> = owned.history().targets.iter().map(|target| target.pid).collect();
+            let pids: Vec<i32> = owned.history().targets.iter().map(|target| target.pid.get()).collect();
             info!(?pids, "took over the journal: waiting until these processes exit or a signal arrives");
             let waited = watch_until_over(&owned, &interruption);
             info!(why = ?waited, "reverting");
@@ -98,9 +98,7 @@ enum Over {
 /// stall too often.
 fn watch_until_over(owned: &OwnedJournal, interruption: &Interruption) -> io::Result<Over> {
     let history = owned.history();
-    let programs: BTreeSet<Pid> = history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
-    // The queues of the journal, not of the present host: only those whose interrupt this mode suspends can stall
-    // because of it.
+    let programs: BTreeSet<Pid> = history.targets.iter().map(|target| target.pid).collect();
     let queues = SuspendedQueue::of_journal(history);
     let watching = (!queues.is_empty()).then(|| watching_sampler(&queues));
     let mut sampler =
@@ -147,7 +145,7 @@ pub fn detach(journal: &Journal, attached: &Attached) -> Result<Option<Detached>
     let path = &attached.path;
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
     let (mut owner, proc) = (attached.owner(), ProcRoot::default());
-    let holds_lock = |owner: Keeper| Pid::from_kernel(owner.pid).is_some_and(|pid| is_locked_by(&proc, path, pid));
+    let holds_lock = |owner: Keeper| is_locked_by(&proc, path, owner.pid);
     let is_of_this_boot = attached.history.begin.boot_id == proc.boot_id()?.to_string();
     // A keeper may be about to take the journal over. The command that began it has left it if it does not hold the lock.
     if is_of_this_boot && (attached.keeper.is_some() || holds_lock(owner)) {

@@ -40,7 +40,7 @@ fn viewed(scope: &SnapshotScope) -> BTreeSet<u64> {
 /// Cookies of the namespaces of an attachment's queues and programs.
 fn touched(attached: &Attached) -> BTreeSet<u64> {
     let of_queue = |(_, entry): (u32, &Entry)| entry.change.namespace_cookie();
-    let pids: Vec<Pid> = attached.history.targets.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
+    let pids: Vec<Pid> = attached.history.targets.iter().map(|target| target.pid).collect();
     attached.history.pending().filter_map(of_queue).chain(of_processes(&pids)).collect()
 }
 

@@ -4,7 +4,6 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use quell_linux::Pid;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
@@ -72,21 +71,21 @@ impl<'a> Ends<'a> {
 }
 
 fn open_living(target: &TargetProgram, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
-    let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
-    let handle = match PidFd::open(pid) {
+    let handle = match PidFd::open(target.pid) {
         Ok(handle) => handle,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(io::Error::other(error)),
     };
     // Check after opening the pidfd: from then on, the PID cannot refer to another process.
     let boot_id = proc.boot_id().map_err(io::Error::other)?;
-    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
+    let identity = ProcessIdentity { pid: target.pid, starttime: Ticks(target.start_time_ticks), boot_id };
     Ok(identity.is_running(proc).unwrap_or(true).then_some(handle))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_linux::Pid;
     use std::process::{Child, Command};
 
     const LONG: Duration = Duration::from_secs(60);
@@ -95,14 +94,7 @@ mod tests {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::from_kernel(child.id()).unwrap();
         let stat = ProcRoot::default().process(pid).stat().unwrap();
-        (
-            child,
-            TargetProgram {
-                pid: stat.pid.get().unsigned_abs(),
-                start_time_ticks: stat.starttime.0,
-                name: "sleep".into(),
-            },
-        )
+        (child, TargetProgram { pid: stat.pid, start_time_ticks: stat.starttime.0, name: "sleep".into() })
     }
 
     fn end(mut child: Child) {

@@ -134,7 +134,7 @@ fn a_profile_whose_watchdog_has_exited_is_restored() {
     let mut exited = |_: &Path| {
         let mut watchdog = Command::new("true").spawn().unwrap();
         watchdog.wait().unwrap();
-        Ok(Watchdog { pid: watchdog.id(), start_time_ticks: 1, deadline_unix_s: 0 })
+        Ok(Watchdog { pid: Pid::from_kernel(watchdog.id()).unwrap(), start_time_ticks: 1, deadline_unix_s: 0 })
     };
     let unwatched = apply::apply(&journal, &request(&netns, &profile), Some(&mut exited), &mut go_on);
     let Err(ApplyError::WatchdogEnded { reverted: Ok(reverted), .. }) = unwatched else { panic!("{unwatched:?}") };

@@ -116,7 +116,7 @@ fn an_attachment_that_begins_is_listed_with_its_programs_before_its_keeper_runs(
         no_keeper(path)
     };
     Attachment::begin(&journal, targets(pid), request("suspend200"), &mut keeper).unwrap().end().unwrap();
-    let names = |attached: &Attached| attached.history.targets.iter().any(|one| one.pid == pid.get().unsigned_abs());
+    let names = |attached: &Attached| attached.history.targets.iter().any(|one| one.pid == pid);
     assert!(matches!(&listed[..], [attached] if attached.is_in_progress() && names(attached)), "{listed:?}");
 }
 
@@ -434,9 +434,8 @@ fn start_keeper(journal: &Path) -> Result<Keeper, String> {
     }
     let identity = ProcessIdentity::of(&ProcRoot::default(), Pid::from_kernel(child.id()).unwrap()).unwrap();
     // The thread reaps the keeper, because a zombie would count as a running process.
-    let pid = child.id();
     std::thread::spawn(move || child.wait());
-    Ok(Keeper { pid, start_time_ticks: identity.starttime.0 })
+    Ok(Keeper { pid: identity.pid, start_time_ticks: identity.starttime.0 })
 }
 
 fn leave(dir: &Path, pid: Pid, mode: &str) -> PathBuf {
@@ -498,7 +497,7 @@ fn an_attachment_is_not_handed_over_to_an_exited_keeper() {
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[server.pid()]);
     let mut pid = None;
-    let mut start = |journal: &Path| start_keeper(journal).inspect(|keeper| pid = Pid::from_kernel(keeper.pid));
+    let mut start = |journal: &Path| start_keeper(journal).inspect(|keeper| pid = Some(keeper.pid));
     let mut attachment =
         Attachment::begin(&Journal::in_dir(dir.path()), targets(server.pid()), request("suspend200"), &mut start)
             .unwrap();
@@ -520,7 +519,7 @@ fn the_next_command_restores_if_the_keeper_is_killed_too() {
     leave(dir.path(), server.pid(), "suspend200");
     let journal = Journal::in_dir(dir.path());
     let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
-    let keeper = PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap();
+    let keeper = PidFd::open(keeper.pid).unwrap();
     keeper.signal(Signal::KILL).unwrap();
     assert!(keeper.wait_for_exit(ARRIVES_WITHIN).unwrap());
     let found = recover(&journal).unwrap();

@@ -83,7 +83,7 @@ fn name(of: &str) -> String {
 }
 
 fn living(targets: &Targets) -> Vec<u32> {
-    targets.living().map(|target| target.pid).collect()
+    targets.living().map(|target| target.pid.get().unsigned_abs()).collect()
 }
 
 fn sorted<const N: usize>(mut pids: [u32; N]) -> [u32; N] {
@@ -104,11 +104,11 @@ fn processes_of_a_group_and_its_subgroups_are_found_also_later() {
     let mut targets = Targets::find(Selection::Cgroup(Cgroup::at(&name).unwrap())).unwrap();
     let second = groups.start();
     let turnover = targets.refresh().unwrap();
-    assert_eq!(turnover.started.iter().map(|target| target.pid).collect::<Vec<_>>(), [second]);
+    assert_eq!(turnover.started.iter().map(|target| target.pid.get().unsigned_abs()).collect::<Vec<_>>(), [second]);
     assert_eq!(living(&targets), sorted([first, second]));
     groups.end(first);
     let turnover = targets.refresh().unwrap();
-    assert_eq!(turnover.ended.iter().map(|target| target.pid).collect::<Vec<_>>(), [first]);
+    assert_eq!(turnover.ended.iter().map(|target| target.pid.get().unsigned_abs()).collect::<Vec<_>>(), [first]);
     assert_eq!(living(&targets), [second]);
 }
 

@@ -1,8 +1,9 @@
-//! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): offsets of structure
-//! members and values of enumerators. The content is untrusted. Invalid bytes cause an error, never a panic.
+//! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): whether a structure has
+//! a member, and values of enumerators. The content is untrusted. Invalid bytes cause an error, never a panic.
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -35,11 +36,11 @@ pub enum BtfError {
         /// Description of valid content at this offset.
         expected: &'static str,
     },
-    /// The running kernel has no type, member or enumerator of this name.
-    #[error("this kernel's BTF has no {what}")]
+    /// The running kernel has no enumerator of this name.
+    #[error("this kernel's BTF has no enumerator `{name}`")]
     NotFound {
         /// Name that was looked up.
-        what: String,
+        name: String,
     },
 }
 
@@ -50,14 +51,10 @@ mod kind {
     pub(super) const STRUCT: u32 = 4;
     pub(super) const UNION: u32 = 5;
     pub(super) const ENUM: u32 = 6;
-    pub(super) const VOLATILE: u32 = 9;
-    pub(super) const CONST: u32 = 10;
-    pub(super) const RESTRICT: u32 = 11;
     pub(super) const FUNC_PROTO: u32 = 13;
     pub(super) const VAR: u32 = 14;
     pub(super) const DATASEC: u32 = 15;
     pub(super) const DECL_TAG: u32 = 17;
-    pub(super) const TYPE_TAG: u32 = 18;
     pub(super) const ENUM64: u32 = 19;
 }
 
@@ -65,32 +62,23 @@ const MAGIC: u16 = 0xEB9F;
 const VERSION: u8 = 1;
 /// Size of the fixed part of a type in bytes: name, info, and size or referenced type.
 const TYPE_BYTES: usize = 12;
-/// Maximum depth of nested anonymous structures. Real types nest a few levels; deeper nesting means that the BTF is
-/// invalid.
-const NESTING_MAX: u32 = 16;
 
 /// The BTF types of a kernel.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Offset of each type in the file. The first entry has type id 1.
-    types: Vec<usize>,
-    strings: std::ops::Range<usize>,
+    types: Range<usize>,
+    strings: Range<usize>,
 }
 
-/// Fixed part of a type.
+/// A type, and the offset of what follows its fixed part: members, enumerators or parameters.
 #[derive(Clone, Copy)]
 struct Type {
-    offset: usize,
     name: u32,
     kind: u32,
-    /// Number of members, enumerators or parameters that follow.
-    length: u32,
-    /// `kind_flag` of the type. For a structure: the upper 8 bits of a member's offset hold the width of a bit field.
-    /// For an enum: its values are signed.
-    flag: bool,
-    /// Size in bytes or, for a reference, the id of the referenced type.
-    size_or_type: u32,
+    /// Number of members, enumerators or parameters.
+    length: usize,
+    parts: usize,
 }
 
 impl Type {
@@ -104,7 +92,7 @@ impl Type {
             2..=kind::ENUM64 => 0,
             _ => return None,
         };
-        Some(self.length as usize * each)
+        Some(self.length * each)
     }
 }
 
@@ -122,10 +110,10 @@ impl Btf {
         }
     }
 
-    /// Parses BTF in the byte order of this machine.
+    /// Takes BTF in the byte order of this machine. Types are examined by the lookups.
     ///
     /// # Errors
-    /// When the header, a section or a type exceeds the bytes, or a kind is unknown.
+    /// When the header is invalid, or a section exceeds the bytes.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         if bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(malformed(0, "the magic number of BTF in this machine's byte order"));
@@ -133,50 +121,60 @@ impl Btf {
         if bytes.get(2) != Some(&VERSION) {
             return Err(malformed(2, "version 1"));
         }
-        let mut btf = Self { bytes, types: Vec::new(), strings: 0..0 };
+        let mut btf = Self { bytes, types: 0..0, strings: 0..0 };
         let header = btf.u32(4)? as usize;
-        let types = btf.section(header, 8)?;
+        btf.types = btf.section(header, 8)?;
         btf.strings = btf.section(header, 16)?;
-        btf.index(types)?;
         Ok(btf)
     }
 
-    /// Offset of a structure member in bytes. Members of anonymous structures and unions count as members of the
-    /// enclosing structure.
-    pub fn member_offset(&self, structure: &str, member: &str) -> Result<u32, BtfError> {
-        let what = || BtfError::NotFound { what: format!("`{member}` in `struct {structure}`") };
+    /// The whole file.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether the first structure of this name has this member. Members of anonymous structures in it do not count.
+    ///
+    /// # Errors
+    /// When a type before the structure is malformed.
+    pub fn has_member(&self, structure: &str, member: &str) -> Result<bool, BtfError> {
         for ty in self.all() {
             let ty = ty?;
             if ty.kind != kind::STRUCT || !self.is_named(ty.name, structure) {
                 continue;
             }
-            let bits = self.member_bits(ty, member, &mut vec![ty.offset], NESTING_MAX)?.ok_or_else(what)?;
-            if bits % 8 != 0 {
-                return Err(what());
+            for index in 0..ty.length {
+                if self.is_named(self.u32(ty.parts + index * 12)?, member) {
+                    return Ok(true);
+                }
             }
-            return Ok(bits / 8);
+            return Ok(false);
         }
-        Err(what())
+        Ok(false)
     }
 
     /// Value of an enumerator, searched in all enums.
+    ///
+    /// # Errors
+    /// When no enum has it, or a type before the enum is malformed.
     pub fn enumerator(&self, name: &str) -> Result<u32, BtfError> {
         for ty in self.all() {
             let ty = ty?;
             if ty.kind != kind::ENUM {
                 continue;
             }
-            for index in 0..ty.length as usize {
-                let at = ty.offset + TYPE_BYTES + index * 8;
+            for index in 0..ty.length {
+                let at = ty.parts + index * 8;
                 if self.is_named(self.u32(at)?, name) {
                     return self.u32(at + 4);
                 }
             }
         }
-        Err(BtfError::NotFound { what: format!("enumerator `{name}`") })
+        Err(BtfError::NotFound { name: name.to_owned() })
     }
 
-    fn section(&self, base: usize, field: usize) -> Result<std::ops::Range<usize>, BtfError> {
+    fn section(&self, base: usize, field: usize) -> Result<Range<usize>, BtfError> {
         let outside = || malformed(field, "a section within the file");
         let (offset, length) = (self.u32(field)? as usize, self.u32(field + 4)? as usize);
         let start = base.checked_add(offset).ok_or_else(outside)?;
@@ -187,91 +185,29 @@ impl Btf {
         Ok(start..end)
     }
 
-    fn index(&mut self, section: std::ops::Range<usize>) -> Result<(), BtfError> {
-        let mut at = section.start;
-        while at < section.end {
-            let ty = self.type_at(at)?;
-            let trailer = ty.trailer().ok_or_else(|| malformed(at + 4, "a known kind of type"))?;
-            self.types.push(at);
-            at += TYPE_BYTES + trailer;
-        }
-        if at > section.end {
-            return Err(malformed(section.end, "the end of a type"));
-        }
-        Ok(())
-    }
-
+    /// All types. An error is the last item.
     fn all(&self) -> impl Iterator<Item = Result<Type, BtfError>> + '_ {
-        self.types.iter().map(|&at| self.type_at(at))
-    }
-
-    fn type_at(&self, offset: usize) -> Result<Type, BtfError> {
-        let info = self.u32(offset + 4)?;
-        Ok(Type {
-            offset,
-            name: self.u32(offset)?,
-            kind: info >> 24 & 0x1F,
-            length: info & 0xFFFF,
-            flag: info >> 31 == 1,
-            size_or_type: self.u32(offset + 8)?,
+        let mut at = self.types.start;
+        std::iter::from_fn(move || {
+            if at >= self.types.end {
+                return None;
+            }
+            let read = self.type_at(at);
+            at = read.as_ref().map_or(self.types.end, |&(_, next)| next);
+            Some(read.map(|(ty, _)| ty))
         })
     }
 
-    fn type_by_id(&self, id: u32) -> Result<Option<Type>, BtfError> {
-        let index = (id as usize).checked_sub(1);
-        let offset = index.and_then(|index| self.types.get(index));
-        offset.map(|&offset| self.type_at(offset)).transpose()
-    }
-
-    /// Offset of a member in a structure or union, in bits. Each type is searched once, so a recursive type does not
-    /// prolong the search.
-    fn member_bits(
-        &self,
-        ty: Type,
-        wanted: &str,
-        searched: &mut Vec<usize>,
-        nesting: u32,
-    ) -> Result<Option<u32>, BtfError> {
-        for index in 0..ty.length as usize {
-            let at = ty.offset + TYPE_BYTES + index * 12;
-            let (name, member_type, offset) = (self.u32(at)?, self.u32(at + 4)?, self.u32(at + 8)?);
-            let (width, bits) = match ty.flag {
-                true => (offset >> 24, offset & 0x00FF_FFFF),
-                false => (0, offset),
-            };
-            if name != 0 {
-                if width == 0 && self.is_named(name, wanted) {
-                    return Ok(Some(bits));
-                }
-                continue;
-            }
-            let Some(inner) = self.anonymous_composite(member_type)? else { continue };
-            if nesting == 0 || searched.contains(&inner.offset) {
-                continue;
-            }
-            searched.push(inner.offset);
-            if let Some(within) = self.member_bits(inner, wanted, searched, nesting - 1)? {
-                return Ok(bits.checked_add(within));
-            }
+    /// The type at an offset, and the offset of the next one.
+    fn type_at(&self, offset: usize) -> Result<(Type, usize), BtfError> {
+        let (name, info) = (self.u32(offset)?, self.u32(offset + 4)?);
+        let parts = offset + TYPE_BYTES;
+        let ty = Type { name, kind: info >> 24 & 0x1F, length: (info & 0xFFFF) as usize, parts };
+        let trailer = ty.trailer().ok_or_else(|| malformed(offset + 4, "a known kind of type"))?;
+        match parts + trailer {
+            next if next <= self.types.end => Ok((ty, next)),
+            _ => Err(malformed(self.types.end, "the end of a type")),
         }
-        Ok(None)
-    }
-
-    /// Structure or union that is the type of an unnamed member, after skipping qualifiers.
-    fn anonymous_composite(&self, mut id: u32) -> Result<Option<Type>, BtfError> {
-        for _ in 0..NESTING_MAX {
-            let Some(ty) = self.type_by_id(id)? else {
-                return Ok(None);
-            };
-            match ty.kind {
-                kind::STRUCT | kind::UNION => return Ok(Some(ty)),
-                kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => {
-                    id = ty.size_or_type;
-                }
-                _ => return Ok(None),
-            }
-        }
-        Ok(None)
     }
 
     fn is_named(&self, name: u32, wanted: &str) -> bool {
@@ -325,37 +261,14 @@ mod tests {
     const VALUE: u32 = 14;
 
     #[test]
-    fn a_member_of_an_anonymous_union_in_an_anonymous_structure_is_found() {
+    fn a_structure_has_the_members_that_it_names() {
         let mut types = vec![0, info(kind::INT, 0), 4, 32];
         types.extend([0, info(kind::UNION, 1), 4, DEEP, 1, 0]);
-        types.extend([0, info(kind::STRUCT, 1), 8, 0, 2, 32]);
-        types.extend([OUTER, info(kind::STRUCT, 2), 16, A, 1, 0, 0, 3, 64]);
+        types.extend([OUTER, info(kind::STRUCT, 2), 16, 0, 2, 0, A, 1, 64]);
         let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
-        assert_eq!(btf.member_offset("outer", "a").unwrap(), 0);
-        assert_eq!(btf.member_offset("outer", "deep").unwrap(), 12);
-        assert!(matches!(btf.member_offset("outer", "b"), Err(BtfError::NotFound { .. })));
-    }
-
-    #[test]
-    fn the_search_in_a_structure_that_contains_itself_ends() {
-        let types = [OUTER, info(kind::STRUCT, 2), 16, 0, 1, 0, 0, 1, 0];
-        let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
-        assert!(btf.member_offset("outer", "a").is_err());
-    }
-
-    #[test]
-    fn a_structure_that_contains_itself_many_times_is_searched_once() {
-        let mut types = vec![OUTER, info(kind::STRUCT, 60_000), 16];
-        types.extend([0, 1, 0].repeat(60_000));
-        let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
-        assert!(btf.member_offset("outer", "a").is_err());
-    }
-
-    #[test]
-    fn a_bit_field_has_no_byte_offset() {
-        let types = [OUTER, info(kind::STRUCT, 1) | 1 << 31, 16, A, 1, 3 << 24 | 8];
-        let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
-        assert!(btf.member_offset("outer", "a").is_err());
+        let has = |structure, member| btf.has_member(structure, member).unwrap();
+        assert!(has("outer", "a"));
+        assert!(!has("outer", "deep") && !has("outer", "oute") && !has("inner", "a"));
     }
 
     #[test]
@@ -369,7 +282,9 @@ mod tests {
     #[test]
     fn a_type_that_exceeds_its_section_is_an_error() {
         let types = [OUTER, info(kind::STRUCT, 9), 16];
-        assert!(matches!(Btf::parse(btf(&types, STRINGS)), Err(BtfError::Malformed { .. })));
+        let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
+        assert!(matches!(btf.has_member("outer", "a"), Err(BtfError::Malformed { .. })));
+        assert!(matches!(btf.enumerator("VALUE"), Err(BtfError::Malformed { .. })));
     }
 
     #[test]
@@ -382,6 +297,6 @@ mod tests {
             btf => btf.unwrap(),
         };
         assert_ne!(btf.enumerator("NAPI_STATE_IN_BUSY_POLL").unwrap(), 0);
-        assert_ne!(btf.member_offset("napi_struct", "napi_id").unwrap(), 0);
+        assert!(btf.has_member("napi_struct", "napi_id").unwrap());
     }
 }

@@ -89,6 +89,18 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_wide_blanks_or_other_bytes_does_not_hide_other_interfaces() {
+        let file = [
+            RECORDED.as_bytes(),
+            "a\u{3000}b: 1 2 3 4 5 6 7 8 9 10 11 12\n".as_bytes(),
+            b"a\xff: 1 2 3 4 5 6 7 8 9 10 11 12\n",
+        ];
+        let parsed = NetDev::parse(&file.concat()).unwrap();
+        assert_eq!(parsed.get("a\u{3000}b").unwrap().rx_packets, 2);
+        assert_eq!(parsed.get("lo").unwrap().rx_packets, 10);
+    }
+
+    #[test]
     fn the_namespace_of_this_thread_has_a_loopback() {
         let own = super::super::ProcRoot::default().thread_self().net_dev().unwrap();
         assert!(own.get("lo").is_some());

@@ -103,6 +103,12 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_any_bytes_does_not_hide_the_fields() {
+        let status = PidStatus::parse(b"Name:\ta)\xff Threads:\t9\nThreads:\t3\n").unwrap();
+        assert_eq!(status.threads, Some(3));
+    }
+
+    #[test]
     fn pending_signals_are_those_of_the_thread_and_of_its_process() {
         let status = PidStatus::parse(b"SigPnd:\t0000000000000001\nShdPnd:\t0000000000000200\n").unwrap();
         assert_eq!(status.pending_signals, Some(0x201));

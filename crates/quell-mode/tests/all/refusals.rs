@@ -104,7 +104,7 @@ fn a_value_of_the_wrong_type_is_refused() {
         ("base,defer-hard-irqs=ten", "ten"),
         ("base,defer-hard-irqs=-1", "-1"),
         ("base,defer-hard-irqs=+1", "+1"),
-        ("base,gro-flush-timeout=1.5ms", "1.5ms"),
+        ("base,gro-flush-timeout=1.5ns", "1.5ns"),
         ("base,prefer-busy-poll=yes", "yes"),
         ("base,threaded=1=2", "1=2"),
     ] {

@@ -33,7 +33,7 @@ const GOLDEN: [&str; 4] = [
     "base 600K 6151dd13525b1133",
     "defer20 600K de347d4c50388455",
     "suspend20 600K a84923dbaee75aba",
-    "fullbusy MAX 712c3dda2de6f0ca",
+    "fullbusy max 712c3dda2de6f0ca",
 ];
 
 #[test]

@@ -16,10 +16,10 @@ use quell_cli::terminal::Terminal;
 /// Options of `quell-study ablate`.
 #[derive(Debug, Args)]
 pub(crate) struct AblateArgs {
-    /// Comma-separated modes, each at each load [default: base 200K, base MAX, defer20 400K, suspend20 MAX]
+    /// Comma-separated modes, each at each load [default: base 200K, base max, defer20 400K, suspend20 max]
     #[arg(long, value_name = "LIST", requires = "load")]
     mode: Option<String>,
-    /// Comma-separated loads: 600K, MAX
+    /// Comma-separated loads: 600K, max
     #[arg(long, value_name = "LIST", requires = "mode", value_delimiter = ',')]
     load: Vec<Load>,
     #[command(flatten)]

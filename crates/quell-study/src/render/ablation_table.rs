@@ -1,10 +1,10 @@
 //! Results of ablation: a row per part and cell, a column per figure, changes in percent.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_sim::Column;
 use quell_study::ablation::{AblatedCell, Ablation};
 
 use quell_cli::number;
+use quell_cli::table::{align_numbers, new_table, set_gap};
 use quell_cli::terminal::Terminal;
 
 /// Smaller changes are not shown.
@@ -30,8 +30,7 @@ fn changes_figures(part: Ablation, cells: &[AblatedCell]) -> bool {
 }
 
 fn grid(cells: &[AblatedCell]) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     let headings = Column::ALL.map(Column::short_heading);
     grid.set_header(["without", "mode", "load"].into_iter().chain(headings));
     for part in Ablation::ALL {
@@ -41,10 +40,8 @@ fn grid(cells: &[AblatedCell]) -> String {
             grid.add_row([name.to_owned(), cell.mode.to_string(), cell.load.to_string()].into_iter().chain(changes));
         }
     }
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if index < 2 { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding(if index == 0 { (0, 0) } else { (1, 0) });
-    }
+    align_numbers(&mut grid, 2);
+    set_gap(&mut grid, 1);
     grid.trim_fmt()
 }
 

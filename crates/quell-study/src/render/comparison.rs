@@ -1,10 +1,11 @@
 //! A published experiment compared with the model: every figure as published and as modelled with its error, then a
 //! summary.
 
-use comfy_table::{Attribute, Cell as GridCell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Attribute, Cell as GridCell, CellAlignment, Color};
 use quell_study::published::{Cell, ErrorKind, ExperimentComparison, Summary};
 
 use quell_cli::number;
+use quell_cli::table::{align_numbers, new_table, set_gap};
 use quell_cli::terminal::Terminal;
 
 /// Table width if the terminal's width is unknown.
@@ -70,8 +71,7 @@ fn width_of(text: &str) -> usize {
 }
 
 fn grid(cells: &[Cell], columns: &[&str], terminal: Terminal) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     if terminal.colour {
         grid.enforce_styling();
     }
@@ -83,14 +83,10 @@ fn grid(cells: &[Cell], columns: &[&str], terminal: Terminal) -> String {
         });
         grid.add_row(std::iter::once(GridCell::new(row)).chain(figures));
     }
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        let (alignment, padding) = match index {
-            0 => (CellAlignment::Left, (0, 0)),
-            published if published % 3 == 1 => (CellAlignment::Right, (3, 0)),
-            _ => (CellAlignment::Right, (1, 0)),
-        };
-        column.set_cell_alignment(alignment);
-        column.set_padding(padding);
+    align_numbers(&mut grid, 1);
+    set_gap(&mut grid, 1);
+    for published in grid.column_iter_mut().skip(1).step_by(3) {
+        published.set_padding((3, 0));
     }
     grid.trim_fmt()
 }
@@ -123,8 +119,7 @@ fn error(cell: &Cell) -> String {
 }
 
 fn summary(lines: &[Summary], terminal: Terminal) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     if terminal.colour {
         grid.enforce_styling();
     }
@@ -141,10 +136,8 @@ fn summary(lines: &[Summary], terminal: Terminal) -> String {
             met(line, terminal),
         ]);
     }
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if index == 1 { CellAlignment::Right } else { CellAlignment::Left });
-        column.set_padding(if index == 0 { (0, 0) } else { (3, 0) });
-    }
+    grid.column_iter_mut().skip(1).take(1).for_each(|value| value.set_cell_alignment(CellAlignment::Right));
+    set_gap(&mut grid, 3);
     grid.trim_fmt() + "\n"
 }
 

@@ -1,12 +1,13 @@
 //! Result of a fit as tables: constants before and after, and errors by column for training and held-out cells.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::CellAlignment;
 use quell_linux::visible::counted;
 use quell_sim::Column;
 use quell_study::published::{ColumnScore, Scored, wanted_errors};
 
 use crate::commands::fit::{Errors, Report};
 use quell_cli::number;
+use quell_cli::table::{align_numbers, new_table, set_gap};
 use quell_cli::terminal::Terminal;
 
 const LEGEND: &str = concat!(
@@ -32,14 +33,17 @@ pub(crate) fn render(report: &Report, terminal: Terminal) -> String {
 }
 
 fn constants(report: &Report) -> String {
-    let mut grid = new_grid(["constant", "before", "after", "change", "unit"]);
+    let mut grid = new_table();
+    grid.set_header(["constant", "before", "after", "change", "unit"]);
     for constant in &report.constants {
         let change = constant.after / constant.before - 1.0;
         let change = if change.is_finite() { format!("{:+.1}%", 100.0 * change) } else { number::ABSENT.to_owned() };
         let [before, after] = [constant.before, constant.after].map(value);
         grid.add_row([constant.name.to_owned(), before, after, change, constant.unit.to_owned()]);
     }
-    align(&mut grid, &[0, 4]);
+    align_numbers(&mut grid, 1);
+    grid.column_iter_mut().skip(4).for_each(|unit| unit.set_cell_alignment(CellAlignment::Left));
+    set_gap(&mut grid, 2);
     grid.trim_fmt()
 }
 
@@ -49,8 +53,8 @@ fn value(value: f64) -> String {
 }
 
 fn errors(report: &Report) -> String {
-    let headings = ["", "training", "median", "p90", "held out", "median", "p90", "target"];
-    let mut grid = new_grid(headings);
+    let mut grid = new_table();
+    grid.set_header(["", "training", "median", "p90", "held out", "median", "p90", "target"]);
     for column in Column::ALL {
         let training = of(report, column, |errors| &errors.training);
         let held_out = of(report, column, |errors| &errors.held_out);
@@ -58,7 +62,8 @@ fn errors(report: &Report) -> String {
         let figures = [training, held_out].concat();
         grid.add_row([column.heading().to_owned()].into_iter().chain(figures).chain([wanted.unwrap_or_default()]));
     }
-    align(&mut grid, &[0]);
+    align_numbers(&mut grid, 1);
+    set_gap(&mut grid, 2);
     grid.trim_fmt()
 }
 
@@ -79,21 +84,6 @@ fn both(before: f64, after: f64) -> String {
         return number::ABSENT.to_owned();
     }
     format!("{:.1} > {:.1} %", 100.0 * before, 100.0 * after)
-}
-
-fn new_grid<const N: usize>(headings: [&str; N]) -> Table {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    grid.set_header(headings);
-    grid
-}
-
-fn align(grid: &mut Table, left: &[usize]) {
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        let alignment = if left.contains(&index) { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(alignment);
-        column.set_padding(if index == 0 { (0, 0) } else { (2, 0) });
-    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,12 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use quell_linux::visible;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
+use quell_result::output_file::OutputFile;
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, ResultDocument};
+use quell_sim::sweep::in_parallel;
 
+use super::sim;
 use crate::exit::Failure;
 use crate::output;
 use crate::render::results::{self, Summary, summary};
@@ -69,9 +72,23 @@ pub(crate) fn run(args: &ResultsArgs) -> Result<(), Failure> {
     }
 }
 
+/// Says where a result was stored, and the command that prints it again.
+pub(super) fn say_where(file: &OutputFile) {
+    let path = visible::path(file.path());
+    output::say(&format!("\nresult file: {path}\nto print it again: {}", show_command(file)));
+}
+
+/// Command that prints a stored result again.
+pub(super) fn show_command(file: &OutputFile) -> String {
+    let argument = ResultStore::of_user().argument_for(file.path());
+    format!("quell results show {}", shell_words::quote(&argument))
+}
+
 fn list(json: bool) -> Result<(), Failure> {
     let store = ResultStore::of_user();
-    let mut results: Vec<ListedResult> = store.list().map_err(Failure::usage)?.iter().map(listed).collect();
+    let stored = store.list().map_err(Failure::usage)?;
+    // The verdicts of an experiment take up to a tenth of a second.
+    let mut results = in_parallel(stored.len(), sim::threads(), |index| listed(&stored[index]), |_| {});
     results.sort_by(|one, other| (other.started_unix_s, &other.id).cmp(&(one.started_unix_s, &one.id)));
     let directory = visible::path(store.directory());
     let list = ResultsList { schema: ResultsList::SCHEMA.to_owned(), directory, results };

@@ -79,7 +79,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         applied.push(AppliedReport::in_progress(attached, condition));
     }
     applied.iter_mut().for_each(|applied| applied.update_programs(running));
-    let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).filter_map(Pid::from_kernel).collect();
+    let pids: Vec<Pid> = applied.iter().flat_map(AppliedReport::attached_pids).collect();
     if !pids.is_empty() {
         let observed = observed(pids);
         applied.iter_mut().for_each(|applied| applied.judge(&observed));
@@ -105,7 +105,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 
 /// The program with its present name, if it runs.
 fn running(program: &TargetProgram) -> Option<TargetProgram> {
-    let stat = ProcRoot::default().process(Pid::from_kernel(program.pid)?).stat().ok()?;
+    let stat = ProcRoot::default().process(program.pid).stat().ok()?;
     let present = TargetProgram { pid: program.pid, start_time_ticks: stat.starttime.0, name: stat.name() };
     present.is_same_process(program).then_some(present)
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use clap::builder::styling::{AnsiColor, Style};
-use comfy_table::{ContentArrangement, Table, presets};
 use quell_conformance::expect::{Backend, ExpectationResult};
 use quell_conformance::observe::Observations;
 use quell_conformance::run::{ConformanceReport, ScenarioOutcome, ScenarioResult};
@@ -13,6 +12,7 @@ use quell_linux::visible::counted;
 
 use super::number::ABSENT;
 use super::terminal::Terminal;
+use quell_cli::table::{new_table, set_gap};
 
 #[must_use]
 pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
@@ -56,8 +56,7 @@ fn arms(report: &ConformanceReport) -> Vec<Backend> {
 
 fn grid(report: &ConformanceReport, terminal: Terminal) -> String {
     let arms = arms(report);
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut table = new_table();
     table.set_header(["scenario"].into_iter().chain(arms.iter().copied().map(backend_name)));
     for rows in report.results.chunk_by(|one, next| one.scenario == next.scenario) {
         let cell = |arm: &Backend| {
@@ -67,9 +66,7 @@ fn grid(report: &ConformanceReport, terminal: Terminal) -> String {
         let name = rows.first().map(|result| result.scenario.clone());
         table.add_row(name.into_iter().chain(marks));
     }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding(if index > 0 { (2, 0) } else { (0, 0) });
-    }
+    set_gap(&mut table, 2);
     table.trim_fmt()
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_experiment::{
     ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
     WhyUndecided,
@@ -17,6 +16,7 @@ use quell_result::facts::{HostFacts, ModelFacts};
 use quell_result::figures::{self, Work};
 
 use super::number::{self, ABSENT};
+use quell_cli::table::{align_numbers, lines, new_table};
 
 const DETAILS: [(&str, &str); 9] = [
     (figures::CPU, "CPU µs"),
@@ -294,17 +294,6 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
     lines(&table)
 }
 
-/// Renders a table without trailing blanks.
-pub(super) fn lines(table: &Table) -> String {
-    table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
-pub(super) fn new_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table
-}
-
 /// Renders a ratio with its interval and verdict: `−25 % (−28 to −21) better`.
 fn cell(contrast: &ContrastResult) -> String {
     let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
@@ -474,11 +463,7 @@ fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> Strin
         let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
         table.add_row(std::iter::once(visible::name(treatment).into_owned()).chain(values));
     }
-    for column in 1..=columns.len() + latencies.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align_numbers(&mut table, 1);
     lines(&table)
 }
 

@@ -1,7 +1,6 @@
 //! The part of a guest's result that other subjects do not have: counts per 1,000 requests, nearest alternatives of refused
 //! modes, and the checks.
 
-use comfy_table::CellAlignment;
 use quell_linux::visible::{self, counted};
 use quell_result::experiment::LoadExperiment;
 use quell_result::facts::GuestFacts;
@@ -9,8 +8,9 @@ use quell_result::figures::{self, Work};
 use quell_result::guest_checks as checks;
 use quell_stats::Spread;
 
-use super::experiment::{lines, new_table, treatments};
+use super::experiment::treatments;
 use super::number::{self, ABSENT};
+use quell_cli::table::{align_numbers, lines, new_table};
 
 const COUNTS: [(&str, &str); 3] =
     [(figures::IRQS, "rx/k"), (figures::NET_RX, "net_rx/k"), (figures::TIMER_IRQS, "timer/k")];
@@ -63,11 +63,7 @@ fn counts(experiment: &LoadExperiment) -> String {
         let row = std::iter::once(visible::name(treatment).into_owned()).chain(COUNTS.iter().map(count)).chain([rate]);
         table.add_row(row);
     }
-    for column in 1..=COUNTS.len() + 1 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align_numbers(&mut table, 1);
     lines(&table)
 }
 

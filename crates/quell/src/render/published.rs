@@ -1,8 +1,6 @@
 //! A published experiment played in a lab: its rows with the published ones beside them, and the published rows that the
 //! lab cannot play, with the reason.
 
-use comfy_table::CellAlignment;
-use quell_bench::replay::offered;
 use quell_experiment::{Criterion, RatioEstimate, SliceFlag, SwitchbackAnalysis};
 use quell_linux::visible::{self, counted};
 use quell_load::{OfferedLoad, ServeShape, Transport};
@@ -15,7 +13,9 @@ use quell_result::figures;
 use quell_result::published::{PublishedPart, PublishedRun, part_name, server_name};
 use quell_stats::LatencyHistogram;
 
-use super::experiment::{lines, new_table, treatments};
+use quell_cli::table::{align_numbers, lines, new_table};
+
+use super::experiment::treatments;
 use super::number::{ABSENT, short};
 
 const COLUMNS: usize = 100;
@@ -200,9 +200,7 @@ fn grid(heading: &[&str], rows: Vec<Vec<String>>) -> String {
     rows.into_iter().for_each(|row| {
         table.add_row(row);
     });
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align_numbers(&mut table, 2);
     lines(&table)
 }
 
@@ -363,7 +361,7 @@ fn suspension(parts: &[PublishedPart], cells: &[PublishedCell]) -> String {
     for part in parts {
         let Some(load) = part.load else { continue };
         let of_load = |mode: &str| {
-            let is_row = |cell: &&PublishedCell| offered(cell.load) == load && cell.mode.to_string() == mode;
+            let is_row = |cell: &&PublishedCell| OfferedLoad::from(cell.load) == load && cell.mode.to_string() == mode;
             cells.iter().find(is_row)
         };
         let measured = modes(part);

@@ -16,7 +16,7 @@ use super::{document, experiment, tune};
 /// Indentation below an ID.
 const INDENT: &str = "    ";
 
-/// The list, with an empty line after each result.
+/// The list, with an empty line after each result, and the command that prints one of them.
 #[must_use]
 pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
     if list.results.is_empty() {
@@ -25,7 +25,8 @@ pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
             visible::name(&list.directory)
         );
     }
-    list.results.iter().map(|result| entry(result, terminal.prose_columns())).collect()
+    let entries = list.results.iter().map(|result| entry(result, terminal.prose_columns()));
+    entries.collect::<String>() + "`quell results show ID` prints one again\n"
 }
 
 fn entry(result: &ListedResult, columns: usize) -> String {

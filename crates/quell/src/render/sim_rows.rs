@@ -1,6 +1,5 @@
 //! Simulated rows as a table with the columns of the published one.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_linux::visible::{self, agree, counted};
 use quell_result::simulation::SimulationSetup;
 use quell_sim::sweep::SweepRow;
@@ -8,6 +7,7 @@ use quell_sim::{Column, Load};
 
 use super::number;
 use super::terminal::Terminal;
+use quell_cli::table::{align_numbers, new_table, set_gap};
 
 /// Share of the offered load that counts as met, apart from random variation.
 const LOAD_MET: f64 = 0.99;
@@ -73,8 +73,7 @@ fn one_seed(rows: &[SweepRow]) -> bool {
 }
 
 fn grid(setup: &SimulationSetup, rows: &[SweepRow], columns: &[Column]) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     let seeds = !one_seed(rows);
     let headings = columns.iter().map(|column| column.short_heading());
     grid.set_header(["mode", "load"].into_iter().chain(seeds.then_some("seed")).chain(headings));
@@ -83,11 +82,8 @@ fn grid(setup: &SimulationSetup, rows: &[SweepRow], columns: &[Column]) -> Strin
         let seed = seeds.then(|| row.seed.to_string());
         grid.add_row([row.mode.to_string(), load(setup, row)].into_iter().chain(seed).chain(figures));
     }
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        let left = index == 0;
-        column.set_cell_alignment(if left { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding(if left { (0, 0) } else { (2, 0) });
-    }
+    align_numbers(&mut grid, 1);
+    set_gap(&mut grid, 2);
     grid.trim_fmt()
 }
 

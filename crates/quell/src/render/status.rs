@@ -12,6 +12,7 @@ use quell_change::recovery::{Reverted, waiting_settings};
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::effect::ModeVerdict;
 use quell_host::attach::keeper::Detached;
+use quell_linux::Pid;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::top::IntervalReport;
 use serde::Serialize;
@@ -62,7 +63,7 @@ pub(crate) struct AppliedReport {
     since_unix_s: u64,
     state: AppliedState,
     /// Process that undoes the changes when it ends, or on SIGTERM. Null for profiles that stay.
-    owner_pid: Option<u32>,
+    owner_pid: Option<Pid>,
     deadline_unix_s: Option<u64>,
     settings: usize,
     /// Number of settings that vanished with their device or network namespace.
@@ -78,7 +79,7 @@ pub(crate) struct AppliedReport {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct ProgramEffect {
-    pid: u32,
+    pid: Pid,
     name: String,
     #[serde(flatten)]
     effect: LiveEffect,
@@ -154,13 +155,13 @@ impl AppliedReport {
         }
     }
 
-    pub(crate) fn attached_pids(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn attached_pids(&self) -> impl Iterator<Item = Pid> {
         let is_meant = matches!(self.state, AppliedState::Attached | AppliedState::Launched);
         self.programs.iter().filter(move |_| is_meant).map(|program| program.pid)
     }
 
     pub(crate) fn judge(&mut self, observed: &Result<IntervalReport, String>) {
-        let pids: Vec<u32> = self.attached_pids().collect();
+        let pids: Vec<Pid> = self.attached_pids().collect();
         let programs = self.programs.iter().filter(|program| pids.contains(&program.pid));
         let effect = |program: &TargetProgram| ProgramEffect {
             pid: program.pid,
@@ -171,12 +172,12 @@ impl AppliedReport {
     }
 }
 
-fn live_effect(pid: u32, observed: &Result<IntervalReport, String>) -> LiveEffect {
+fn live_effect(pid: Pid, observed: &Result<IntervalReport, String>) -> LiveEffect {
     let report = match observed {
         Ok(report) => report,
         Err(why) => return LiveEffect::Unknown(why.clone()),
     };
-    let program = report.programs.iter().find(|program| i64::from(program.pid.get()) == i64::from(pid));
+    let program = report.programs.iter().find(|program| program.pid == pid);
     match (program.and_then(|program| program.effect.as_ref()), &report.polls_unknown) {
         (Some(verdict), _) => LiveEffect::Judged(verdict.clone()),
         (None, Some(why)) => LiveEffect::Unknown(why.clone()),
@@ -297,13 +298,10 @@ impl fmt::Display for AppliedReport {
         )?;
         match (self.state, self.deadline_unix_s) {
             (AppliedState::InProgress, _) => {
-                let owner = self.owner_pid.unwrap_or_default();
+                let owner = self.owner_pid.map_or_else(String::new, |pid| format!(" {pid}"));
                 let end = self.programs.first().map(|program| format!("`quell detach {}` or ", program.pid));
                 let end = end.unwrap_or_default();
-                writeln!(
-                    f,
-                    "  by process {owner}, which still runs: undone when it ends; {end}`quell revert` ends it"
-                )?;
+                writeln!(f, "  by process{owner}, which still runs: undone when it ends; {end}`quell revert` ends it")?;
             }
             (AppliedState::BeforeThisBoot, _) => {
                 writeln!(f, "  applied before the last boot, which undid it: run `quell apply` again")?;
@@ -473,7 +471,6 @@ pub(crate) fn reverted_report(
 
 #[cfg(test)]
 mod tests {
-    use quell_linux::Pid;
     use quell_result::Document as _;
     use quell_result::top::ObservedProgram;
 
@@ -509,8 +506,9 @@ mod tests {
     #[test]
     fn a_program_has_one_line_with_its_verdict_or_the_reason_why_there_is_none() {
         let line = |observed: Result<IntervalReport, String>| {
-            let effect = live_effect(42, &observed);
-            ProgramEffect { pid: 42, name: "me\nm".to_owned(), effect }.to_string()
+            let pid = Pid::new(42).unwrap();
+            let effect = live_effect(pid, &observed);
+            ProgramEffect { pid, name: "me\nm".to_owned(), effect }.to_string()
         };
         let judged = line(Ok(report(Some(ModeVerdict::NotInEffect("no busy poll".to_owned())), None)));
         assert!(judged.starts_with("  me") && judged.ends_with("m 42: not in effect: no busy poll\n"), "{judged}");
@@ -522,7 +520,8 @@ mod tests {
 
     #[test]
     fn programs_that_have_exited_are_left_out_unless_all_have() {
-        let program = |pid, name: &str| TargetProgram { pid, start_time_ticks: 7, name: name.to_owned() };
+        let program =
+            |pid, name: &str| TargetProgram { pid: Pid::new(pid).unwrap(), start_time_ticks: 7, name: name.to_owned() };
         let mut applied = AppliedReport {
             purpose: Purpose::Attachment { mode: "suspend20".parse().unwrap() },
             journal: "j".to_owned(),
@@ -538,8 +537,9 @@ mod tests {
         };
         applied.update_programs(|_| None);
         assert_eq!(applied.programs.len(), 2);
-        applied
-            .update_programs(|one| (one.pid == 43).then(|| TargetProgram { name: "worker".to_owned(), ..one.clone() }));
+        applied.update_programs(|one| {
+            (one.pid.get() == 43).then(|| TargetProgram { name: "worker".to_owned(), ..one.clone() })
+        });
         assert_eq!(applied.programs, [program(43, "worker")]);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::CellAlignment;
 use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
@@ -16,6 +16,7 @@ use quell_tune::{
 
 use super::experiment;
 use super::number::{ABSENT, short};
+use quell_cli::table::{align_numbers, new_table};
 
 const ADVISED: usize = 15;
 const STANDING: usize = 8;
@@ -116,7 +117,8 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
     let ratio = plan.loads.iter().map(|load| format!("{} at {}", plan.goal.objective, visible::name(load)));
     let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
     let heading = ["mode", "slices"].map(str::to_owned).into_iter().chain(ratio).chain(limit.clone());
-    let mut table = table(heading.chain(with_state.then(|| "state".to_owned())));
+    let mut table = new_table();
+    table.set_header(heading.chain(with_state.then(|| "state".to_owned())));
     for arm in arms {
         let ratio = arm.ratio.iter().map(|ratio| ratio.map_or(ABSENT.to_owned(), |ratio| format!("{ratio:.2}")));
         let of_limit = arm.limit_ratio.map_or(ABSENT.to_owned(), of_limit);
@@ -124,25 +126,26 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
         let row = row.chain(limit.is_some().then_some(of_limit));
         table.add_row(row.chain(with_state.then(|| state(&arm.state))));
     }
-    aligned(&mut table);
+    align_numbers(&mut table, 1);
     if let Some(column) = table.column_iter_mut().last().filter(|_| with_state) {
         column.set_cell_alignment(CellAlignment::Left);
     }
-    table.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    table.trim_fmt()
 }
 
 #[must_use]
 pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> String {
     let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
     let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
-    let mut table = table(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
+    let mut table = new_table();
+    table.set_header(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
     for mode in ranked.iter().take(ADVISED) {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
         let limit = mode.limit_ratio.map(of_limit);
         table.add_row(std::iter::once(mode.mode.to_string()).chain(objective).chain(limit));
     }
-    aligned(&mut table);
+    align_numbers(&mut table, 1);
     let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
     let unknown = ranked.iter().filter(is_unknown).count();
     let misses = ranked.iter().filter(|mode| !mode.meets_limits()).count() - unknown;
@@ -165,19 +168,6 @@ fn unit(metric: &TuneMetric) -> String {
         TuneMetric::Cpu => "CPU µs/request".to_owned(),
         TuneMetric::Requests => "requests/s".to_owned(),
         _ => metric.to_string(),
-    }
-}
-
-fn table(heading: impl Iterator<Item = String>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(heading.collect::<Vec<_>>());
-    table
-}
-
-fn aligned(table: &mut Table) {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
     }
 }
 

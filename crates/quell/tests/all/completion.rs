@@ -32,6 +32,7 @@ fn shell(program: &'static str) -> Option<Command> {
     let mut command = Command::new(program);
     let quell = Path::new(env!("CARGO_BIN_EXE_quell")).parent().unwrap().display().to_string();
     command.env("PATH", format!("{quell}:{}", std::env::var("PATH").unwrap_or_default())).env("TERM", "dumb");
+    command.env("QUELL_RESULTS_DIR", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
     Some(command)
 }
 
@@ -52,6 +53,8 @@ fn bash_completes_commands_options_and_modes() {
     assert_eq!(in_bash(&["quell", "attach", "--profile", "mem"]), ["memcached"]);
     assert_eq!(in_bash(&["quell", "doctor", "--explain", "nested"]), ["nested-epoll"]);
     assert_eq!(in_bash(&["quell", "show", "--device", "lo"]), ["lo"]);
+    assert_eq!(in_bash(&["quell", "results", "show", "tun"]), ["tune"]);
+    assert_eq!(in_bash(&["quell", "results", "schema", "exp"]), ["experiment"]);
 }
 
 #[test]

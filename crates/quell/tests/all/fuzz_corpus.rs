@@ -17,7 +17,7 @@ const REPLAYED_ELSEWHERE: &[&str] = &[
     "btf",
     "cpu_list",
     "ethtool_ioctl",
-    "guest_files",
+    "guest_messages",
     "memcached_answers",
     "netlink",
     "one_line_files",

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use crate::command;
 use quell_change::journal::Journal;
 use quell_host::attach::attachment::attachments;
-use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::{Child, Spawn};
@@ -372,7 +371,7 @@ fn observers_call_a_queue_suspect_that_nobody_polls_and_do_not_poll_it() {
     }
     let journal = Journal::in_dir(stage.dir.path().join("journal"));
     let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
-    let keeper = Stopped::stop(PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap());
+    let keeper = Stopped::stop(PidFd::open(keeper.pid).unwrap());
     stage.ask(0, b'o');
     stage.connections[1].write_all(b"r").unwrap();
     let status = || stage.says(0, &["status"]);

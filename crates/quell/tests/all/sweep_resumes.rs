@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::command::{quell, says};
 use quell_test_support::wait_until;
 
-const POINTS: &str = "base,suspend20 75K,MAX 1..20\ndefer20 50K";
+const POINTS: &str = "base,suspend20 75K,max 1..20\ndefer20 50K";
 const ROWS: usize = 81;
 
 struct Sweep {
@@ -102,7 +102,7 @@ fn points_can_be_appended_to_a_finished_sweep() {
 
 #[test]
 fn the_output_of_another_sweep_is_refused_with_the_difference_and_not_changed() {
-    let sweep = Sweep::new("base 75K,MAX");
+    let sweep = Sweep::new("base 75K,max");
     says(0, &mut sweep.to_file(SHORT));
     let before = contents(&sweep.output());
     let refused = |options: &str, difference: &str| {
@@ -114,14 +114,14 @@ fn the_output_of_another_sweep_is_refused_with_the_difference_and_not_changed() 
     refused("--seconds 0.002 --warm-up 0 --irqs-apart", "--irqs-apart false, this sweep has true");
     refused("--seconds 0.002 --warm-up 0 --host af-xdp-2025", "host epyc7662-cx5");
     sweep.list("base 75K 1..2");
-    refused(SHORT, "line 3 is base MAX with seed 1, this sweep has base 75K with seed 2 there");
+    refused(SHORT, "line 3 is base max with seed 1, this sweep has base 75K with seed 2 there");
     sweep.list("base 75K");
     refused(SHORT, "more rows than this sweep has points (1)");
 }
 
 #[test]
 fn rows_of_another_model_are_refused() {
-    let sweep = Sweep::new("base 75K,MAX");
+    let sweep = Sweep::new("base 75K,max");
     says(0, &mut sweep.to_file(SHORT));
     let (header, rows) = contents(&sweep.output()).split_once('\n').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     let mut header: serde_json::Value = serde_json::from_str(&header).unwrap();

@@ -21,6 +21,7 @@ use quell_host::plan::{PlanInput, ProfilePlan};
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, agree};
+use quell_mode::parse_duration;
 use quell_mode::profile::{Profile, ProfileError};
 
 use crate::exit::{Exit, Failure};
@@ -67,13 +68,9 @@ pub(super) fn namespace_name(text: &str) -> Result<NamespaceName, String> {
 
 /// Parses `60s`, `5m`, or seconds without a unit.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit_s) = match text.strip_suffix('m') {
-        Some(minutes) => (minutes, 60),
-        None => (text.strip_suffix('s').unwrap_or(text), 1),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
+    let limits = Duration::from_secs(1)..=Duration::from_secs(86_400);
     let refused = || format!("invalid time {text:?}: expected 1s to 1d, such as 60s or 5m");
-    seconds.filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(refused)
+    parse_duration(text).ok().filter(|time| limits.contains(time)).ok_or_else(refused)
 }
 
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
@@ -120,7 +117,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
 
 /// Whether the journal is that of a profile with the same text.
 fn is_of(history: &History, request: &ApplyRequest<'_>) -> bool {
-    matches!(&history.begin.purpose, Purpose::Profile { content: Some(content), .. } if *content == request.content)
+    matches!(&history.begin.purpose, Purpose::Profile { content, .. } if *content == request.content)
 }
 
 /// Plans the profile. Waits at most `patience` for its devices and their links; the plan says what is missing

@@ -42,7 +42,7 @@ pub(super) fn start(journal: &Path, timeout: Duration) -> Result<Watchdog, Failu
     let identity = child.leave_running();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Watchdog {
-        pid: identity.pid.get().unsigned_abs(),
+        pid: identity.pid,
         start_time_ticks: identity.starttime.0,
         deadline_unix_s: (now + timeout).as_secs(),
     })

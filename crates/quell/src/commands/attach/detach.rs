@@ -121,9 +121,7 @@ fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Det
 /// Selects the attachments of the given processes. Without PIDs, selects all of them after a confirmation, which settings
 /// that only wait for their queues do not need.
 fn choose(attached: Vec<Attached>, waiting: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
-    let is_of = |attached: &Attached, pid: Pid| {
-        attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))
-    };
+    let is_of = |attached: &Attached, pid: Pid| attached.history.targets.iter().any(|target| target.pid == pid);
     if args.pids.is_empty() {
         if attached.is_empty() && waiting.is_empty() {
             const NONE: &str = "no program is attached";
@@ -167,7 +165,7 @@ mod tests {
         let journal = Journal::in_dir(dir.path());
         let purpose = Purpose::Attachment { mode: "suspend200".parse().unwrap() };
         let transaction = Transaction::begin(&journal, "attach-1", purpose).unwrap();
-        let keeper_that_ended = Keeper { pid: u32::MAX, start_time_ticks: 0 };
+        let keeper_that_ended = Keeper { pid: Pid::new(i32::MAX).unwrap(), start_time_ticks: 0 };
         let attached = Attached { keeper: Some(keeper_that_ended), ..attachments(&journal).unwrap().remove(0) };
         let unreadable = Attached { path: dir.path().join("x".repeat(300)), ..attached.clone() };
         drop(transaction);

@@ -35,7 +35,7 @@ pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
         return Err("the keeper exited immediately".to_owned());
     }
     let identity = child.leave_running();
-    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+    Ok(Keeper { pid: identity.pid, start_time_ticks: identity.starttime.0 })
 }
 
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {

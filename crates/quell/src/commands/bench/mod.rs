@@ -20,6 +20,7 @@ use quell_linux::output_file::OutputFile;
 use quell_linux::{clock, visible};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
+use quell_result::Document;
 use quell_result::experiment::ExperimentResult;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
@@ -29,6 +30,7 @@ use on_veth::NotRun;
 
 pub(crate) use args::BenchArgs;
 
+use super::results;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
@@ -97,53 +99,50 @@ fn wherever_possible(args: &BenchArgs, destination: &OutputFile) -> Result<(), F
     finish(args, &on_sim::run(args)?, destination)
 }
 
-/// Writes the result file and prints the result. If one of the two fails, the other is still done, because the
-/// measurement took minutes.
+/// Stores and prints a result. Fails if the experiment failed or was interrupted.
 fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile) -> Result<(), Failure> {
-    let written = destination.write_json(result);
-    match args.json {
-        true => output::json(result)?,
-        false if args.details => output::data(&(experiment::render(result) + &experiment::details(result)))?,
-        false => output::data(&experiment::render(result))?,
-    }
-    written.map_err(crate::exit::not_written)?;
-    say_where(destination);
+    let text = || match args.details {
+        true => Ok(experiment::render(result) + &experiment::details(result)),
+        false => Ok(experiment::render(result)),
+    };
+    store_and_print(result, destination, args.json, text)?;
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
-        None if result.was_interrupted() => {
-            Err(Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far"))
-        }
+        None if result.was_interrupted() => Err(interrupted()),
         None => Ok(()),
     }
 }
 
 /// As [`finish`], for a published experiment.
 fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFile) -> Result<(), Failure> {
-    let written = destination.write_json(run);
-    match args.json {
-        true => output::json(run)?,
-        false => output::data(&published::render(run).map_err(Failure::usage)?)?,
-    }
-    written.map_err(crate::exit::not_written)?;
-    say_where(destination);
+    store_and_print(run, destination, args.json, || published::render(run).map_err(Failure::usage))?;
     match run.ended.as_deref() {
         None => Ok(()),
-        Some(INTERRUPTED) => {
-            Err(Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far"))
-        }
+        Some(INTERRUPTED) => Err(interrupted()),
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; the lab was removed"))),
     }
 }
 
-/// Says where a result was stored, and the command that prints it again.
-pub(super) fn say_where(file: &OutputFile) {
-    output::say(&format!("\nresult file: {}\nto print it again: {}", visible::path(file.path()), show_command(file)));
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "interrupted: the table contains the slices measured so far")
 }
 
-/// Command that prints a result again.
-pub(super) fn show_command(file: &OutputFile) -> String {
-    let argument = ResultStore::of_user().argument_for(file.path());
-    format!("quell results show {}", shell_words::quote(&argument))
+/// Writes the result file and prints the result. If one of the two fails, the other is still done, because the
+/// measurement took minutes.
+fn store_and_print<D: Document>(
+    document: &D,
+    destination: &OutputFile,
+    json: bool,
+    text: impl FnOnce() -> Result<String, Failure>,
+) -> Result<(), Failure> {
+    let written = destination.write_json(document);
+    match json {
+        true => output::json(document)?,
+        false => output::data(&text()?)?,
+    }
+    written.map_err(crate::exit::not_written)?;
+    results::say_where(destination);
+    Ok(())
 }
 
 /// Modes of an experiment. The first one is the reference.

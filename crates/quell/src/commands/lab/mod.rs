@@ -8,7 +8,7 @@ use clap::Subcommand;
 use quell_change::change::Change;
 use quell_change::journal::{History, ListedJournal, Persistence, Purpose};
 use quell_change::recovery::{Found, recover};
-use quell_linux::visible;
+use quell_linux::{Pid, visible};
 use serde::Serialize;
 
 pub(super) use self::up::is_persistent_lab;
@@ -43,7 +43,7 @@ struct Entry {
     journal: String,
     state: &'static str,
     purpose: Option<Purpose>,
-    pid: Option<u32>,
+    pid: Option<Pid>,
     changes: Vec<Change>,
     failed: Vec<String>,
 }

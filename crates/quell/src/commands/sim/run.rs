@@ -23,7 +23,7 @@ pub(crate) struct RunArgs {
     /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200
     #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
     mode: Option<String>,
-    /// Comma-separated loads: requests/s (600K), MAX, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
+    /// Comma-separated loads: requests/s (600K), max, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
     #[arg(long, value_name = "LIST", required_unless_present = "sweep")]
     load: Option<Loads>,
     /// Simulate the points of this file; prints each row as a line of JSON as soon as it is finished. A line of the file is

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_linux::signal::Interruption;
+use quell_mode::parse_duration;
 use quell_observer::Observer;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
@@ -38,11 +39,9 @@ pub(crate) struct TopArgs {
 }
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
-    match (0.1..=3_600.0).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("expected 0.1 to 3600 seconds".to_owned()),
-    }
+    let limits = Duration::from_millis(100)..=Duration::from_secs(3_600);
+    let interval = parse_duration(text).map_err(|_| "expected a number of seconds".to_owned())?;
+    if limits.contains(&interval) { Ok(interval) } else { Err("expected 0.1 to 3600 seconds".to_owned()) }
 }
 
 fn count(text: &str) -> Result<u64, String> {

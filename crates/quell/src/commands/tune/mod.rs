@@ -31,7 +31,7 @@ pub(crate) use args::TuneArgs;
 use args::TuneWhere;
 
 use crate::commands::bench::seed_from_the_clock;
-use crate::commands::{asked, attach, bench};
+use crate::commands::{asked, attach, results};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
@@ -171,7 +171,7 @@ fn finish(
             &render::render(file),
             &file.subject,
             mode,
-            &bench::show_command(result_file),
+            &results::show_command(result_file),
         )),
         _ => Ok(()),
     };
@@ -186,7 +186,7 @@ fn finish(
         (Some(file), None) => output::say(&format!("\nno profile was written to {}", visible::path(file.path()))),
         (None, _) => {}
     }
-    bench::say_where(result_file);
+    results::say_where(result_file);
     match &result.end {
         TuneEnd::Answered => Ok(()),
         TuneEnd::Interrupted => {

@@ -2,7 +2,6 @@
 
 pub(crate) mod screen;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_host::attach::effect::ModeVerdict;
 use quell_linux::visible::counted;
 use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, ObservedProgram, ObservedQueue};
@@ -10,6 +9,7 @@ use quell_result::top::{IntervalReport, ObservedDevice, ObservedIdleState, Obser
 use super::number::{ABSENT, short};
 use super::terminal::Terminal;
 use crate::output::on_one_line;
+use quell_cli::table::{align_numbers, lines, new_table, set_gap};
 
 pub(crate) const LEGEND: &str = "\
 Columns of queues:
@@ -119,17 +119,14 @@ fn idle_states(report: &IntervalReport) -> Option<String> {
 }
 
 fn table(headings: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut grid = Table::new();
-    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let mut grid = new_table();
     grid.set_header(headings.iter().copied());
     rows.for_each(|row| {
         grid.add_row(row);
     });
-    for (index, column) in grid.column_iter_mut().enumerate() {
-        column.set_padding((0, 1));
-        column.set_cell_alignment(if index < left { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    grid.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    align_numbers(&mut grid, left);
+    set_gap(&mut grid, 1);
+    lines(&grid)
 }
 
 fn queue_cells(queue: &ObservedQueue, seconds: f64) -> [String; 18] {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
-use quell_test_support::{Lacks, skip, wait_until};
+use quell_test_support::{LabTurn, Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
 /// The searches have budgets of at most 120 seconds.
@@ -27,6 +27,7 @@ pub(crate) struct Stage {
     clients: Vec<JoinHandle<()>>,
     pub(crate) dir: tempfile::TempDir,
     before: BTreeMap<String, String>,
+    _turn: LabTurn,
 }
 
 impl Stage {
@@ -37,6 +38,8 @@ impl Stage {
 
     /// With one client that sends at this interval and does not wait for responses. On a busy machine, its rate is the same.
     pub(crate) fn enter_with(test: &str, pause: Duration) -> Option<Self> {
+        // Latencies are measured: no load of another lab may take the CPUs.
+        let turn = LabTurn::wait();
         let mut lab = TestLab::raise_beside_others(test, 1)?;
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "memcached is not installed");
@@ -50,6 +53,7 @@ impl Stage {
             clients: Vec::new(),
             dir: tempfile::tempdir().unwrap(),
             before: BTreeMap::new(),
+            _turn: turn,
         };
         stage.add_client(pause);
         stage.before = stage.state();

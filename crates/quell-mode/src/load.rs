@@ -1,4 +1,4 @@
-//! Load that the generator offers to the server: a share of `base`'s maximum throughput, a rate, or the maximum.
+//! Loads under which modes are compared: as they are requested, and as they are offered once `base`'s maximum is known.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,12 +19,31 @@ pub enum OfferedLoad {
     Max,
 }
 
+/// A text that is not a load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a load: write requests per second (200K, 1.2M, 35000), max, or, where base is measured, a share of its maximum throughput (50%)"
+    "invalid load `{0}`: expected requests per second (200K, 1.2M, 35000), max, or, where base is measured, a share of its maximum throughput (50%)"
 )]
-pub struct ParseLoadError {
-    text: String,
+pub struct InvalidLoad(String);
+
+/// Load that is offered, in requests per second over all connections.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Load {
+    /// Open loop with this rate.
+    Qps(f64),
+    /// Closed loop: each connection sends its next request as soon as the previous one is answered.
+    Max,
+}
+
+impl From<Load> for OfferedLoad {
+    fn from(load: Load) -> Self {
+        match load {
+            Load::Qps(rate) => Self::Rate(rate),
+            Load::Max => Self::Max,
+        }
+    }
 }
 
 impl OfferedLoad {
@@ -41,10 +60,10 @@ impl OfferedLoad {
 }
 
 impl FromStr for OfferedLoad {
-    type Err = ParseLoadError;
+    type Err = InvalidLoad;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let fail = || ParseLoadError { text: text.to_owned() };
+        let fail = || InvalidLoad(text.to_owned());
         let number = |digits: &str| {
             let number: f64 = digits.parse().map_err(|_| fail())?;
             if number.is_finite() && number > 0.0 { Ok(number) } else { Err(fail()) }
@@ -66,16 +85,16 @@ impl FromStr for OfferedLoad {
 impl fmt::Display for OfferedLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Percent(percent) => write!(f, "{percent}%"),
-            Self::Rate(rate) if *rate >= 1e3 && (rate / 1e3).fract() == 0.0 => write!(f, "{}K", rate / 1e3),
-            Self::Rate(rate) => write!(f, "{rate}"),
-            Self::Max => f.write_str("max"),
+            Self::Percent(percent) => f.pad(&format!("{percent}%")),
+            Self::Rate(rate) if *rate >= 1e3 && (rate / 1e3).fract() == 0.0 => f.pad(&format!("{}K", rate / 1e3)),
+            Self::Rate(rate) => f.pad(&rate.to_string()),
+            Self::Max => f.pad("max"),
         }
     }
 }
 
 impl TryFrom<String> for OfferedLoad {
-    type Error = ParseLoadError;
+    type Error = InvalidLoad;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         text.parse()
@@ -84,6 +103,38 @@ impl TryFrom<String> for OfferedLoad {
 
 impl From<OfferedLoad> for String {
     fn from(load: OfferedLoad) -> Self {
+        load.to_string()
+    }
+}
+
+impl FromStr for Load {
+    type Err = InvalidLoad;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse()? {
+            OfferedLoad::Rate(rate) => Ok(Self::Qps(rate)),
+            OfferedLoad::Max => Ok(Self::Max),
+            OfferedLoad::Percent(_) => Err(InvalidLoad(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        OfferedLoad::from(*self).fmt(f)
+    }
+}
+
+impl TryFrom<String> for Load {
+    type Error = InvalidLoad;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Load> for String {
+    fn from(load: Load) -> Self {
         load.to_string()
     }
 }
@@ -100,6 +151,13 @@ mod tests {
         assert_eq!("1.5M".parse(), Ok(OfferedLoad::Rate(1_500_000.0)));
         assert_eq!("35000".parse(), Ok(OfferedLoad::Rate(35_000.0)));
         assert_eq!("MAX".parse(), Ok(OfferedLoad::Max));
+    }
+
+    #[test]
+    fn a_share_is_no_load_that_is_offered() {
+        assert_eq!("600K".parse(), Ok(Load::Qps(600e3)));
+        assert_eq!(format!("{:>5}|{}", Load::Max, Load::Qps(250.0)), "  max|250");
+        assert!("50%".parse::<Load>().is_err());
     }
 
     #[test]
