@@ -87,15 +87,8 @@ pub enum LabEvent<'a> {
     Unsuitable(Unsuitable),
     /// The lab is set up, and the server runs in it.
     LabIsUp(&'a LabFacts),
-    /// A part of a published experiment begins.
-    PartBegins {
-        /// Its number, from 1.
-        number: usize,
-        /// Number of parts.
-        of: usize,
-        /// Its name.
-        name: &'a str,
-    },
+    /// A part of a published experiment begins; its number is from 1.
+    PartBegins { number: usize, of: usize, name: &'a str },
     /// An experiment begins.
     Begins {
         /// Offered load.

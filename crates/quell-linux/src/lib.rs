@@ -29,6 +29,7 @@ mod napi_id;
 pub mod netdev;
 pub mod netlink;
 pub mod netns;
+pub mod output_file;
 pub mod own_file;
 pub mod perf_event;
 mod pid;

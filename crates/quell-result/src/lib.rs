@@ -13,7 +13,6 @@ pub mod figures;
 pub mod guest_checks;
 pub mod list;
 pub mod load;
-pub mod output_file;
 pub mod published;
 pub mod simulation;
 pub mod store;

@@ -10,8 +10,8 @@ use std::time::UNIX_EPOCH;
 use quell_linux::process::is_root;
 use quell_linux::{clock, own_file, visible};
 
-use crate::output_file::OutputFile;
 use crate::{DocumentError, ResultDocument};
+use quell_linux::output_file::OutputFile;
 
 /// Directory of root.
 const OF_ROOT: &str = "/var/lib/quell/results";

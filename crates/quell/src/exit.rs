@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use quell_result::output_file::OutputFileError;
+use quell_linux::output_file::OutputFileError;
 
 pub(crate) use quell_cli::exit::{Exit, ProgramFailure as Failure};
 

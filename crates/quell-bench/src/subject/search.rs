@@ -13,7 +13,7 @@ const EVALUATED_MS: u64 = 100;
 /// Longest slice with its settling time in ms, if there are guards.
 pub const GUARDED_SLICE_MAX_MS: u64 = GUARDED_MS - EVALUATED_MS - 1;
 
-/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within [`GUARDED_MS`].
+/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within `GUARDED_MS`.
 /// `Some(None)` without guards; `None` if the slices are too long.
 #[must_use]
 pub fn guarded_run_max(plan: &TunePlan) -> Option<Option<Duration>> {

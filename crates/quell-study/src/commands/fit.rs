@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
+use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_published::{PublishedCell, irq_suspension_cells, irq_suspension_cells_from};
-use quell_result::output_file::OutputFile;
 use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
 use quell_study::fit::{FITTED, Fit, Fitted};
 use quell_study::published::{Scored, TRAINING, irq_suspension, score};

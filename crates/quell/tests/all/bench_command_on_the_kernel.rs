@@ -140,10 +140,10 @@ fn a_command_that_exits_at_once_is_an_error_with_its_output() {
 #[test]
 fn a_budget_for_fewer_than_six_blocks_including_the_starts_is_refused() {
     let Some(stage) = Stage::enter("bc-budget") else { return };
-    // Without the time to start the command, eight blocks of three slices of 120 ms would fit into the budget.
-    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=3s"], MEMCACHED);
+    // Without the time to start the command, six blocks of three slices of 120 ms would just fit into the budget.
+    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=2200ms"], MEMCACHED);
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("the budget of 3000 ms"), "{stderr}");
+    assert!(stderr.contains("the budget of 2200 ms"), "{stderr}");
     stage.assert_as_before();
 }
 

@@ -16,12 +16,12 @@ use quell_bench::experiment::judge::{Judge, Judges};
 use quell_bench::extent::Extent;
 use quell_bench::run::BenchError;
 use quell_experiment::{SliceStage, Switchback};
+use quell_linux::output_file::OutputFile;
 use quell_linux::{clock, visible};
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::Document;
 use quell_result::experiment::ExperimentResult;
-use quell_result::output_file::OutputFile;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
 

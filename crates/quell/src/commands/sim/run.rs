@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
+use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
-use quell_result::output_file::OutputFile;
 use quell_result::simulation::SimulationRun;
 use quell_sim::sweep::{self, Loads, Point, Setup, SweepRow};
 use quell_sim::{RunScale, Trace};

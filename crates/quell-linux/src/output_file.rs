@@ -4,8 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use quell_linux::{own_file, visible};
 use serde::Serialize;
+
+use crate::{own_file, visible};
 
 /// Why an output file cannot be written.
 #[derive(Debug, thiserror::Error)]
