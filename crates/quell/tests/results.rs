@@ -32,7 +32,8 @@ const SHORT: [&str; 10] =
     ["--on", "sim", "--modes", "base,suspend200", "--loads", "20000", "--queues", "1", "--connections", "16"];
 
 fn measure(store: &Path) -> String {
-    let arguments = [&["bench"], &SHORT[..], &["--slice", "20", "--settle", "20", "--budget", "5s", "--seed", "1"]].concat();
+    let arguments =
+        [&["bench"], &SHORT[..], &["--slice", "20", "--settle", "20", "--budget", "5s", "--seed", "1"]].concat();
     String::from_utf8(quell(store, &arguments).stderr).unwrap()
 }
 
