@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
-use quell_result::output_file::OutputFile;
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, ResultDocument};
 use quell_sim::sweep::in_parallel;
