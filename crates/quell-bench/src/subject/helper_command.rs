@@ -26,7 +26,7 @@ pub struct HelperCommand {
 
 /// A command that exited before the experiment stopped it.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedCommand {
     /// Command line, with control characters escaped.
     pub command: String,
     /// How it exited.
@@ -79,7 +79,7 @@ impl HelperCommand {
     }
 
     /// Returns how the command exited. Returns `None` while it is running.
-    pub fn how_it_ended(&mut self) -> Option<Ended> {
+    pub fn how_it_ended(&mut self) -> Option<EndedCommand> {
         if !self.has_ended() {
             return None;
         }
@@ -87,7 +87,7 @@ impl HelperCommand {
         let stderr = String::from_utf8_lossy(&stderr);
         let printed = if stderr.trim().is_empty() { "empty".into() } else { visible::name(naming_a_rank(&stderr)) };
         let command = visible::name(&shell_words::join(&self.words)).into_owned();
-        Some(Ended { command, status: self.ended?, printed: printed.into_owned() })
+        Some(EndedCommand { command, status: self.ended?, printed: printed.into_owned() })
     }
 
     /// Stops the command with SIGTERM, and with SIGKILL after `grace`. If the command exited before, returns how it
@@ -95,7 +95,7 @@ impl HelperCommand {
     ///
     /// # Errors
     /// Fails if a process could not be killed.
-    pub fn end(mut self, grace: Duration) -> Result<Option<Ended>, HelperError> {
+    pub fn end(mut self, grace: Duration) -> Result<Option<EndedCommand>, HelperError> {
         let ended = self.how_it_ended();
         self.child.terminate(grace).map_err(HelperError::End)?;
         self.transaction.revert().map_err(HelperError::Revert)?;
@@ -113,14 +113,14 @@ fn naming_a_rank(stderr: &str) -> &str {
 }
 
 /// Returns the error message for a load that exited during the experiment.
-pub fn load_ended(ended: &Ended) -> String {
-    let Ended { command, status, printed } = ended;
+pub fn load_ended(ended: &EndedCommand) -> String {
+    let EndedCommand { command, status, printed } = ended;
     format!("the load `{command}` exited during the experiment ({status}); its stderr: {printed}")
 }
 
 /// Returns the error message for clients on other machines that ended during the experiment. Their launcher names the
 /// client that failed.
-pub(super) fn clients_ended(ended: &Ended) -> String {
-    let Ended { status, printed, .. } = ended;
+pub(super) fn clients_ended(ended: &EndedCommand) -> String {
+    let EndedCommand { status, printed, .. } = ended;
     format!("the clients ended during the experiment ({status}): {}", printed.trim_end_matches('.'))
 }

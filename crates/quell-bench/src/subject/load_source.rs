@@ -7,7 +7,7 @@ use std::time::Duration;
 use quell_linux::process::{Output, Spawn};
 use quell_linux::signal::Interruption;
 
-use super::helper_command::{Ended, clients_ended, load_ended};
+use super::helper_command::{EndedCommand, clients_ended, load_ended};
 use super::{HelperCommand, HelperError, Operator, SubjectStep, Tools, Unanswered};
 use crate::experiment::clients::RemoteClients;
 
@@ -58,7 +58,7 @@ pub(super) fn under_load<T>(
     let flag = interruption.flag();
     let (load, ends_within, sentence) = match source {
         LoadSource::Clients(words) => {
-            (Some(start_clients(tools, words)?), CLIENTS_END_WITHIN, clients_ended as fn(&Ended) -> String)
+            (Some(start_clients(tools, words)?), CLIENTS_END_WITHIN, clients_ended as fn(&EndedCommand) -> String)
         }
         LoadSource::Command(words) => {
             (Some((HelperCommand::start(tools, words, "load")?, None)), LOAD_ENDS_WITHIN, load_ended as _)

@@ -87,7 +87,7 @@ pub(super) fn show_command(file: &OutputFile) -> String {
 fn list(json: bool) -> Result<(), Failure> {
     let store = ResultStore::of_user();
     let stored = store.list().map_err(Failure::usage)?;
-    // The verdicts of an experiment take up to a tenth of a second.
+    // The verdicts of experiments are computed from their slices.
     let mut results = in_parallel(stored.len(), sim::threads(), |index| listed(&stored[index]), |_| {});
     results.sort_by(|one, other| (other.started_unix_s, &other.id).cmp(&(one.started_unix_s, &one.id)));
     let directory = visible::path(store.directory());

@@ -213,26 +213,52 @@ fn better<'a>(analysis: &'a SwitchbackAnalysis, criterion: &Criterion) -> Vec<(&
     better
 }
 
-/// The answer of all loads in one line: the mode that is best most often, and by what.
+/// What a mode changed at all loads.
+#[derive(Debug, Default)]
+struct Standing {
+    /// Number of values that are better, less those that are worse.
+    score: i32,
+    /// Values that are better, by load.
+    better: Vec<String>,
+    /// Values that are worse, by load.
+    worse: Vec<String>,
+}
+
+/// The answer of all loads in one line: the mode with the most values that are better, less those that are worse.
 #[must_use]
 pub(super) fn answer(result: &ExperimentResult) -> String {
-    let mut wins: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut standings: BTreeMap<&str, Standing> = BTreeMap::new();
     let mut is_decided = false;
     for experiment in &result.experiments {
         let analysis = experiment.analyse();
-        let is_open = |contrast: &ContrastResult| matches!(contrast.verdict, ContrastVerdict::Undecided { .. });
-        is_decided |= analysis.contrasts.iter().any(|contrast| !is_open(contrast));
         let load = experiment.load.map_or_else(String::new, |load| format!(" at {load}"));
-        for criterion in &experiment.record.design.criteria {
-            if let Some((best, estimate)) = better(&analysis, criterion).first() {
-                let text = format!("{} {}{load}", name(criterion), change(estimate.ratio));
-                wins.entry(visible::name(&best.treatment).into_owned()).or_default().push(text);
+        for treatment in &experiment.record.design.treatments {
+            let standing = standings.entry(&treatment.name).or_default();
+            let of_mode = analysis.contrasts.iter().filter(|contrast| contrast.treatment == treatment.name);
+            let changes = |verdict| {
+                let changed = of_mode.clone().filter(move |contrast| contrast.verdict == verdict);
+                let changed =
+                    changed.filter_map(|contrast| Some((name(&contrast.criterion), contrast.estimate?.ratio)));
+                changed.map(|(name, ratio)| format!("{name} {}", change(ratio))).collect::<Vec<_>>()
+            };
+            let (better, worse) = (changes(ContrastVerdict::Better), changes(ContrastVerdict::Worse));
+            standing.score += better.len() as i32 - worse.len() as i32;
+            for (changes, of_all) in [(better, &mut standing.better), (worse, &mut standing.worse)] {
+                if !changes.is_empty() {
+                    of_all.push(changes.join(", ") + &load);
+                }
             }
+            let mut verdicts = of_mode.map(|contrast| contrast.verdict);
+            is_decided |= verdicts.any(|verdict| !matches!(verdict, ContrastVerdict::Undecided { .. }));
         }
     }
     let reference = result.experiments.first().map_or_else(|| "base".to_owned(), reference);
-    match wins.iter().max_by_key(|(_, wins)| wins.len()) {
-        Some((mode, wins)) => format!("{mode}: {}", wins.join(", ")),
+    let best = standings.iter().filter(|(_, standing)| !standing.better.is_empty());
+    match best.max_by_key(|(_, standing)| standing.score) {
+        Some((mode, Standing { better, worse, .. })) => {
+            let worse = if worse.is_empty() { String::new() } else { format!("; worse: {}", worse.join("; ")) };
+            format!("{}: {}{worse}", visible::name(mode), better.join("; "))
+        }
         None if is_decided => format!("no mode is significantly better than {reference}"),
         None => "undecided".to_owned(),
     }

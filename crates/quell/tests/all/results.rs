@@ -32,7 +32,8 @@ const SHORT: [&str; 10] =
     ["--on", "sim", "--modes", "base,suspend200", "--loads", "20000", "--queues", "1", "--connections", "16"];
 
 fn measure(store: &Path) -> String {
-    let arguments = [&["bench"], &SHORT[..], &["--slice", "20", "--settle", "20", "--budget", "5s"]].concat();
+    let arguments =
+        [&["bench"], &SHORT[..], &["--slice", "20", "--settle", "20", "--budget", "5s", "--seed", "1"]].concat();
     String::from_utf8(quell(store, &arguments).stderr).unwrap()
 }
 
@@ -46,7 +47,8 @@ fn a_measurement_ends_with_the_command_that_prints_it_again() {
     assert!(shown.contains("20K") || shown.contains("requests/s"), "{shown}");
     let [result] = &listed(store.path()).results[..] else { panic!("{said}") };
     assert_eq!(command, ["results", "show", &result.id]);
-    let ListedContent::Read { question, subject, .. } = &result.content else { panic!("{result:?}") };
+    let ListedContent::Read { question, subject, answer, .. } = &result.content else { panic!("{result:?}") };
+    assert!(answer.starts_with("suspend200: CPU/request −") && answer.contains("; worse: p50 +"), "{answer}");
     assert!(question.starts_with("base, suspend200 at ") && subject.starts_with("model of "), "{result:?}");
 }
 
