@@ -1,6 +1,6 @@
 //! Compares delivery modes: labs, the server under test, and subjects of experiments. [`run::run`] measures a server in
-//! a lab. [`experiment::run_programs`] measures programs of this host. [`experiment::model::run_model`] simulates a
-//! server. [`replay`] plays published experiments. This crate prints nothing.
+//! a lab. [`subject`] asks programs of this host and commands. [`experiment::model::run_model`] simulates a server.
+//! [`replay`] plays published experiments. This crate prints nothing.
 
 #![forbid(unsafe_code)]
 

@@ -13,18 +13,16 @@ use std::ops::ControlFlow;
 
 use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
-use judge::{Judge, JudgeError, Judges, PrintedFigures};
-use program::{Programs, SubjectError, Traffic};
-use quell_change::journal::{Journal, Purpose};
+use judge::{Judge, JudgeError, Judges};
+use program::SubjectError;
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, Driven, ExperimentDesign, ExperimentEnd, ExperimentSubject, Goal, SliceStage,
     StopReason, Switchback, Treatment, drive,
 };
-use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::AttachPlan;
 use quell_host::attach::{Targets, observe};
 use quell_host::snapshot::{Snapshot, TakeError};
-use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_host::switching::{SwitchError, SwitchPlan};
 use quell_linux::sched::SchedError;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
@@ -47,21 +45,6 @@ pub struct Timing {
     pub margin: f64,
     /// Seed of the random order of modes.
     pub seed: u64,
-}
-
-/// An experiment on running programs of this host.
-#[derive(Debug)]
-pub struct ProgramsRequest {
-    /// Delivery modes to compare. The first one is the reference.
-    pub modes: Vec<DeliveryMode>,
-    /// Durations and limits.
-    pub timing: Timing,
-    /// Command that generates the load. Absent if the programs have live traffic.
-    pub load: Option<Vec<String>>,
-    /// Commands that measure each slice.
-    pub judges: Judges,
-    /// Clients on other machines that generate the load and measure each slice. With them, there are no judges.
-    pub clients: Option<RemoteClients>,
 }
 
 /// An experiment on a command that is started under each mode.
@@ -157,48 +140,6 @@ pub enum ComparisonError {
 
 /// Callback that receives the state of an experiment before and after each slice.
 pub type Watch<'a> = dyn FnMut(&Switchback<DeliveryMode>, SliceStage<'_>) + 'a;
-
-/// Compares modes on running programs of this host. The caller has already started the load, if there is one.
-///
-/// # Errors
-/// See [`ComparisonError`]. All settings were restored, unless the error reports otherwise.
-pub fn run_programs(
-    request: &mut ProgramsRequest,
-    preview: &Preview,
-    targets: Targets,
-    journal: &Journal,
-    start_keeper: &mut StartKeeper<'_>,
-    watch: &mut Watch<'_>,
-    stopped: &dyn Fn() -> bool,
-) -> Result<ExperimentResult, ComparisonError> {
-    // The first run of the judges happens before any change. It detects failing judges and shows the names of their
-    // figures.
-    let judged = match request.judges.is_empty() {
-        true => PrintedFigures::new(),
-        false => request.judges.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
-    };
-    let offered = request.clients.as_ref().map(RemoteClients::offered_load);
-    let criteria = offered.map_or_else(|| figures::criteria_of_judge(&judged), criteria);
-    let design = design(&request.modes, criteria, request.timing, 1);
-    design.check()?;
-    let (load, clients) = (request.load.as_deref(), request.clients.as_ref());
-    let facts = programs_facts(preview, &targets, load, &request.judges, clients);
-    let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
-    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-    let watched = server_side::with_cpus_of(&request.modes, watched);
-    let switching = Switching::begin(journal, Purpose::Experiment, targets, &preview.plan, Some(start_keeper))?;
-    let traffic = match request.clients.take() {
-        Some(clients) => Traffic::Clients(Box::new(clients)),
-        None => {
-            request.judges.end_after(request.timing.budget_ms, request.timing.slice_ms);
-            Traffic::Live(request.judges.clone())
-        }
-    };
-    let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
-    let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
-    result.experiments.push(compare(&mut subject, design, (offered, rate_per_s), watch, stopped)?);
-    Ok(result)
-}
 
 /// Compares modes on a command that is started for each slice. The first slice is a rehearsal and is not recorded. With
 /// a client, the command has to run in the server's namespace of the client's lab, and there must be no judges.

@@ -6,7 +6,6 @@ mod table;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use quell_change::journal::Journal;
 use quell_experiment::SliceStage;
 use quell_linux::CpuList;
 use quell_linux::netns::Namespace;
@@ -22,12 +21,14 @@ use quell_result::figures;
 use quell_result::published::{INTERRUPTED, PublishedPart, PublishedRun, part_name};
 
 use crate::bench_load;
-use crate::experiment::command::{CommandRunner, LabClient};
+use crate::experiment::command::LabClient;
 use crate::experiment::judge::Judges;
 use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
 use crate::lab::veth::VethLab;
 use crate::run::{BenchError, LabEvent, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
+use crate::subject::Tools;
+use crate::subject::command::Runner;
 
 pub use table::{PLAYED, offered};
 
@@ -76,8 +77,6 @@ pub struct ReplayRequest {
     pub replay: Replay,
     /// Durations and limits of each part.
     pub timing: Timing,
-    /// Program with the commands of Quell, of which `respond` is a server.
-    pub quell: String,
     /// Whether to measure although there are too few CPUs.
     pub insist: bool,
 }
@@ -89,12 +88,6 @@ pub struct ServerPlace {
     pub namespace: Arc<Namespace>,
     /// CPUs.
     pub cpus: CpuList,
-}
-
-/// Starts servers under delivery modes.
-pub trait ServerLauncher {
-    /// A runner of this command in this place.
-    fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a>;
 }
 
 impl ReplayPart {
@@ -138,14 +131,14 @@ impl ReplayPart {
         &self,
         request: &ReplayRequest,
         lab: &VethLab,
-        launcher: &dyn ServerLauncher,
+        tools: &Tools<'_>,
         max_per_s: Option<f64>,
         watch: &mut dyn FnMut(LabEvent<'_>),
         stopped: &dyn Fn() -> bool,
     ) -> Result<ExperimentResult, ComparisonError> {
         let cpus = &lab.plan.cpus;
         let address = SocketAddr::new(lab.server.address, PORT);
-        let command = self.command(&request.quell, address, &cpus.server);
+        let command = self.command(tools.quell, address, &cpus.server);
         let spec = self.load_spec(lab, address, request.replay.connections, request.timing.seed);
         let rate_per_s = self.share_of_max.zip(max_per_s).map(|(share, max)| share * max);
         let client = LabClient::new(lab, spec, rate_per_s);
@@ -153,9 +146,9 @@ impl ReplayPart {
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
         let of_command = CommandRequest { modes, timing, command, load: None, judges };
-        let mut runner = launcher.runner(&of_command.command, place);
+        let mut runner = Runner::new(tools, &of_command.command, None).at(place);
         let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
-        let mut result = run_command(&of_command, Some(client), &mut *runner, &mut watch, stopped)?;
+        let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;
         result.not_a_measurement = cpus.overcommitted.clone();
         Ok(result)
     }
@@ -167,13 +160,12 @@ impl ReplayPart {
 /// When the lab cannot be set up, or the first part fails.
 pub fn play(
     request: &ReplayRequest,
-    launcher: &dyn ServerLauncher,
-    journal: &Journal,
+    tools: &Tools<'_>,
     watch: &mut dyn FnMut(LabEvent<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<PublishedRun, BenchError> {
     let replay = &request.replay;
-    in_empty_lab(&lab_spec(request)?, journal, watch, |host, lab, watch| {
+    in_empty_lab(&lab_spec(request, tools)?, tools.journal, watch, |host, lab, watch| {
         let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
         let mut run = PublishedRun {
             schema: PublishedRun::SCHEMA.to_owned(),
@@ -191,7 +183,7 @@ pub fn play(
             let &ReplayPart { transport, shape, message_bytes, load, .. } = part;
             let name = part_name(transport, shape, message_bytes, load);
             watch(LabEvent::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
-            let (result, not_possible) = match part.measure(request, lab, launcher, max_per_s, watch, stopped) {
+            let (result, not_possible) = match part.measure(request, lab, tools, max_per_s, watch, stopped) {
                 Ok(result) => (Some(result), None),
                 Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
                     (None, Some(error.to_string()))
@@ -223,7 +215,7 @@ pub fn play(
 }
 
 /// A lab with a queue per server thread: as many as published, or as there are CPUs beside the generator's.
-fn lab_spec(request: &ReplayRequest) -> Result<LabSpec, BenchError> {
+fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, BenchError> {
     let Replay { threads, connections, parts, .. } = &request.replay;
     let cpus = HostFacts::read(&ProcRoot::default())?.cpus.len();
     let has_memcached = parts.iter().any(|part| part.message_bytes.is_none());
@@ -231,7 +223,7 @@ fn lab_spec(request: &ReplayRequest) -> Result<LabSpec, BenchError> {
         server: if has_memcached {
             ServerCommand::memcached()
         } else {
-            ServerCommand::Other(vec![request.quell.clone()])
+            ServerCommand::Other(vec![tools.quell.to_owned()])
         },
         queues: u32::try_from(cpus.saturating_sub(1)).unwrap_or(*threads).clamp(1, *threads),
         generators: 1,

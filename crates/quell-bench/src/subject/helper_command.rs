@@ -113,7 +113,7 @@ fn naming_a_rank(stderr: &str) -> &str {
 }
 
 /// Returns the error message for a load that exited during the experiment.
-pub fn load_ended(ended: &EndedCommand) -> String {
+pub(super) fn load_ended(ended: &EndedCommand) -> String {
     let EndedCommand { command, status, printed } = ended;
     format!("the load `{command}` exited during the experiment ({status}); its stderr: {printed}")
 }

@@ -12,7 +12,7 @@ use super::{HelperCommand, HelperError, Operator, SubjectStep, Tools, Unanswered
 use crate::experiment::clients::RemoteClients;
 
 /// Time limit for a load to end.
-pub const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for the clients' command to end all clients. `mpirun` takes 2 s.
 const CLIENTS_END_WITHIN: Duration = Duration::from_secs(10);
 

@@ -1,13 +1,14 @@
 //! Subjects and what is asked of them. [`Question`]: which of some modes is best, or which mode is best for a goal. Each
 //! subject opens, shows its plan to the [`Operator`], answers the question, and restores what it changed.
 
+pub mod command;
 mod helper_command;
 mod load_source;
 pub mod metrics;
 pub mod programs;
 mod search;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
 use quell_experiment::{DesignError, SliceStage, Switchback};
 use quell_host::findings::Finding;
-use quell_host::snapshot::TakeError;
+use quell_host::snapshot::{Snapshot, TakeError};
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
@@ -25,11 +26,12 @@ use quell_mode::DeliveryMode;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, SubjectFacts};
 use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneResult, TuneSpace, Tuner};
 
-pub use helper_command::{HelperCommand, load_ended};
-pub use load_source::{LOAD_ENDS_WITHIN, LoadSource};
+pub use helper_command::HelperCommand;
+pub use load_source::LoadSource;
 pub use search::{GUARDED_SLICE_MAX_MS, guarded_run_max, refused_kinds};
 
 use crate::experiment::clients::ClientsError;
+use crate::experiment::command::CommandSubjectError;
 use crate::experiment::judge::JudgeError;
 use crate::experiment::program::SubjectError;
 use crate::experiment::{ComparisonError, Timing};
@@ -160,6 +162,12 @@ pub struct Tools<'a> {
     pub journal: &'a Journal,
     /// Starts the process that undoes the changes in a journal if this process is killed.
     pub start_keeper: fn(&Path) -> Result<Keeper, String>,
+    /// Path of the program with the command `run`, which starts commands under a mode.
+    pub quell: &'a str,
+    /// Why its command `run` cannot start a command under a mode. Starts nothing.
+    pub check_launch: fn(&DeliveryMode, &[String]) -> Result<(), String>,
+    /// Why a mode has no effect on processes of a snapshot that run a program, if this is known.
+    pub why_without_effect: fn(&DeliveryMode, &str, &Snapshot, &BTreeSet<Pid>) -> Option<String>,
 }
 
 /// Why a question has no answer. All changes were undone, unless the text reports otherwise.
@@ -220,6 +228,9 @@ pub enum Unanswered {
     /// A setting could not be restored.
     #[error(transparent)]
     Subject(#[from] SubjectError),
+    /// The command could not be ended, or a setting could not be restored.
+    #[error(transparent)]
+    Command(#[from] CommandSubjectError),
     /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use quell_bench::experiment::ComparisonError;
 use quell_bench::subject::{Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered};
+use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
 use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
@@ -12,6 +13,8 @@ use quell_result::experiment::SubjectFacts;
 use quell_tune::{TunePlan, TunePlanError};
 
 use super::attach::{ask, keeper};
+use super::run::check_possible;
+use super::run::verify::why_without_effect;
 use super::{bench, stalls};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -28,6 +31,24 @@ pub(super) enum Consent {
     Ask { question: &'static str, yes: bool },
 }
 
+impl Consent {
+    pub(super) fn of(dry_run: bool, question: &'static str, yes: bool) -> Self {
+        if dry_run { Self::DryRun } else { Self::Ask { question, yes } }
+    }
+}
+
+/// Path of this program, for commands that are started with its help.
+pub(super) fn this_program() -> Result<String, Failure> {
+    let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(quell.to_string_lossy().into_owned())
+}
+
+/// What subjects need of this program.
+pub(super) fn tools<'a>(journal: &'a Journal, quell: &'a str) -> Tools<'a> {
+    let check_launch = |mode: &_, command: &[String]| check_possible(mode, command).map_err(|failure| failure.text);
+    Tools { journal, start_keeper: keeper::start, quell, check_launch, why_without_effect }
+}
+
 /// Asks a subject. `None` after a dry run.
 ///
 /// # Errors
@@ -41,8 +62,9 @@ pub(super) fn answered(
         // Otherwise changes left by a killed run would be taken for the host's own settings.
         revert_killed_runs(&journal).map_err(Failure::refused)?;
     }
+    let quell = this_program()?;
     let mut asked = Asked { consent, progress: Progress::new(), declined: None };
-    let answer = ask(&Tools { journal: &journal, start_keeper: keeper::start }, &mut asked);
+    let answer = ask(&tools(&journal, &quell), &mut asked);
     asked.progress.finish();
     match (answer, asked.declined) {
         (Ok(answer), _) => Ok(Some(answer)),
@@ -101,27 +123,41 @@ fn plan(planned: &Planned<'_>) -> String {
         let names = names.collect::<Vec<_>>().join(", ");
         let _ = writeln!(affected, "other programs on these queues are affected too: {names}");
     }
-    match planned.question {
-        Question::Compare(comparison) => {
+    match (planned.question, planned.subject) {
+        (Question::Compare(comparison), subject) => {
             let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
-            let what = match planned.subject {
-                SubjectFacts::Programs(facts) => {
-                    format!("{} and {}", counted(facts.queues.len(), "queue"), counted(facts.epolls, "epoll"))
+            let (modes, timing) = (modes.join(", "), comparison.timing);
+            let (slice_ms, budget_s) = (timing.slice_ms + timing.settle_ms, timing.budget_ms / 1_000);
+            match subject {
+                SubjectFacts::Command(facts) => format!(
+                    "starts `{}` for each slice of {slice_ms} ms, under {modes}, for at most {budget_s} s; its connections \
+                     are closed after each slice\n",
+                    visible::name(&shell_words::join(&facts.command)),
+                ),
+                SubjectFacts::Programs(facts) => format!(
+                    "switches {} and {} between {modes} every {slice_ms} ms, for at most {budget_s} s; restores them at \
+                     the end\n{affected}",
+                    counted(facts.queues.len(), "queue"),
+                    counted(facts.epolls, "epoll"),
+                ),
+                _ => unreachable!("only programs of this host and commands are shown before they are changed"),
+            }
+        }
+        (Question::Search(plan), subject) => {
+            let hint = match subject {
+                SubjectFacts::Command(facts) if facts.load.is_none() && facts.latency.is_none() => {
+                    "the connections of the command are closed after each slice\n\
+                     --load and --latency are absent: clients have to connect again in each slice\n"
                 }
-                _ => "the subject".to_owned(),
+                SubjectFacts::Command(_) => "the connections of the command are closed after each slice\n",
+                _ => "everything is restored at the end, after Ctrl-C, and if this command is killed\n",
             };
             format!(
-                "switches {what} between {} every {} ms, for at most {} s; restores them at the end\n{affected}",
-                modes.join(", "),
-                comparison.timing.slice_ms + comparison.timing.settle_ms,
-                comparison.timing.budget_ms / 1_000,
+                "searches on {}\n{}{affected}{hint}",
+                render_tune::searched_on(subject),
+                render_tune::plan(plan, "")
             )
         }
-        Question::Search(plan) => format!(
-            "searches on {}\n{}{affected}everything is restored at the end, after Ctrl-C, and if this command is killed\n",
-            render_tune::searched_on(planned.subject),
-            render_tune::plan(plan, ""),
-        ),
     }
 }
 

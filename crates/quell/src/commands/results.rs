@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use quell_linux::output_file::OutputFile;
 use quell_linux::visible;
 use quell_result::list::{ListedContent, ListedResult, ResultsList};
-use quell_linux::output_file::OutputFile;
 use quell_result::store::{self, ResultStore, StoredResult};
 use quell_result::{Document as _, ResultDocument};
 use quell_sim::sweep::in_parallel;
@@ -48,7 +48,7 @@ enum ResultsCommand {
 struct ShowResultArgs {
     /// ID of a stored result or its unique beginning, or a file: its path has a slash or ends in .json
     #[arg(value_name = "ID|FILE")]
-    result: String,
+    result: PathBuf,
     /// Also print absolute figures and counters of each mode; of a snapshot, every queue and device.
     #[arg(long)]
     details: bool,
@@ -110,9 +110,10 @@ fn listed(stored: &StoredResult) -> ListedResult {
 }
 
 fn show(args: &ShowResultArgs) -> Result<(), Failure> {
-    let read = match store::is_path(&args.result) {
-        true => store::read(&PathBuf::from(&args.result)),
-        false => ResultStore::of_user().find(&args.result).map_err(Failure::usage)?.read(),
+    let argument = args.result.to_string_lossy();
+    let read = match store::is_path(&argument) {
+        true => store::read(&args.result),
+        false => ResultStore::of_user().find(&argument).map_err(Failure::usage)?.read(),
     };
     let read = read.map_err(Failure::usage)?;
     if args.json {

@@ -141,7 +141,7 @@ fn a_command_that_exits_at_once_is_an_error_with_its_output() {
 fn a_budget_for_fewer_than_six_blocks_including_the_starts_is_refused() {
     let Some(stage) = Stage::enter("bc-budget") else { return };
     // Without the time to start the command, six blocks of three slices of 120 ms would just fit into the budget.
-    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=2200ms"], MEMCACHED);
+    let (code, _, stderr) = stage.run(&["--modes=base,suspend200", "--budget=2.2s"], MEMCACHED);
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("the budget of 2200 ms"), "{stderr}");
     stage.assert_as_before();

@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use quell_bench::experiment::Timing;
-use quell_bench::experiment::command::CommandRunner;
-use quell_bench::replay::{Replay, ReplayRequest, ServerLauncher, ServerPlace, play};
-use quell_change::journal::Journal;
+use quell_bench::replay::{Replay, ReplayRequest, play};
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
 use quell_result::published::PublishedRun;
 
 use super::args::BenchArgs;
-use super::on_command::{self, Runner};
 use super::on_veth::{self, NotRun};
+use crate::commands::asked;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -23,18 +21,6 @@ const PART_BUDGET: Duration = Duration::from_secs(120);
 const QUICK_PART_BUDGET: Duration = Duration::from_secs(40);
 const SLICE_MS: u32 = 500;
 const SETTLE_MS: u32 = 200;
-
-/// Starts servers by `quell run` in their places.
-struct Launcher<'a> {
-    quell: &'a str,
-    journal: &'a Journal,
-}
-
-impl ServerLauncher for Launcher<'_> {
-    fn runner<'a>(&'a self, command: &'a [String], place: ServerPlace) -> Box<dyn CommandRunner + 'a> {
-        Box::new(Runner::new(self.quell, self.journal, command, None).at(place))
-    }
-}
 
 /// Plays the experiment. After an interruption or a failure, the result contains the parts so far.
 pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedRun, Failure> {
@@ -55,14 +41,14 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
         experiment.title(),
         budget.as_secs(),
     ));
-    let request = ReplayRequest { replay, timing, quell: on_command::quell()?, insist: args.insist };
+    let request = ReplayRequest { replay, timing, insist: args.insist };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let (journal, progress, mut under) = (journal(), Progress::new(), String::new());
     progress.doing("setting up the lab");
     let mut report = |event: quell_bench::run::LabEvent<'_>| on_veth::show(&progress, &mut under, event);
-    let launcher = Launcher { quell: &request.quell, journal: &journal };
-    let played = play(&request, &launcher, &journal, &mut report, &|| flag.get().is_some());
+    let quell = asked::this_program()?;
+    let played = play(&request, &asked::tools(&journal, &quell), &mut report, &|| flag.get().is_some());
     progress.finish();
     played.map_err(|error| on_veth::failure(NotRun::Bench(error)))
 }

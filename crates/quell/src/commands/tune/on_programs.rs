@@ -44,10 +44,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         accepts_stalls: args.accept_stalls,
         is_dry_run: args.dry_run,
     };
-    let consent = match args.dry_run {
-        true => Consent::DryRun,
-        false => Consent::Ask { question: "search?", yes: args.yes },
-    };
+    let consent = Consent::of(args.dry_run, "search?", args.yes);
     let question = Question::Search(Box::new(plan));
     match answered(consent, |tools, operator| programs::answer(&spec, question, tools, operator))? {
         Some(Answer::Searched(searched)) => Ok(Some((*searched, targets))),
