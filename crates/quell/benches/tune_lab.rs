@@ -141,7 +141,7 @@ fn best(of: &BTreeMap<DeliveryMode, Ratios>, counts: fn(u32) -> bool) -> Vec<Del
 /// Answer of a search. `None` if no setting is better than `base`.
 fn tuned(options: &Options, subject: &Subject, seed: u32) -> Option<DeliveryMode> {
     let file = options.dir.join(format!("{}-{seed}.json", subject.name));
-    let search = ["tune", "--experiment=lab", "--goal", GOAL, "--loads", LOAD].map(str::to_owned);
+    let search = ["tune", "--on=lab", "--goal", GOAL, "--loads", LOAD].map(str::to_owned);
     let chosen = [format!("--budget={}s", options.budget), format!("--seed={seed}")];
     run(options, &file, search.into_iter().chain(chosen).chain(subject.options.clone()).collect());
     let result: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -154,7 +154,7 @@ fn run(options: &Options, file: &Path, mut arguments: Vec<String>) {
     if file.exists() {
         return;
     }
-    let option = if arguments[0] == "tune" { "--result" } else { "--output" };
+    let option = "--output";
     arguments.extend([option.to_owned(), file.display().to_string()]);
     let ended = Command::new(&options.quell).args(&arguments).stdout(Stdio::null()).status().unwrap();
     assert!(file.exists(), "quell {arguments:?}: {ended}");

@@ -63,7 +63,7 @@ const GROUPS: &[(&str, &[Listed])] = &[
                 "tune",
                 [
                     "quell tune --advise --goal 'p99<=300us, least cpu'",
-                    "quell tune --experiment sim --goal 'most requests' --loads max --profile found.toml",
+                    "quell tune --on sim --goal 'most requests' --loads max --profile found.toml",
                 ],
             ),
             ("results", ["quell results", "quell results show bench-20261125-180405 --details"]),

@@ -200,9 +200,12 @@ impl Entry {
 }
 
 fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
+    // Another format has other fields: it is not damaged.
+    if let Some(found) = Record::format_of(first).filter(|format| format != FORMAT) {
+        return Err(HistoryError::Format { found });
+    }
     match Record::from_line(first) {
-        Ok(Record::Begin(begin)) if begin.format == FORMAT => Ok(begin),
-        Ok(Record::Begin(begin)) => Err(HistoryError::Format { found: begin.format }),
+        Ok(Record::Begin(begin)) => Ok(begin),
         Ok(_) => Err(HistoryError::NoBegin),
         Err(source) => Err(HistoryError::Damaged { line: 1, source }),
     }
@@ -225,6 +228,14 @@ mod tests {
             started_unix_s: 0,
             purpose: Purpose::Lab,
         }
+    }
+
+    #[test]
+    fn a_journal_of_another_format_is_not_damaged_whatever_its_fields_are() {
+        let json = r#"{"record":"begin","format":"quell-journal/1","version":"0.2.0","boot-id":"b","began-unix-s":0}"#;
+        let line = format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
+        let found = "quell-journal/1".to_owned();
+        assert_eq!(History::parse(&line), Err(HistoryError::Format { found }));
     }
 
     fn intend(seq: u32) -> Record {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::purpose::Purpose;
 use crate::change::{Change, ChangeOutcome, UndoOutcome};
 
-pub const FORMAT: &str = "quell-journal/1";
+/// Raised whenever a name of a record or of a field changes.
+pub const FORMAT: &str = "quell-journal/2";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
@@ -117,16 +118,30 @@ impl Record {
     }
 
     pub fn from_line(line: &str) -> Result<Self, LineError> {
-        let (checksum, json) = line.split_once(' ').ok_or(LineError::NoChecksum)?;
-        if checksum.len() != 8 || !checksum.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(LineError::NoChecksum);
+        serde_json::from_str(json_of(line)?).map_err(|error| LineError::Unknown(error.to_string()))
+    }
+
+    /// The format that the first line of a journal states, also one with fields that this version does not know.
+    pub fn format_of(line: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct AnyBegin {
+            format: String,
         }
-        let written = u32::from_str_radix(checksum, 16).map_err(|_| LineError::NoChecksum)?;
-        let found = crc32fast::hash(json.as_bytes());
-        if found != written {
-            return Err(LineError::Checksum { found, written });
-        }
-        serde_json::from_str(json).map_err(|error| LineError::Unknown(error.to_string()))
+        serde_json::from_str(json_of(line).ok()?).ok().map(|AnyBegin { format }| format)
+    }
+}
+
+/// The JSON text of a line whose checksum holds.
+fn json_of(line: &str) -> Result<&str, LineError> {
+    let (checksum, json) = line.split_once(' ').ok_or(LineError::NoChecksum)?;
+    if checksum.len() != 8 || !checksum.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(LineError::NoChecksum);
+    }
+    let written = u32::from_str_radix(checksum, 16).map_err(|_| LineError::NoChecksum)?;
+    let found = crc32fast::hash(json.as_bytes());
+    match found == written {
+        true => Ok(json),
+        false => Err(LineError::Checksum { found, written }),
     }
 }
 

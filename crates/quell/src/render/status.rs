@@ -225,7 +225,12 @@ impl StatusReport {
              `quell revert` forgets the stalls"
                 .to_owned()
         });
+        let unusable = (!self.unusable.is_empty()).then(|| {
+            let (count, it) = (self.unusable.len(), agree(&self.unusable.len(), "its", "their"));
+            format!("{} cannot be read: {it} settings may be in force", counted(count, "journal"))
+        });
         let advice = [
+            unusable,
             reverted,
             advice(of_profiles, "profiles", "`quell apply --reassert`"),
             advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
@@ -264,7 +269,7 @@ impl WaitingReport {
 
 impl fmt::Display for StatusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.applied.is_empty() && self.left_behind.is_empty() {
+        if self.applied.is_empty() && self.left_behind.is_empty() && self.unusable.is_empty() {
             writeln!(f, "nothing is applied")?;
         }
         for applied in &self.applied {

@@ -66,7 +66,7 @@ fn a_search_in_a_lab_answers_and_removes_the_lab() {
     let file = stage.file("tune.json");
     let options =
         ["--loads=50%", "--connections=16", "--slice=50", "--settle=5", "--budget=8s", "--seed=1", "--insist"];
-    let subject = ["tune", "--experiment=lab", "--goal=least cpu", "--result", file.to_str().unwrap()];
+    let subject = ["tune", "--on=lab", "--goal=least cpu", "--output", file.to_str().unwrap()];
     let ended = stage.run(&[&subject[..], &options].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let result: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

@@ -129,9 +129,9 @@ fn a_dry_run_has_the_exit_code_of_the_real_run() {
         (5, &["attach", "suspend20", &pid], &["--yes"]),
         (5, &["run", "defer20"], &["--", "true"]),
         (5, &["run", "suspend20", "--no-queues"], &["--", "true"]),
-        (1, &["tune", "--pid", &pid, "--goal", "least cpu", "--result", result], &["--yes"]),
-        (5, &["tune", "--pid", &pid, "--goal", "least cpu", "--result", "/tmp/result.json"], &["--yes"]),
-        (5, &["tune", "--experiment", "lab", "--goal", "least cpu", "--result", "/tmp/result.json"], &["--yes"]),
+        (1, &["tune", "--pid", &pid, "--goal", "least cpu", "--output", result], &["--yes"]),
+        (5, &["tune", "--pid", &pid, "--goal", "least cpu", "--output", "/tmp/result.json"], &["--yes"]),
+        (5, &["tune", "--on", "lab", "--goal", "least cpu", "--output", "/tmp/result.json"], &["--yes"]),
     ] {
         let said = ["--dry-run", ""].map(|dry_run| {
             let dry_run = Some(dry_run).filter(|dry_run| !dry_run.is_empty());
@@ -151,7 +151,7 @@ fn the_directory_of_results_is_closed_to_other_writers_under_any_umask() {
     let mut tune = Command::new("sh");
     tune.args(["-c", r#"umask 000; exec "$0" "$@""#, env!("CARGO_BIN_EXE_quell")]).env("QUELL_RESULTS_DIR", &results);
     // It ends after the directory was created.
-    tune.args(["tune", "--experiment", "sim", "--goal", "least cpu", "--budget", "1s"]);
+    tune.args(["tune", "--on", "sim", "--goal", "least cpu", "--budget", "1s"]);
     assert!(says(1, &mut tune).contains("is too short"));
     for dir in [&*results, results.parent().unwrap()] {
         let mode = std::fs::metadata(dir).unwrap().permissions().mode();
@@ -164,7 +164,7 @@ fn an_experiment_on_programs_of_others_names_the_missing_capability() {
     let pid = std::process::id().to_string();
     for arguments in [
         &["bench", "--pid", &pid, "--modes=base,defer20", "--output=/tmp/result.json", "--yes"][..],
-        &["tune", "--pid", &pid, "--goal", "least cpu", "--result=/tmp/result.json", "--yes"],
+        &["tune", "--pid", &pid, "--goal", "least cpu", "--output=/tmp/result.json", "--yes"],
     ] {
         let Some((code, said)) = unprivileged(arguments) else { return };
         assert!(code == Some(5) && said.contains("CAP_SYS_PTRACE"), "{arguments:?}: {code:?} {said}");

@@ -303,7 +303,7 @@ fn a_launched_program_that_stalls_continues_with_interrupts() {
 fn an_experiment_drops_a_mode_that_stalls_the_program() {
     let experiments: [&[&str]; 2] = [
         &["bench", "--modes=base,suspend20", "--budget=30s", "--output"],
-        &["tune", "--goal=least cpu", "--budget=30s", "--seed=1", "--result"],
+        &["tune", "--goal=least cpu", "--budget=30s", "--seed=1", "--output"],
     ];
     for experiment in experiments {
         let Some(mut stage) = Stage::enter(&format!("stall-{}", experiment[0])) else { return };

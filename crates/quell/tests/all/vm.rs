@@ -109,8 +109,8 @@ fn threaded_busy_polling_avoids_almost_all_interrupts() {
 fn a_search_in_a_guest_ends_with_an_answer_that_is_not_a_measurement() {
     let Some(kernel) = lean() else { return };
     let options =
-        ["--goal", "least irqs-per-request", "--budget", "60s", "--seed", "1", "--result", "/dev/null", "--json"];
-    let ran = quell(&[&["tune", "--experiment", "vm", "--kernel", &kernel][..], &options].concat());
+        ["--goal", "least irqs-per-request", "--budget", "60s", "--seed", "1", "--output", "/dev/null", "--json"];
+    let ran = quell(&[&["tune", "--on", "vm", "--kernel", &kernel][..], &options].concat());
     if ran.status.code() == Some(4) && text(&ran.stderr).contains("the load has changed") {
         skip(Lacks::Machine, "the host delayed the emulator, so the rate of the closed loop changed");
         return;

@@ -20,7 +20,7 @@ use crate::commands::vm::NicName;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Where {
     /// A private lab on this machine: network namespaces, a veth pair, and a real server. Needs root and Linux 6.13.
-    Veth,
+    Lab,
     /// The model of a host. Works on any machine and takes seconds.
     Sim,
     /// A kernel of `quell vm` under QEMU. Counts interrupts and measures no times. Needs no root.
@@ -42,7 +42,7 @@ pub(crate) enum LabProtocol {
 #[derive(Debug, Args)]
 #[command(after_help = MODES_HELP)]
 pub(crate) struct BenchArgs {
-    /// Run in a private lab on this machine, in a guest, or on the model [veth, or sim if this machine cannot run the
+    /// Run in a private lab on this machine, in a guest, or on the model [lab, or sim if this machine cannot run the
     /// lab]
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) on: Option<Where>,

@@ -70,7 +70,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     }
     match args.on {
         Some(Where::Sim) => finish(args, &on_sim::run(args)?, &destination),
-        Some(Where::Veth) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
+        Some(Where::Lab) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
         Some(Where::Vm) => {
             let result = on_vm::run(args)?;
             finish(args, &result, &destination)?;
@@ -92,7 +92,7 @@ fn wherever_possible(args: &BenchArgs, destination: &OutputFile) -> Result<(), F
         Err(error) => return Err(on_veth::failure(error)),
     };
     output::say(&format!(
-        "{why}\n\n{}\n\nThe following result is simulated on the model of another machine (use --on veth to require the \
+        "{why}\n\n{}\n\nThe following result is simulated on the model of another machine (use --on lab to require the \
          lab):\n",
         on_vm::offer()
     ));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 use quell_host::attach::{TargetError, Targets};
 use quell_linux::Pid;
 use quell_load::OfferedLoad;
@@ -11,38 +11,26 @@ use quell_tune::{TuneGoal, TuneGuard};
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
-use crate::commands::bench::args::{LabProtocol, selected};
+use crate::commands::bench::args::{LabProtocol, Where, selected};
 use crate::commands::vm::NicName;
 use crate::exit::Failure;
-
-/// Subject of the search, if the user selects no programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TuneWhere {
-    /// A private lab on this machine: network namespaces, a veth pair, and a real server. Needs root and Linux 6.13.
-    Lab,
-    /// The model of a host. Works on any machine. The answer is not a measurement.
-    Sim,
-    /// A server in a guest with a kernel of `quell vm`. Needs QEMU, no root. The answer is not a measurement: times in
-    /// an emulated guest mean nothing.
-    Vm,
-}
 
 /// Options of `quell tune`.
 #[derive(Debug, Args)]
 #[command(after_help = GOALS_HELP)]
 pub(crate) struct TuneArgs {
     /// Search on these running processes and their children, on their own NIC and under their own traffic.
-    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["experiment", "unit", "cgroup"])]
+    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["on", "unit", "cgroup"])]
     pub(crate) pid: Vec<Pid>,
     /// Search on the processes of a systemd unit, such as nginx.service.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["experiment", "cgroup"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["on", "cgroup"])]
     pub(crate) unit: Option<String>,
     /// Search on the processes of a control group, given by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH", conflicts_with = "experiment")]
+    #[arg(long, value_name = "PATH", conflicts_with = "on")]
     pub(crate) cgroup: Option<String>,
     /// Search on a server in a private lab or in a guest, or on the model of a host.
     #[arg(long, value_enum, value_name = "WHERE")]
-    pub(crate) experiment: Option<TuneWhere>,
+    pub(crate) on: Option<Where>,
     /// Objective and limits, such as "p99<=300us, least cpu" or "most requests".
     #[arg(long, value_name = "GOAL")]
     pub(crate) goal: TuneGoal,
@@ -51,14 +39,14 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "GUARD")]
     pub(crate) never: Vec<TuneGuard>,
     /// Generate the load on the programs with this command during the search [live traffic]
-    #[arg(long, value_name = "COMMAND", conflicts_with = "experiment")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "on")]
     pub(crate) load: Option<String>,
     /// Load the programs from other machines, and measure latency there, as `quell bench --clients` does.
-    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["experiment", "load", "latency"])]
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["on", "load", "latency"])]
     pub(crate) clients: Option<String>,
     /// Run this command once per slice, and use the figures that it prints as `NAME VALUE` or as a line of JSON: p50-us,
     /// p99-us, requests, errors, or other names that the goal uses.
-    #[arg(long, value_name = "COMMAND", conflicts_with = "experiment")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "on")]
     pub(crate) latency: Option<String>,
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
@@ -67,7 +55,7 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     pub(crate) accept_stalls: bool,
     /// Leave the mode that was found applied to the programs, as `quell attach` does. `quell detach` undoes it.
-    #[arg(long, conflicts_with_all = ["experiment", "advise", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["on", "advise", "dry_run"])]
     pub(crate) keep: bool,
     /// Comma-separated loads: percentages of base's maximum throughput, requests per second, or max. The answer is the
     /// best for the worst of them [50%,90%; on the model also 25%]
@@ -88,11 +76,11 @@ pub(crate) struct TuneArgs {
     /// With --server: request protocol [default: memcached]
     #[arg(long, value_enum, requires = "server")]
     pub(crate) protocol: Option<LabProtocol>,
-    /// With --experiment vm: kernel of the guest, from `quell vm list` [the newest]
-    #[arg(long, value_name = "KERNEL", requires = "experiment")]
+    /// With --on vm: kernel of the guest, from `quell vm list` [the newest]
+    #[arg(long, value_name = "KERNEL", requires = "on")]
     pub(crate) kernel: Option<KernelName>,
-    /// With --experiment vm: NIC model of the guest; e1000e needs a -full kernel [default: virtio]
-    #[arg(long, value_enum, requires = "experiment")]
+    /// With --on vm: NIC model of the guest; e1000e needs a -full kernel [default: virtio]
+    #[arg(long, value_enum, requires = "on")]
     pub(crate) nic: Option<NicName>,
     /// In the lab: search even if there are too few CPUs or a lab check fails. The result is marked as not a measurement.
     #[arg(long)]
@@ -116,20 +104,20 @@ pub(crate) struct TuneArgs {
     pub(crate) dry_run: bool,
     /// Rank all modes by the model alone, and print how far to trust the ranking. Takes seconds. With --pid, --unit or
     /// --cgroup, the model has the queues, connections and load of these programs; nothing is changed.
-    #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "result"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "never", "budget", "profile", "output"])]
     pub(crate) advise: bool,
     /// Write the mode that was found to this profile, with the evidence as comments.
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Option<PathBuf>,
     /// Write the result to this file [tune-TIME.json in /var/lib/quell/results, or in ~/.local/state/quell without
     /// root]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) result: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(short, long)]
     pub(crate) json: bool,
     /// Start this command under each mode, and search on it. This also works for modes that need the preload library.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "unit", "cgroup", "experiment", "clients", "keep", "advise"])]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["pid", "unit", "cgroup", "on", "clients", "keep", "advise"])]
     pub(crate) command: Vec<String>,
 }
 
@@ -142,9 +130,9 @@ impl TuneArgs {
     /// Refuses options that do not apply to the subject.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let has_programs = !self.pid.is_empty() || self.unit.is_some() || self.cgroup.is_some();
-        if !has_programs && self.command.is_empty() && self.experiment.is_none() && !self.advise {
+        if !has_programs && self.command.is_empty() && self.on.is_none() && !self.advise {
             return Err(Failure::usage(
-                "name what to search on: --pid, --unit, --cgroup, --experiment lab, --experiment vm, --experiment sim, or -- COMMAND",
+                "name what to search on: --pid, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
             ));
         }
         let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
@@ -156,15 +144,15 @@ impl TuneArgs {
             (self.loads.is_some(), "--loads"),
         ];
         let given = |options: &[(bool, &'static str)]| options.iter().find(|(given, _)| *given).map(|(_, name)| *name);
-        let is_lab = self.experiment == Some(TuneWhere::Lab);
-        let is_model = self.experiment == Some(TuneWhere::Sim) || self.advise;
-        let ranks_without_model = self.advise && !matches!(self.experiment, None | Some(TuneWhere::Sim));
+        let is_lab = self.on == Some(Where::Lab);
+        let is_model = self.on == Some(Where::Sim) || self.advise;
+        let ranks_without_model = self.advise && !matches!(self.on, None | Some(Where::Sim));
         let refused = [
-            (given(&of_lab).filter(|_| !is_lab), "--experiment lab"),
-            (given(&of_model).filter(|_| !is_model), "--experiment sim and --advise"),
-            (given(&of_guest).filter(|_| self.experiment != Some(TuneWhere::Vm)), "--experiment vm"),
-            (given(&of_both).filter(|_| !is_lab && !is_model), "--experiment lab, --experiment sim and --advise"),
-            (ranks_without_model.then_some("--advise"), "the model: without --experiment, or with --experiment sim"),
+            (given(&of_lab).filter(|_| !is_lab), "--on lab"),
+            (given(&of_model).filter(|_| !is_model), "--on sim and --advise"),
+            (given(&of_guest).filter(|_| self.on != Some(Where::Vm)), "--on vm"),
+            (given(&of_both).filter(|_| !is_lab && !is_model), "--on lab, --on sim and --advise"),
+            (ranks_without_model.then_some("--advise"), "the model: without --on, or with --on sim"),
         ];
         match refused.into_iter().find_map(|(option, applies)| Some((option?, applies))) {
             Some((option, applies)) => Err(Failure::usage(format!("{option} can only be used with {applies}"))),

@@ -27,8 +27,8 @@ use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
 use quell_tune::{TuneEnd, TunePlan, TuneSpace, Tuner};
 
+use crate::commands::bench::args::Where;
 pub(crate) use args::TuneArgs;
-use args::TuneWhere;
 
 use crate::commands::bench::seed_from_the_clock;
 use crate::commands::{asked, attach, results};
@@ -44,14 +44,14 @@ use crate::render::tune as render;
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     args.check()?;
     let profile_file = args.profile.clone().map(|path| OutputFile::named(path, "the profile"));
-    if args.profile.is_some() && args.profile == args.result {
-        return Err(Failure::usage("--profile and --result name the same file; nothing was changed"));
+    if args.profile.is_some() && args.profile == args.output {
+        return Err(Failure::usage("--profile and --output name the same file; nothing was changed"));
     }
     let store = ResultStore::of_user();
     let result_file = match args.advise {
         true => None,
-        false if args.dry_run => store.check_creatable(args.result.as_ref()).map(|()| None).map_err(Failure::usage)?,
-        false => Some(store.new_file(args.result.as_ref(), "tune").map_err(Failure::usage)?),
+        false if args.dry_run => store.check_creatable(args.output.as_ref()).map(|()| None).map_err(Failure::usage)?,
+        false => Some(store.new_file(args.output.as_ref(), "tune").map_err(Failure::usage)?),
     };
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
         file.check_writable().map_err(Failure::usage)?;
@@ -69,8 +69,8 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
         }
         None if args.advise => return on_model::advise(args, None),
         None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
-        None if args.experiment == Some(TuneWhere::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
-        None if args.experiment == Some(TuneWhere::Vm) => on_vm::run(args)?.map(|(searched, guest)| {
+        None if args.on == Some(Where::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
+        None if args.on == Some(Where::Vm) => on_vm::run(args)?.map(|(searched, guest)| {
             host = guest;
             (searched, None)
         }),

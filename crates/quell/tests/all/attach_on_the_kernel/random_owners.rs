@@ -113,7 +113,7 @@ impl Play {
                 self.start(&[&["bench", "--pid", &pid, "--yes", "--modes", modes][..], &timing].concat())
             }
             5 => {
-                let timing = ["--slice", "20", "--settle", "1", "--budget", "2s", "--result", result];
+                let timing = ["--slice", "20", "--settle", "1", "--budget", "2s", "--output", result];
                 self.start(&[&["tune", "--pid", &pid, "--yes", "--goal", "least cpu"][..], &timing].concat())
             }
             6 => self.run(&["apply", "--netns", &netns, profile]),

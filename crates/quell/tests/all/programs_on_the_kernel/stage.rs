@@ -139,7 +139,7 @@ impl Stage {
     pub(crate) fn start_command(&self, options: &[&str], command: &str) -> Child {
         let file = self.file();
         let command: Vec<&str> = command.split(' ').collect();
-        let fixed = ["tune", "--seed=1", "--result", file.to_str().unwrap()];
+        let fixed = ["tune", "--seed=1", "--output", file.to_str().unwrap()];
         let words = [&fixed[..], options, &["--"], &command].concat();
         self.start_with(&words, |spawn| spawn.netns(&self.lab.server))
     }

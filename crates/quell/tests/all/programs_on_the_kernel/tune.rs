@@ -27,7 +27,7 @@ fn enter(test: &str) -> Option<Stage> {
 fn start(stage: &Stage, options: &[&str]) -> Child {
     let file = stage.file();
     let slice = if options.iter().any(|option| option.starts_with("--slice")) { &[][..] } else { &["--slice=50"] };
-    let fixed = ["tune", "--settle=5", "--seed=1", "--result", file.to_str().unwrap()];
+    let fixed = ["tune", "--settle=5", "--seed=1", "--output", file.to_str().unwrap()];
     stage.start(&[&fixed[..], slice, options].concat())
 }
 
@@ -325,7 +325,7 @@ fn a_clock_that_jumps_changes_nothing() {
     let Some(stage) = enter("tp-clock") else { return };
     let Some(library) = stage.compile_library("jumping_clock") else { return };
     let file = stage.file();
-    let options = ["--goal=least cpu", "--budget=9s", "--yes", "--slice=50", "--settle=5", "--seed=1", "--result"];
+    let options = ["--goal=least cpu", "--budget=9s", "--yes", "--slice=50", "--settle=5", "--seed=1", "--output"];
     let pid = stage.server.pid().to_string();
     let command = [&["tune"][..], &options, &[file.to_str().unwrap(), "--pid", &pid]].concat();
     let (code, stdout, stderr) = end(stage.start_with(&command, |spawn| spawn.env("LD_PRELOAD", &library)));
