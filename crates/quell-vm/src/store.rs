@@ -103,7 +103,8 @@ impl Store {
         for entry in entries {
             let entry = entry.map_err(failed())?;
             let named = entry.file_name().to_str().is_some_and(|name| name.parse::<KernelName>().is_ok());
-            if named {
+            // Earlier versions stored an extracted kernel instead of the image. It has to be fetched again.
+            if named && entry.path().join(IMAGE).exists() {
                 kernels.push(StoredKernel::read(entry.path())?);
             }
         }
@@ -223,6 +224,16 @@ mod tests {
         let store = Store::in_dir(dir.path());
         fs::write(keep(&store, "6.1").image(), b"old").unwrap();
         assert_eq!(fs::read(keep(&store, "6.1").image()).unwrap(), b"kernel");
+    }
+
+    #[test]
+    fn a_kernel_without_an_image_has_to_be_fetched_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        fs::remove_file(keep(&store, "6.1").image()).unwrap();
+        assert!(matches!(store.newest(), Err(StoreError::Empty)));
+        keep(&store, "6.1");
+        assert!(store.newest().is_ok());
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct ResultsArgs {
 /// Actions on results.
 #[derive(Debug, Subcommand)]
 enum ResultsCommand {
-    /// Print a result, or another document that a command printed with --json.
+    /// Print a result, or another document that has a schema (`quell results schema --help` lists them).
     Show(ShowResultArgs),
     /// Print the JSON Schema of a document.
     Schema {

@@ -107,7 +107,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
     /// Maximum duration of the whole measurement. It ends earlier when all comparisons are decided. On the model, the
-    /// time is virtual [2m; 50s with --quick, 6m with --full; on the model 1m, 20s, 3m; in a guest 1m]
+    /// time is virtual [2m; 50s with --quick, 30s on programs, 6m with --full; on the model 1m, 20s, 3m; in a guest
+    /// 1m]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
     /// Duration of a slice: for how long a mode is measured before the next one is set, in milliseconds [200; 1000 with

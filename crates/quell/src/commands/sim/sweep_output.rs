@@ -7,7 +7,8 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Wri
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use quell_linux::{own_file, visible};
+use quell_linux::own_file;
+use quell_linux::visible::{self, counted};
 use quell_mode::DeliveryMode;
 use quell_result::simulation::SweepHeader;
 use quell_sim::sweep::{self, Setup, SweepRow};
@@ -65,8 +66,8 @@ pub(super) fn run(setup: &Setup, sweep_file: &Path, output: Option<&PathBuf>) ->
     }
     simulate(setup, &points, done, &progress, |row| out.write(row).map(ControlFlow::Continue).map_err(failed))?;
     out.0.sync_all().map_err(failed)?;
-    let (all, before) = (number::count(points.len()), number::count(done));
-    output::say(&format!("{all} rows in {}, {before} of them from before", visible::path(path)));
+    let (all, before) = (counted(points.len(), "row"), number::count(done));
+    output::say(&format!("{all} in {}, {before} of them from before", visible::path(path)));
     Ok(())
 }
 
