@@ -43,6 +43,7 @@ fn a_guest_without_qemu_is_refused_before_any_other_output() {
     let kernel = cache.path().join("quell/kernels/6.1");
     std::fs::create_dir_all(&kernel).unwrap();
     std::fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
+    std::fs::write(kernel.join("vmlinuz"), b"an image").unwrap();
     for arguments in [&["bench", "--on", "vm"][..], &["vm", "run", "--", "lab", "list"], &["vm", "shell"]] {
         let mut program = quell(arguments);
         let ended = program.env("XDG_CACHE_HOME", cache.path()).env("PATH", "/nonexistent").output().unwrap();
