@@ -316,7 +316,7 @@ fn without_privileges_the_model_is_used_and_the_output_states_it() {
 #[test]
 fn missing_privileges_are_reported_at_once_with_their_remedy() {
     let Some(stage) = Stage::enter() else { return };
-    let ended = stage.start_as(NOBODY, &["bench", "--on=veth", "--quick", "--output=/dev/null"]).end();
+    let ended = stage.start_as(NOBODY, &["bench", "--on=lab", "--quick", "--output=/dev/null"]).end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     for missing in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_NICE", "CAP_SYS_PTRACE"] {
         assert!(ended.stderr.contains(missing), "{missing}: {ended:?}");
