@@ -32,9 +32,6 @@ pub enum CpuError {
 
 /// Assigns one CPU of `available` to each of the `workers` and `generators`. The server gets the CPUs with the
 /// lowest numbers. If there are too few CPUs and `insist` is set, workers and generators share CPUs.
-///
-/// # Errors
-/// See [`CpuError`].
 pub fn assign(available: &[u32], workers: usize, generators: usize, insist: bool) -> Result<CpuLayout, CpuError> {
     if workers == 0 || generators == 0 || available.is_empty() {
         return Err(CpuError::Nothing);

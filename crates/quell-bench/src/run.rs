@@ -56,14 +56,12 @@ pub struct LabRequest {
     pub workload: Workload,
     /// Second server on the same queues, whose latency is measured too. It must implement memcached's text protocol.
     pub beside: Option<ServerCommand>,
-    /// The lab itself.
     pub lab: LabSpec,
 }
 
 /// What a lab is made for.
 #[derive(Debug, Clone)]
 pub struct LabSpec {
-    /// Server under test.
     pub server: ServerCommand,
     /// Number of receive queues. The server has one worker per queue.
     pub queues: u32,

@@ -75,14 +75,12 @@ impl Maximum {
         Ok(last)
     }
 
-    /// Whether both loops agree.
     #[must_use]
     pub fn is_stable(self) -> bool {
         let [one, other] = self.0;
         one.max(other) <= APART_MAX * one.min(other)
     }
 
-    /// Mean of both loops.
     #[must_use]
     pub fn per_s(self) -> f64 {
         let [one, other] = self.0;

@@ -13,7 +13,6 @@ use quell_linux::netns::NamespaceError;
 pub enum Exit {
     /// The command line is invalid, or names something that does not exist.
     Usage = 1,
-    /// The kernel refused.
     KernelRefused = 2,
     /// A setting has another value than the one that was set, or a check failed.
     VerifyFailed = 3,
@@ -32,7 +31,6 @@ pub enum Exit {
 /// An error that ends the program.
 #[derive(Debug)]
 pub struct ProgramFailure {
-    /// The exit code.
     pub exit: Exit,
     /// What failed, on which object, the kernel's error, and what to do next.
     pub text: String,
@@ -79,7 +77,6 @@ impl ProgramFailure {
         }
     }
 
-    /// A usage error.
     pub fn usage(text: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, text)
     }

@@ -8,8 +8,6 @@ use crate::exit::ProgramFailure;
 
 /// Size limit of files that are written by hand, such as profiles.
 pub const BY_HAND_MAX: u64 = 1 << 20;
-/// Size limit of snapshots and results; a host with 100,000 sockets fits.
-const RECORDED_MAX: u64 = 256 << 20;
 
 /// Reads a text file of at most `max_bytes`; endless files such as `/dev/zero` are refused.
 ///
@@ -18,12 +16,4 @@ const RECORDED_MAX: u64 = 256 << 20;
 pub fn read(file: &Path, max_bytes: u64) -> Result<String, ProgramFailure> {
     own_file::read_text(file, max_bytes)
         .map_err(|error| ProgramFailure::usage(format!("could not read {}: {error}", visible::path(file))))
-}
-
-/// Reads a JSON file, with control characters that others wrote escaped.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn read_json(file: &Path) -> Result<String, ProgramFailure> {
-    read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }

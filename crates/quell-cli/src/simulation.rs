@@ -14,7 +14,6 @@ use crate::file;
 /// Host of the published experiment that the model was fitted to.
 pub const DEFAULT_HOST: &str = "epyc7662-cx5";
 
-/// The simulated host.
 #[derive(Debug, Args)]
 pub struct HostArg {
     /// Host profile: a name listed by `quell sim hosts`, or the path of a .toml file.
@@ -24,9 +23,6 @@ pub struct HostArg {
 
 impl HostArg {
     /// Loads the profile.
-    ///
-    /// # Errors
-    /// See [`profile`].
     pub fn profile(&self) -> Result<HostProfile, ProgramFailure> {
         profile(&self.host)
     }

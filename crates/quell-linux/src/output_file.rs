@@ -17,7 +17,6 @@ pub struct OutputFileError {
     source: io::Error,
 }
 
-/// An output file.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
@@ -40,7 +39,6 @@ impl OutputFile {
         Self { path, content, open: own_file::open }
     }
 
-    /// Path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

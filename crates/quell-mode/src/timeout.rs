@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Units of timeouts. `m` is none of them: it is too close to `ms`.
+/// Units of timeouts. Minutes have no unit here: `m` is too easily typed for `ms`.
 const TIMEOUT_UNITS: &[(&str, u64)] = &[("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", SECOND_NS), ("", 1)];
 const LONG_UNITS: &[(&str, u64)] = &[("s", SECOND_NS), ("m", 60 * SECOND_NS), ("", SECOND_NS)];
 

@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-/// Number of connections.
 pub const FLOWS: usize = 30;
 /// Maximum relative difference between the median and Little's law in a consistent row.
 const CONTRADICTION: f64 = 0.25;
@@ -31,12 +30,10 @@ impl fmt::Display for EventLoopForm {
     }
 }
 
-/// A published row.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct EventLoopRow {
     /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
-    /// Form of the loop.
     pub form: EventLoopForm,
     /// Number of round trips per second.
     pub throughput_rps: f64,

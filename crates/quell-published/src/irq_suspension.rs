@@ -6,12 +6,9 @@ use serde::Deserialize;
 
 use super::{PublishedError, rows};
 
-/// One published cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedCell {
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Offered load.
     pub load: Load,
     /// Published metrics.
     pub figures: Figures,

@@ -57,7 +57,6 @@ impl fmt::Display for Experiment {
 }
 
 impl Experiment {
-    /// All experiments.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
     fn list() -> String {
@@ -75,7 +74,6 @@ impl Experiment {
         }
     }
 
-    /// Title of the experiment.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {

@@ -30,7 +30,6 @@ impl fmt::Display for CellTransport {
     }
 }
 
-/// A published row.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct LowLatencyRow {
     /// Kernel: `patched`, or `3.9` without busy polling.
@@ -63,7 +62,6 @@ impl fmt::Display for LowLatencyRow {
 }
 
 impl LowLatencyRow {
-    /// Round trips per second.
     #[must_use]
     pub fn round_trips_per_s(&self, transport: CellTransport) -> f64 {
         self.figures(transport).0

@@ -19,12 +19,10 @@ pub trait Document: Serialize + DeserializeOwned + JsonSchema {
     }
 }
 
-/// A kind of document.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentKind {
     /// Value of the field `schema`.
     pub schema: &'static str,
-    /// JSON Schema.
     pub json_schema: fn() -> schemars::Schema,
 }
 
@@ -60,7 +58,6 @@ pub enum DocumentError {
     /// The document does not have the fields of its schema.
     #[error("not a valid {schema}: {}", visible::name(&source.to_string()))]
     Malformed {
-        /// Schema of the document.
         schema: &'static str,
         /// First deviation, with line and column.
         source: serde_json::Error,

@@ -5,13 +5,13 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
+use quell_linux::output_file::OutputFile;
 use quell_linux::process::is_root;
 use quell_linux::{clock, own_file, visible};
 
 use crate::{DocumentError, ResultDocument};
-use quell_linux::output_file::OutputFile;
 
 /// Directory of root.
 const OF_ROOT: &str = "/var/lib/quell/results";
@@ -303,42 +303,27 @@ fn nearest(id: &str, stored: &[StoredResult]) -> Option<String> {
     (similarity(nearest) >= SIMILAR).then(|| nearest.id.clone())
 }
 
-/// Date and time of day, in the Gregorian calendar.
-struct CalendarTime {
-    year: u64,
-    month: u64,
-    day: u64,
-    second_of_day: u64,
-}
+/// First second of the year 10000, which RFC 3339 cannot express.
+const BEYOND_CALENDAR_UNIX_S: u64 = 253_402_300_800;
 
-impl CalendarTime {
-    fn of_unix_s(unix_s: u64) -> Self {
-        const DAY_S: u64 = 86_400;
-        // Days since 0000-03-01: with the leap day at the end, the length of a month depends on its number alone.
-        let days = unix_s / DAY_S + 719_468;
-        let (era, day_of_era) = (days / 146_097, days % 146_097);
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        let year = year_of_era + era * 400 + u64::from(month <= 2);
-        Self { year, month, day, second_of_day: unix_s % DAY_S }
-    }
+/// `2026-11-25T18:04:05Z`. `None` beyond the year 9999.
+fn rfc3339(unix_s: u64) -> Option<String> {
+    let time = (unix_s < BEYOND_CALENDAR_UNIX_S).then(|| UNIX_EPOCH + Duration::from_secs(unix_s))?;
+    Some(humantime::format_rfc3339_seconds(time).to_string())
 }
 
 /// `20261125-180405`, in UTC.
 fn compact_utc(unix_s: u64) -> String {
-    let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
-    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+    let time = rfc3339(unix_s).unwrap_or_else(|| unix_s.to_string());
+    time.trim_end_matches('Z').replace(['-', ':'], "").replace('T', "-")
 }
 
-/// `2026-11-25 18:04`, in UTC.
+/// `2026-11-25 18:04`, in UTC. `None` beyond the year 9999.
 #[must_use]
-pub fn utc(unix_s: u64) -> String {
-    let CalendarTime { year, month, day, second_of_day } = CalendarTime::of_unix_s(unix_s);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second_of_day / 3_600, second_of_day / 60 % 60)
+pub fn utc(unix_s: u64) -> Option<String> {
+    let time = rfc3339(unix_s)?;
+    let (date, time_of_day) = time.split_once('T')?;
+    Some(format!("{date} {}", time_of_day.get(..5)?))
 }
 
 #[cfg(test)]
@@ -422,10 +407,11 @@ mod tests {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "1970-01-01 00:00");
-        assert_eq!(utc(951_868_799), "2000-02-29 23:59");
-        assert_eq!(utc(4_107_542_400), "2100-03-01 00:00");
+        assert_eq!(utc(0).as_deref(), Some("1970-01-01 00:00"));
+        assert_eq!(utc(951_868_799).as_deref(), Some("2000-02-29 23:59"));
+        assert_eq!(utc(4_107_542_400).as_deref(), Some("2100-03-01 00:00"));
+        assert_eq!(utc(BEYOND_CALENDAR_UNIX_S - 1).as_deref(), Some("9999-12-31 23:59"));
+        assert_eq!((utc(BEYOND_CALENDAR_UNIX_S), utc(u64::MAX)), (None, None));
         assert_eq!(compact_utc(1_795_629_845), "20261125-180405");
-        let _ = utc(u64::MAX);
     }
 }

@@ -40,11 +40,9 @@ const RESPONSE_TIMEOUT_MS: u32 = 100;
 /// A published experiment as a lab can play it.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// Published experiment.
     pub experiment: Experiment,
     /// Published number of server threads. On smaller machines there are fewer.
     pub threads: u32,
-    /// Number of connections.
     pub connections: u32,
     /// Whether cycles and instructions are compared.
     pub counts_cycles: bool,
@@ -55,7 +53,6 @@ pub struct Replay {
 /// A server and the modes under which it is compared.
 #[derive(Debug, Clone)]
 pub struct ReplayPart {
-    /// Transport protocol.
     pub transport: Transport,
     /// How the server waits for requests.
     pub shape: ServeShape,
@@ -70,10 +67,8 @@ pub struct ReplayPart {
     pub modes: Vec<DeliveryMode>,
 }
 
-/// Parameters of a replay.
 #[derive(Debug, Clone)]
 pub struct ReplayRequest {
-    /// What is played.
     pub replay: Replay,
     /// Durations and limits of each part.
     pub timing: Timing,
@@ -84,9 +79,7 @@ pub struct ReplayRequest {
 /// Network namespace and CPUs of a server.
 #[derive(Debug, Clone)]
 pub struct ServerPlace {
-    /// Network namespace.
     pub namespace: Arc<Namespace>,
-    /// CPUs.
     pub cpus: CpuList,
 }
 
@@ -107,7 +100,6 @@ impl ReplayPart {
         words.into_iter().chain(sizes).chain(udp).map(str::to_owned).collect()
     }
 
-    /// Configuration of the generator.
     fn load_spec(&self, lab: &VethLab, address: SocketAddr, connections: u32, seed: u64) -> LoadSpec {
         let Some(bytes) = self.message_bytes else {
             let workload = Workload::Memcached(bench_load::published_keys());

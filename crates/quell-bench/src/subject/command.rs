@@ -2,7 +2,6 @@
 //! library.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_experiment::SliceStage;
@@ -13,12 +12,13 @@ use quell_linux::{Pid, visible};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::CommandFacts;
-use quell_tune::{TuneEnd, TunePlan, Tuner, tune};
+use quell_tune::{TuneEnd, TunePlan};
 
 use super::helper_command::load_ended;
 use super::load_source::LOAD_ENDS_WITHIN;
 use super::{
     Answer, HelperCommand, HelperError, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics,
+    search,
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
@@ -31,7 +31,6 @@ const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// A command, and what loads and measures it.
 #[derive(Debug, Clone)]
 pub struct CommandSpec {
-    /// Program and arguments.
     pub command: Vec<String>,
     /// Command that generates the load of each slice. Absent if a judge or reconnecting clients are the load.
     pub load: Option<Vec<String>>,
@@ -53,9 +52,6 @@ impl CommandSpec {
 }
 
 /// Answers a question on a command.
-///
-/// # Errors
-/// See [`Unanswered`].
 pub fn answer(
     spec: &CommandSpec,
     question: Question,
@@ -92,13 +88,13 @@ pub fn answer(
             Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut watch, &stopped)?)))
         }
         Question::Search(plan) => {
-            let searched = search(spec, *plan, subject, &mut runner, operator, &stopped)?;
+            let searched = search_on_command(spec, *plan, subject, &mut runner, operator, &stopped)?;
             Ok(Answer::Searched(Box::new(searched)))
         }
     }
 }
 
-fn search(
+fn search_on_command(
     spec: &CommandSpec,
     plan: TunePlan,
     subject: SubjectFacts,
@@ -110,16 +106,7 @@ fn search(
     let has_load = spec.load.is_some() || judges.latency.is_some();
     judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(runner, judges, stopped);
-    let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
-        if stage == SliceStage::Recorded {
-            operator.follow(SubjectStep::Searching(tuner));
-        }
-        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    let finished = tune(&mut started, plan.clone(), &mut watch);
-    let finished = finished.map_err(|error| Unanswered::Plan { error, plan: Box::new(plan) })?;
-    finished.restored?;
-    let mut result = finished.result;
+    let mut result = search::search(&mut started, plan, operator, stopped)?;
     if let (TuneEnd::MetricUnreadable { .. }, false) = (&result.end, has_load) {
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();
         result.end = TuneEnd::SubjectFailed { reason };

@@ -29,7 +29,6 @@ pub struct HelperCommand {
 pub struct EndedCommand {
     /// Command line, with control characters escaped.
     pub command: String,
-    /// How it exited.
     pub status: ExitStatus,
     /// End of the command's stderr output, with control characters escaped.
     pub printed: String,
@@ -64,13 +63,11 @@ impl HelperCommand {
         Ok(Self { words: words.to_vec(), child, transaction, ended: None })
     }
 
-    /// Its PID.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.child.pid()
     }
 
-    /// Whether it has exited.
     pub fn has_ended(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.wait(Duration::ZERO).ok().flatten();

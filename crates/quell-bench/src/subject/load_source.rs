@@ -39,7 +39,6 @@ impl LoadSource {
 
 /// What [`under_load`] gives to a measurement.
 pub(super) struct UnderLoad<'a> {
-    /// Clients on other machines.
     pub(super) clients: Option<RemoteClients>,
     /// Whether there is a load besides live traffic.
     pub(super) has_load: bool,

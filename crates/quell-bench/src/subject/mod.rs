@@ -11,7 +11,6 @@ mod search;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
 use quell_change::transaction::ChangeError;
@@ -28,7 +27,7 @@ use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneResult, TuneSpace, Tu
 
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
-pub use search::{GUARDED_SLICE_MAX_MS, guarded_run_max, refused_kinds};
+pub use search::{GuardError, guarded_run_max, refused_kinds};
 
 use crate::experiment::clients::ClientsError;
 use crate::experiment::command::CommandSubjectError;
@@ -46,12 +45,11 @@ pub enum Question {
     Search(Box<TunePlan>),
 }
 
-/// Modes to compare under some loads.
+/// Modes to compare.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// Delivery modes. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
-    /// Durations and limits of all experiments together.
     pub timing: Timing,
 }
 
@@ -122,7 +120,6 @@ impl Answer {
 pub struct Planned<'a> {
     /// The question. The plan of a search is complete: it has the present setting and the modes that are possible.
     pub question: &'a Question,
-    /// The subject.
     pub subject: &'a SubjectFacts,
     /// Other programs whose packets are affected, by PID.
     pub affected: BTreeMap<Pid, String>,
@@ -137,7 +134,6 @@ pub enum SubjectStep<'a> {
     Comparing {
         /// Offered load. `None` if Quell does not generate it.
         load: Option<OfferedLoad>,
-        /// The comparison.
         experiment: &'a Switchback<DeliveryMode>,
         /// What happens to its next slice.
         stage: SliceStage<'a>,
@@ -158,7 +154,6 @@ pub trait Operator {
 /// What subjects need of the program that asks.
 #[derive(Clone, Copy)]
 pub struct Tools<'a> {
-    /// Journals of this host.
     pub journal: &'a Journal,
     /// Starts the process that undoes the changes in a journal if this process is killed.
     pub start_keeper: fn(&Path) -> Result<Keeper, String>,
@@ -180,7 +175,6 @@ pub enum Unanswered {
     /// A signal arrived before the first slice.
     #[error("interrupted; nothing was changed")]
     Interrupted,
-    /// The comparison failed.
     #[error(transparent)]
     Comparison(#[from] ComparisonError),
     /// The host could not be observed.
@@ -194,12 +188,7 @@ pub enum Unanswered {
     Stalls(Box<Finding>),
     /// The plan of the search is invalid.
     #[error("{error}")]
-    Plan {
-        /// Why.
-        error: TunePlanError,
-        /// The plan.
-        plan: Box<TunePlan>,
-    },
+    Plan { error: TunePlanError, plan: Box<TunePlan> },
     /// The goal or a guard needs what is not measured here.
     #[error(transparent)]
     Metric(#[from] MetricError),
@@ -234,7 +223,6 @@ pub enum Unanswered {
     /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
 }
@@ -272,6 +260,3 @@ pub enum HelperError {
     #[error(transparent)]
     Revert(JournalError),
 }
-
-/// Time between two looks at something that takes a while.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);

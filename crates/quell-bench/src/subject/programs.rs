@@ -2,7 +2,6 @@
 //! that of a load.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,12 +16,12 @@ use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace, Tuner, tune};
+use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
+use super::search::search;
 use super::{
-    Answer, LOOK_AGAIN, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics,
-    refused_kinds,
+    Answer, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics, refused_kinds,
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -32,13 +31,13 @@ use crate::experiment::{ComparisonError, Preview, compare, criteria, design, pro
 
 /// Time limit for the first packets of the load to arrive at the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
+/// Interval between two snapshots while no packets have arrived.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 /// Running programs, and what loads and measures them.
 #[derive(Debug, Clone)]
 pub struct ProgramsSpec {
-    /// The programs.
     pub targets: Targets,
-    /// Their load.
     pub load: LoadSource,
     /// Commands that measure each slice. None with clients on other machines.
     pub judges: Judges,
@@ -49,9 +48,6 @@ pub struct ProgramsSpec {
 }
 
 /// Answers a question on programs.
-///
-/// # Errors
-/// See [`Unanswered`].
 pub fn answer(
     spec: &ProgramsSpec,
     question: Question,
@@ -160,56 +156,40 @@ impl Measurement<'_> {
             true => PrintedFigures::new(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
-        let offered = clients.as_ref().map(RemoteClients::offered_load);
-        let compared = match &question {
+        judges.end_after(question.budget_ms(), question.slice_ms());
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        let open = |purpose, watched, clients: Option<RemoteClients>, judges| {
+            let (targets, mut start_keeper) = (self.spec.targets.clone(), self.tools.start_keeper);
+            let switching =
+                Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
+            let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
+            Ok::<_, Unanswered>(Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped))
+        };
+        match question {
             Question::Compare(comparison) => {
+                let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
                 let design = design(modes, criteria, comparison.timing, 1);
                 design.check()?;
-                Some(design)
-            }
-            Question::Search(plan) => {
-                if !judges.is_empty() {
-                    metrics::of_command(&judges, &printed).check(plan)?;
-                }
-                None
-            }
-        };
-        let (purpose, targets) = match &question {
-            Question::Compare(_) => (Purpose::Experiment, self.spec.targets.clone()),
-            Question::Search(_) => (Purpose::Search, self.spec.targets.clone()),
-        };
-        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
-        let watched = if compared.is_some() { server_side::with_cpus_of(modes, watched) } else { watched };
-        judges.end_after(question.budget_ms(), question.slice_ms());
-        let mut start_keeper = self.tools.start_keeper;
-        let switching = Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
-        let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
-        let mut programs = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
-        match (question, compared) {
-            (Question::Search(plan), _) => {
-                let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
-                    if stage == SliceStage::Recorded {
-                        operator.follow(SubjectStep::Searching(tuner));
-                    }
-                    if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                };
-                let finished = tune(&mut programs, (*plan).clone(), &mut watch);
-                let finished = finished.map_err(|error| Unanswered::Plan { error, plan })?;
-                finished.restored?;
-                let (result, left_alone) = (finished.result, programs.left_alone);
-                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
-            }
-            (Question::Compare(_), design) => {
                 let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
+                let watched = server_side::with_cpus_of(modes, watched);
+                let mut programs = open(Purpose::Experiment, watched, clients, judges)?;
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| {
                     operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
                 };
-                let design = design.unwrap_or_else(|| unreachable!("a comparison has a design"));
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
                 result.experiments.push(experiment);
                 Ok(Answer::Compared(Box::new(result)))
+            }
+            Question::Search(plan) => {
+                if !judges.is_empty() {
+                    metrics::of_command(&judges, &printed).check(&plan)?;
+                }
+                let mut programs = open(Purpose::Search, watched, clients, judges)?;
+                let result = search(&mut programs, *plan, operator, stopped)?;
+                let left_alone = programs.left_alone;
+                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
             }
         }
     }

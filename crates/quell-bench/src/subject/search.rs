@@ -1,27 +1,68 @@
 //! What searches on all subjects have in common.
 
 use std::fmt::Display;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
+use quell_experiment::{ExperimentSubject, SliceStage};
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
-use quell_tune::{RefusedMode, TuneEnd, TunePlan, TuneResult};
+use quell_tune::{RefusedMode, TuneEnd, TunePlan, TuneResult, Tuner, tune};
+
+use super::{Operator, SubjectStep, Unanswered};
 
 /// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
 const GUARDED_MS: u64 = 1_000;
 const EVALUATED_MS: u64 = 100;
 /// Longest slice with its settling time in ms, if there are guards.
-pub const GUARDED_SLICE_MAX_MS: u64 = GUARDED_MS - EVALUATED_MS - 1;
+const GUARDED_SLICE_MAX_MS: u64 = GUARDED_MS - EVALUATED_MS - 1;
 
-/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within `GUARDED_MS`.
-/// `Some(None)` without guards; `None` if the slices are too long.
-#[must_use]
-pub fn guarded_run_max(plan: &TunePlan) -> Option<Option<Duration>> {
+/// Slices are too long for a mode that violates a guard to be left in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "with --never, a mode that violates a guard is left within 1 s, so a slice and its settling time can take at most \
+     {GUARDED_SLICE_MAX_MS} ms together; they take {taken_ms} ms (--slice, --settle)"
+)]
+pub struct GuardError {
+    taken_ms: u64,
+}
+
+/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within [`GUARDED_MS`].
+/// `None` without guards.
+///
+/// # Errors
+/// When the slices are too long.
+pub fn guarded_run_max(plan: &TunePlan) -> Result<Option<Duration>, GuardError> {
+    let taken_ms = plan.slice_and_settle_ms();
     match plan.guards.is_empty() {
-        true => Some(None),
-        false if plan.slice_and_settle_ms() > GUARDED_SLICE_MAX_MS => None,
-        false => Some(Some(Duration::from_millis(GUARDED_MS - EVALUATED_MS - u64::from(plan.settle_ms)))),
+        true => Ok(None),
+        false if taken_ms > GUARDED_SLICE_MAX_MS => Err(GuardError { taken_ms }),
+        false => Ok(Some(Duration::from_millis(GUARDED_MS - EVALUATED_MS - u64::from(plan.settle_ms)))),
     }
+}
+
+/// Searches on a subject and restores it.
+pub(super) fn search<T>(
+    subject: &mut T,
+    plan: TunePlan,
+    operator: &mut dyn Operator,
+    stopped: &dyn Fn() -> bool,
+) -> Result<TuneResult, Unanswered>
+where
+    T: ExperimentSubject<Setting = DeliveryMode>,
+    T::Error: Display,
+    Unanswered: From<T::Error>,
+{
+    let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
+        if stage == SliceStage::Recorded {
+            operator.follow(SubjectStep::Searching(tuner));
+        }
+        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let finished = tune(subject, plan.clone(), &mut watch);
+    let finished = finished.map_err(|error| Unanswered::Plan { error, plan: Box::new(plan) })?;
+    finished.restored?;
+    Ok(finished.result)
 }
 
 /// Kinds of mode of which no value can be set, with the reason for the first one.

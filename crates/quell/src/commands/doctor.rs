@@ -13,15 +13,16 @@ use quell_host::findings::{self, FindingsReport, Rule, Severity};
 use quell_host::snapshot::{self, Snapshot};
 use quell_linux::visible::counted;
 use quell_linux::{NapiId, kernel, visible};
+use quell_result::store;
 use quell_sampler::{PollCounters, QueueSample, Sampler, SamplerError};
 use tracing::info;
 
 use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
+use crate::output;
 use crate::render::doctor as render;
 use crate::render::terminal::Terminal;
-use crate::{file, output};
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
@@ -145,6 +146,7 @@ impl Sampling {
 }
 
 fn read(path: &Path) -> Result<Snapshot, Failure> {
-    let text = file::read_json(path)?;
+    let text = store::read_text(path).map_err(Failure::usage)?;
+    let text = visible::json_of_others(&text);
     Snapshot::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("{}: {error}", visible::path(path))))
 }

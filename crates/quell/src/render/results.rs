@@ -30,7 +30,7 @@ pub(crate) fn render(list: &ResultsList, terminal: Terminal) -> String {
 }
 
 fn entry(result: &ListedResult, columns: usize) -> String {
-    let when = result.started_unix_s.map_or_else(|| ABSENT.to_owned(), |unix_s| format!("{} UTC", utc(unix_s)));
+    let when = result.started_unix_s.and_then(utc).map_or_else(|| ABSENT.to_owned(), |time| format!("{time} UTC"));
     let id = visible::name(&result.id);
     let below = |text: &str| {
         let options = textwrap::Options::new(columns).initial_indent(INDENT).subsequent_indent(INDENT);

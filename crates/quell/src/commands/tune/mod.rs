@@ -14,7 +14,7 @@ mod seen;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_bench::subject::{GUARDED_SLICE_MAX_MS, Searched, guarded_run_max};
+use quell_bench::subject::Searched;
 use quell_experiment::SliceStage;
 use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
@@ -102,35 +102,16 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
 }
 
 /// The plan of a search with the options of the user.
-fn plan(
-    args: &TuneArgs,
-    loads: Vec<String>,
-    slice_ms: u32,
-    settle_ms: u32,
-    budget: Duration,
-) -> Result<TunePlan, Failure> {
-    let goal = args.goal.clone();
+fn plan(args: &TuneArgs, loads: Vec<String>, slice_ms: u32, settle_ms: u32, budget: Duration) -> TunePlan {
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    Ok(TunePlan {
+    TunePlan {
         guards: args.never.clone(),
         loads,
         slice_ms: args.slice.unwrap_or(slice_ms),
         settle_ms: args.settle.unwrap_or(settle_ms),
         budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
-        ..TunePlan::new(goal, DeliveryMode::default(), TuneSpace::default(), seed)
-    })
-}
-
-/// Checks that a mode which violates a guard is left within a second. Returns the time limit of a command that measures
-/// a slice, if there are guards.
-fn guarded(plan: &TunePlan) -> Result<Option<Duration>, Failure> {
-    guarded_run_max(plan).ok_or_else(|| {
-        Failure::usage(format!(
-            "with --never, a mode that violates a guard is left within 1 s, so a slice and its settling time can take at \
-             most {GUARDED_SLICE_MAX_MS} ms together; they take {} ms (--slice, --settle)",
-            plan.slice_and_settle_ms()
-        ))
-    })
+        ..TunePlan::new(args.goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
+    }
 }
 
 /// Checks the plan of a search.

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use quell_bench::experiment::judge::Judges;
 use quell_bench::subject::command::{self, CommandSpec};
-use quell_bench::subject::{Answer, Question, Searched};
+use quell_bench::subject::{Answer, Question, Searched, guarded_run_max};
 
 use super::args::TuneArgs;
-use super::guarded;
 use crate::commands::asked::{Consent, answered};
 use crate::commands::bench;
 use crate::exit::Failure;
@@ -28,8 +27,8 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
         counts_all_requests: load.is_none(),
         ..Judges::default()
     };
-    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET)?;
-    if let Some(limit) = guarded(&plan)? {
+    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET);
+    if let Some(limit) = guarded_run_max(&plan).map_err(Failure::usage)? {
         judges.run_max = limit;
     }
     let spec = CommandSpec { command: args.command.clone(), load, judges };

@@ -67,7 +67,7 @@ impl Request {
         let offered = args.loads.clone().or_else(seen_load).unwrap_or_else(|| LOADS.to_vec());
         let present = seen.and_then(|seen| seen.present).unwrap_or_default();
         let names = offered.iter().map(ToString::to_string).collect();
-        let plan = TunePlan { present, ..super::plan(args, names, SLICE_MS, SETTLE_MS, BUDGET)? };
+        let plan = TunePlan { present, ..super::plan(args, names, SLICE_MS, SETTLE_MS, BUDGET) };
         metrics::of_model().check(&plan).map_err(Failure::usage)?;
         if !args.advise {
             check(&plan)?;

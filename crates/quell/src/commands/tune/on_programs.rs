@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use quell_bench::experiment::judge::Judges;
 use quell_bench::subject::programs::{self, ProgramsSpec};
-use quell_bench::subject::{Answer, Question, Searched};
+use quell_bench::subject::{Answer, Question, Searched, guarded_run_max};
 use quell_host::attach::Targets;
 
 use super::args::TuneArgs;
-use super::guarded;
 use crate::commands::asked::{Consent, answered};
 use crate::commands::attach::refuse_every_process;
 use crate::commands::bench;
@@ -33,8 +32,8 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         ..Judges::default()
     };
     let slice_ms = if judges.is_empty() { SLICE_MS } else { JUDGED_SLICE_MS };
-    let plan = super::plan(args, vec![LIVE.to_owned()], slice_ms, SETTLE_MS, BUDGET)?;
-    if let Some(limit) = guarded(&plan)? {
+    let plan = super::plan(args, vec![LIVE.to_owned()], slice_ms, SETTLE_MS, BUDGET);
+    if let Some(limit) = guarded_run_max(&plan).map_err(Failure::usage)? {
         judges.run_max = limit;
     }
     let spec = ProgramsSpec {

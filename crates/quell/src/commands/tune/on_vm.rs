@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quell_bench::subject::{Searched, metrics};
+use quell_bench::subject::{Searched, guarded_run_max, metrics};
 use quell_bench::vm::{self, GuestSearch};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
@@ -13,7 +13,7 @@ use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult};
 use quell_vm::machine::{Emulator, Machine};
 
 use super::args::TuneArgs;
-use super::{check, guarded, show_progress};
+use super::{check, show_progress};
 use crate::commands::bench::on_vm;
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
@@ -36,7 +36,7 @@ const SETTLE_MS: u32 = 200;
 /// Searches in a guest. Returns the search and the guest. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs) -> Result<Option<(Searched, HostFacts)>, Failure> {
     let plan = plan(args)?;
-    guarded(&plan)?;
+    guarded_run_max(&plan).map_err(Failure::usage)?;
     check(&plan)?;
     metrics::of_generator().check(&plan).map_err(Failure::usage)?;
     let kernel = stored_kernel(args.kernel.as_ref())?;
@@ -93,7 +93,7 @@ fn slice_ms(args: &TuneArgs, goal: &TuneGoal) -> u32 {
 
 fn plan(args: &TuneArgs) -> Result<TunePlan, Failure> {
     let arms: Result<Vec<DeliveryMode>, _> = ARMS.iter().map(|mode| mode.parse()).collect();
-    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET)?;
+    let plan = super::plan(args, vec![LOAD.to_owned()], SLICE_MS, SETTLE_MS, BUDGET);
     let slice_ms = args.slice.unwrap_or_else(|| slice_ms(args, &plan.goal));
     Ok(TunePlan { arms: arms.map_err(Failure::usage)?, space: None, slice_ms, ..plan })
 }
