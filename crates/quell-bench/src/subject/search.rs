@@ -27,7 +27,7 @@ pub struct GuardError {
     taken_ms: u64,
 }
 
-/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within [`GUARDED_MS`].
+/// Time limit of a command that measures a slice, so that a mode which violates a guard is left within 1 s.
 /// `None` without guards.
 ///
 /// # Errors
