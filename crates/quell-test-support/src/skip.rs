@@ -72,7 +72,7 @@ pub fn skip_part(lacks: Lacks<'_>, reason: impl Display) {
 }
 
 /// Records that the current test is skipped because no lab is possible. `missing` contains texts of
-/// `quell_bench::requirements`.
+/// `quell_subject::requirements`.
 ///
 /// # Panics
 /// As [`skip`].

@@ -210,7 +210,7 @@ pub(crate) enum Command {
         commands: String,
     },
     /// Compares modes or searches in a guest of the vm lab.
-    #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
+    #[command(name = quell_subject::vm::GUEST_COMMAND, hide = true)]
     VmLab {
         /// The task, as JSON.
         task: String,

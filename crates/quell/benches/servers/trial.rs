@@ -1,15 +1,15 @@
 //! One trial: a fresh server, its real client, the mode applied in one of the possible ways, the kernel's counters, and
 //! a check that everything is as before afterwards.
 
-use quell_bench::counters::{Instruments, TrialCounters, Watched};
-use quell_bench::disturbance::{Disturbance, disturbances};
-use quell_bench::lab::veth::SERVER_DEVICE;
 use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, Pid};
 use quell_load::LoadReport;
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 use quell_sampler::{PollsByPoller, QueueSample};
+use quell_subject::counters::{Instruments, TrialCounters, Watched};
+use quell_subject::disturbance::{Disturbance, disturbances};
+use quell_subject::lab::veth::SERVER_DEVICE;
 
 use crate::client::{Effort, Found};
 use crate::lab::{Launch, SeenEpoll, Server, ServersLab};

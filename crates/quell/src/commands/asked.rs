@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use quell_bench::experiment::ComparisonError;
-use quell_bench::subject::{Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered};
 use quell_change::journal::Journal;
 use quell_change::transaction::ChangeError;
 use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
 use quell_linux::visible::{self, counted};
 use quell_result::experiment::SubjectFacts;
+use quell_subject::experiment::ComparisonError;
+use quell_subject::question::{Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered};
 use quell_tune::{TunePlan, TunePlanError};
 
 use super::attach::{ask, keeper};

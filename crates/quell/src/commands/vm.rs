@@ -125,7 +125,7 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
 pub(crate) fn lab_in_guest(task: &str) -> Result<(), Failure> {
     let task = serde_json::from_str(task).map_err(Failure::usage)?;
     let mut printed = Ok(());
-    let carried_out = quell_bench::vm::guest::carry_out(&task, &journal(), &mut |event| {
+    let carried_out = quell_subject::vm::guest::carry_out(&task, &journal(), &mut |event| {
         let line = output::json_line(event);
         printed = std::mem::replace(&mut printed, Ok(())).and(line);
     });

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use comfy_table::CellAlignment;
-use quell_bench::server::ServerCommand;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
+use quell_subject::server::ServerCommand;
 use quell_tune::{
     ArmReport, ArmState, Confirmation, NextTuneSlice, RankedMode, RefusedMode, TuneAnswer, TuneEnd, TuneMetric,
     TunePhase, TunePlan, TuneResult, Tuner,

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use quell_bench::requirements::missing;
-use quell_bench::server::ServerCommand;
 use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::netns::{Namespace, NamespaceName};
+use quell_subject::requirements::missing;
+use quell_subject::server::ServerCommand;
 use quell_test_support::lab::TestLab;
 use quell_test_support::{Lacks, skip, skip_missing};
 

@@ -25,7 +25,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-launch", 5),
     ("quell-result", 5),
     ("quell-test-support", 5),
-    ("quell-bench", 6),
+    ("quell-subject", 6),
     ("quell-observer", 6),
     ("quell", 7),
     ("quell-mpi", 7),

@@ -1,5 +1,5 @@
 //! Experiments on recorded slices. They test the analysis with noise of a real machine and differences of known size.
-//! The benchmark `record_noise` of `quell-bench` wrote the recordings in `data/`.
+//! The benchmark `record_noise` of `quell-subject` wrote the recordings in `data/`.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by a test and a benchmark, which fail by panicking")]
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum, value_parser};
-use quell_bench::replay::PLAYED;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
 use quell_load::OfferedLoad;
 use quell_published::Experiment;
+use quell_subject::replay::PLAYED;
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;

@@ -11,10 +11,6 @@ pub(super) mod on_vm;
 
 use std::time::Duration;
 
-use quell_bench::experiment::Timing;
-use quell_bench::experiment::judge::{Judge, Judges};
-use quell_bench::extent::Extent;
-use quell_bench::run::BenchError;
 use quell_experiment::{SliceStage, Switchback};
 use quell_linux::output_file::OutputFile;
 use quell_linux::{clock, visible};
@@ -24,6 +20,10 @@ use quell_result::Document;
 use quell_result::experiment::ExperimentResult;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
+use quell_subject::experiment::Timing;
+use quell_subject::experiment::judge::{Judge, Judges};
+use quell_subject::extent::Extent;
+use quell_subject::run::BenchError;
 
 use args::Where;
 use on_veth::NotRun;

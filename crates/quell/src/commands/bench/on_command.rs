@@ -1,8 +1,8 @@
 //! Compares modes on a command.
 
-use quell_bench::subject::command::{self, CommandSpec};
-use quell_bench::subject::{Answer, Comparison, Question};
 use quell_result::experiment::ExperimentResult;
+use quell_subject::question::command::{self, CommandSpec};
+use quell_subject::question::{Answer, Comparison, Question};
 
 use super::args::BenchArgs;
 use super::on_programs::{BUDGET, QUICK_BUDGET};

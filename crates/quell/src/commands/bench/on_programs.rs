@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use quell_bench::subject::programs::{self, ProgramsSpec};
-use quell_bench::subject::{Answer, Comparison, LoadSource, Question};
 use quell_host::attach::{TargetError, Targets};
 use quell_result::experiment::ExperimentResult;
+use quell_subject::question::programs::{self, ProgramsSpec};
+use quell_subject::question::{Answer, Comparison, LoadSource, Question};
 
 use super::args::BenchArgs;
 use crate::commands::asked::{Consent, answered};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use quell_bench::experiment::Timing;
-use quell_bench::replay::{Replay, ReplayRequest, play};
 use quell_linux::signal::Interruption;
 use quell_published::Experiment;
 use quell_result::published::PublishedRun;
+use quell_subject::experiment::Timing;
+use quell_subject::replay::{Replay, ReplayRequest, play};
 
 use super::args::BenchArgs;
 use super::on_veth::{self, NotRun};
@@ -46,7 +46,7 @@ pub(super) fn run(args: &BenchArgs, experiment: Experiment) -> Result<PublishedR
     let flag = interruption.flag();
     let (journal, progress, mut under) = (journal(), Progress::new(), String::new());
     progress.doing("setting up the lab");
-    let mut report = |event: quell_bench::run::LabEvent<'_>| on_veth::show(&progress, &mut under, event);
+    let mut report = |event: quell_subject::run::LabEvent<'_>| on_veth::show(&progress, &mut under, event);
     let quell = asked::this_program()?;
     let played = play(&request, &asked::tools(&journal, &quell), &mut report, &|| flag.get().is_some());
     progress.finish();

@@ -1,10 +1,10 @@
 //! Runs experiments on the model of a host and shows their progress.
 
-use quell_bench::experiment::model::{ModelRequest, run_model};
 use quell_experiment::SliceStage;
 use quell_linux::signal::Interruption;
 use quell_result::experiment::ExperimentResult;
 use quell_sim::sweep::Setup;
+use quell_subject::experiment::model::{ModelRequest, run_model};
 
 use super::args::BenchArgs;
 use crate::commands::asked;

@@ -1,13 +1,13 @@
 //! Runs experiments in the veth lab and shows their progress.
 
-use quell_bench::bench_load;
-use quell_bench::experiment::ComparisonError;
-use quell_bench::requirements::Missing;
-use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run as measure};
-use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 use quell_load::{HttpGet, Workload};
 use quell_result::experiment::ExperimentResult;
+use quell_subject::bench_load;
+use quell_subject::experiment::ComparisonError;
+use quell_subject::requirements::Missing;
+use quell_subject::run::{BenchError, LabEvent, LabRequest, LabSpec, run as measure};
+use quell_subject::server::{ServerCommand, ServerError};
 
 use super::args::{BenchArgs, LabProtocol};
 use crate::exit::{Exit, Failure};

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use quell_bench::vm::{self, GuestEvent, GuestRequest, VmLabError};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_result::experiment::ExperimentResult;
 use quell_result::facts::Check;
 use quell_result::guest_checks as checks;
+use quell_subject::vm::{self, GuestEvent, GuestRequest, VmLabError};
 use quell_vm::KernelName;
 use quell_vm::machine::{Emulator, Machine};
 

@@ -1,14 +1,14 @@
 //! `quell lab up` and `quell lab down`: a persistent lab for manual experiments.
 
 use clap::{Args, value_parser};
-use quell_bench::cpus;
-use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan};
 use quell_change::journal::Purpose;
 use quell_change::persistent::{Persistent, list, release};
 use quell_linux::Pid;
 use quell_linux::sched;
 use quell_linux::visible::counted;
 use quell_mode::NapiSettings;
+use quell_subject::cpus;
+use quell_subject::lab::veth::{SERVER_DEVICE, VethLab, VethPlan};
 
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;

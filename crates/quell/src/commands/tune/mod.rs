@@ -14,7 +14,6 @@ mod seen;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_bench::subject::Searched;
 use quell_experiment::SliceStage;
 use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
@@ -25,6 +24,7 @@ use quell_result::Document as _;
 use quell_result::facts::HostFacts;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
+use quell_subject::question::Searched;
 use quell_tune::{TuneEnd, TunePlan, TuneSpace, Tuner};
 
 use crate::commands::bench::args::Where;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use quell_bench::experiment::judge::Judges;
-use quell_bench::subject::command::{self, CommandSpec};
-use quell_bench::subject::{Answer, Question, Searched, guarded_run_max};
+use quell_subject::experiment::judge::Judges;
+use quell_subject::question::command::{self, CommandSpec};
+use quell_subject::question::{Answer, Question, Searched, guarded_run_max};
 
 use super::args::TuneArgs;
 use crate::commands::asked::{Consent, answered};

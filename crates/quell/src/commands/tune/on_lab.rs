@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use quell_bench::bench_load;
-use quell_bench::experiment::Timing;
-use quell_bench::run::{LabEvent, LabRequest, LabSpec, check_possible, in_lab};
-use quell_bench::subject::{Searched, guarded_run_max, metrics, refused_kinds};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::{DeliveryMode, Requirement};
+use quell_subject::bench_load;
+use quell_subject::experiment::Timing;
+use quell_subject::question::{Searched, guarded_run_max, metrics, refused_kinds};
+use quell_subject::run::{LabEvent, LabRequest, LabSpec, check_possible, in_lab};
 use quell_tune::{TunePlan, TuneSpace, tune};
 
 use super::args::TuneArgs;

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use quell_bench::experiment::model::{Model, base_reaches};
-use quell_bench::subject::{Searched, metrics};
 use quell_linux::signal::Interruption;
 use quell_linux::visible::{self, counted};
 use quell_load::OfferedLoad;
@@ -11,6 +9,8 @@ use quell_result::experiment::SubjectFacts;
 use quell_result::facts::ModelFacts;
 use quell_sim::Load;
 use quell_sim::sweep::Setup;
+use quell_subject::experiment::model::{Model, base_reaches};
+use quell_subject::question::{Searched, metrics};
 use quell_tune::{ModelPrior, TunePlan, TuneResult, TuneSpace, tune};
 
 use super::args::TuneArgs;

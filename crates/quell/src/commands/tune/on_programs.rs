@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use quell_bench::experiment::judge::Judges;
-use quell_bench::subject::programs::{self, ProgramsSpec};
-use quell_bench::subject::{Answer, Question, Searched, guarded_run_max};
 use quell_host::attach::Targets;
+use quell_subject::experiment::judge::Judges;
+use quell_subject::question::programs::{self, ProgramsSpec};
+use quell_subject::question::{Answer, Question, Searched, guarded_run_max};
 
 use super::args::TuneArgs;
 use crate::commands::asked::{Consent, answered};

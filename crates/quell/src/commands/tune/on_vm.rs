@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use quell_bench::subject::{Searched, guarded_run_max, metrics};
-use quell_bench::vm::{self, GuestSearch};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_result::facts::HostFacts;
+use quell_subject::question::{Searched, guarded_run_max, metrics};
+use quell_subject::vm::{self, GuestSearch};
 use quell_tune::{ArmState, TuneGoal, TuneMetric, TunePlan, TuneResult};
 use quell_vm::machine::{Emulator, Machine};
 

@@ -67,12 +67,12 @@ fn usage(mode: DeliveryMode, queues: &BTreeMap<&str, BTreeSet<u32>>) -> String {
 mod tests {
     use super::*;
     use crate::render::tune as render;
-    use quell_bench::experiment::model::Model;
     use quell_mode::profile::{Profile, Source};
     use quell_result::facts::{HostFacts, ModelFacts, ProgramsFacts};
     use quell_result::tune::TuneFile;
     use quell_sim::sweep::Setup;
     use quell_sim::{HostProfile, Load};
+    use quell_subject::experiment::model::Model;
     use quell_tune::{TunePlan, TuneResult, TuneSpace, tune};
     use std::ops::ControlFlow;
 

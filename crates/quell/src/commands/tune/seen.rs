@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use quell_bench::counters::Instruments;
-use quell_bench::experiment::judge::Judges;
-use quell_bench::experiment::{Preview, server_side};
-use quell_bench::subject::programs::preview;
 use quell_host::attach::Targets;
 use quell_linux::signal::Interruption;
 use quell_linux::visible::counted;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::figures;
+use quell_subject::counters::Instruments;
+use quell_subject::experiment::judge::Judges;
+use quell_subject::experiment::{Preview, server_side};
+use quell_subject::question::programs::preview;
 use quell_tune::TuneSpace;
 
 use crate::commands::asked;

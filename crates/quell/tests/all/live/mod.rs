@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_bench::requirements::missing;
-use quell_bench::server::ServerCommand;
 use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::{Child, Output, Spawn};
+use quell_subject::requirements::missing;
+use quell_subject::server::ServerCommand;
 use quell_test_support::{LabTurn, skip_missing, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;

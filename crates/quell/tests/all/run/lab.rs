@@ -10,10 +10,6 @@ use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use quell_bench::cpus;
-use quell_bench::lab::veth::{VethLab, VethPlan};
-use quell_bench::requirements::missing;
-use quell_bench::server::ServerCommand;
 use quell_change::journal::Journal;
 use quell_host::snapshot::{SnapshotScope, take};
 use quell_linux::Pid;
@@ -23,6 +19,10 @@ use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 use quell_mode::NapiSettings;
+use quell_subject::cpus;
+use quell_subject::lab::veth::{VethLab, VethPlan};
+use quell_subject::requirements::missing;
+use quell_subject::server::ServerCommand;
 use quell_test_support::{LabTurn, Lacks, skip, skip_missing, wait_until};
 use tempfile::TempDir;
 

@@ -5,9 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use quell_bench::lab::veth::{VethLab, VethPlan, unique_name};
-use quell_bench::requirements::missing;
-use quell_bench::server::{ServerCommand, workers_of};
 use quell_change::journal::Journal;
 use quell_linux::CpuList;
 use quell_linux::Pid;
@@ -22,6 +19,9 @@ use quell_linux::tcp::TcpConnection;
 use quell_mode::NapiSettings;
 use quell_result::facts::CpuLayout;
 use quell_result::facts::WorkerFacts;
+use quell_subject::lab::veth::{VethLab, VethPlan, unique_name};
+use quell_subject::requirements::missing;
+use quell_subject::server::{ServerCommand, workers_of};
 use quell_test_support::{LabTurn, skip_missing, wait_until};
 use tempfile::TempDir;
 

@@ -1,5 +1,5 @@
 //! Compares delivery modes: labs, the server under test, and subjects of experiments. [`run::run`] measures a server in
-//! a lab. [`subject`] asks programs of this host and commands. [`experiment::model::run_model`] simulates a server.
+//! a lab. [`question`] asks programs of this host and commands. [`experiment::model::run_model`] simulates a server.
 //! [`replay`] plays published experiments. This crate prints nothing.
 
 #![forbid(unsafe_code)]
@@ -13,10 +13,10 @@ pub mod disturbance;
 pub mod experiment;
 pub mod extent;
 pub mod lab;
+pub mod question;
 pub mod replay;
 pub mod requirements;
 pub mod run;
 pub mod server;
-pub mod subject;
 pub mod unsuitable;
 pub mod vm;

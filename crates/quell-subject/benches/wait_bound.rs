@@ -1,7 +1,7 @@
 //! Compares the bound of the wait in the ring, which the sampler computes, with the latency that the generator measures.
 //!
 //! quell bench --modes base,defer40,defer200,defer1000,suspend200,napibusy --loads 10K,20K --slice 500 -o wait.json
-//! cargo bench -p quell-bench --bench wait_bound -- wait.json
+//! cargo bench -p quell-subject --bench wait_bound -- wait.json
 //!
 //! Without deferral, almost no packet waits in the ring for a timer. So the mean latency of a mode minus that of the
 //! reference in the same block is the wait, and what the wait causes: requests that arrive together are served one after

@@ -2,7 +2,7 @@
 //! with those of `quell top`, in alternating slices, at half of the maximum load and at the maximum. Needs root and
 //! memcached.
 //!
-//! cargo bench --profile dev -p quell-bench --bench sampler_cost
+//! cargo bench --profile dev -p quell-subject --bench sampler_cost
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 

@@ -1,12 +1,12 @@
 //! Experiments on the model of a host.
 
-use quell_bench::experiment::model::{ModelRequest, run_model};
-use quell_bench::experiment::{ComparisonError, Timing};
 use quell_experiment::{ContrastVerdict, SliceStage, StopReason};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
+use quell_subject::experiment::model::{ModelRequest, run_model};
+use quell_subject::experiment::{ComparisonError, Timing};
 
 fn request(modes: &str, loads: &[&str]) -> ModelRequest {
     ModelRequest {

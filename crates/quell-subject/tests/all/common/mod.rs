@@ -1,13 +1,13 @@
 //! Helpers of the lab tests: they check whether a lab is possible and run a short experiment.
 
-use quell_bench::bench_load;
-use quell_bench::experiment::Timing;
-use quell_bench::requirements::missing;
-use quell_bench::run::{BenchError, LabEvent, LabRequest, LabSpec, run};
-use quell_bench::server::ServerCommand;
 use quell_change::journal::Journal;
 use quell_load::Workload;
 use quell_result::experiment::ExperimentResult;
+use quell_subject::bench_load;
+use quell_subject::experiment::Timing;
+use quell_subject::requirements::missing;
+use quell_subject::run::{BenchError, LabEvent, LabRequest, LabSpec, run};
+use quell_subject::server::ServerCommand;
 use quell_test_support::{LabTurn, skip_missing};
 
 /// memcached, started as `quell bench` does by default.

@@ -1,11 +1,11 @@
 //! The metric `drops` on a real veth: packets that a full ring loses count in both directions, frames that no protocol wanted
 //! do not. Needs root.
 
-use quell_bench::counters::{Instruments, Watched};
 use quell_linux::CpuList;
 use quell_linux::event::Trigger;
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
+use quell_subject::counters::{Instruments, Watched};
 use quell_test_support::lab::{TestLab, UdpProgram};
 use quell_test_support::wait_until;
 

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use quell_bench::bench_load;
-use quell_bench::counters::{CounterReading, Instruments, TrialCounters, Watched};
-use quell_bench::cpus;
-use quell_bench::experiment::Preview;
-use quell_bench::lab::veth::{SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use quell_bench::server::{PORT, Server, ServerCommand};
 use quell_change::journal::{Journal, Purpose};
 use quell_host::attach::{Selection, Targets};
 use quell_host::switching::Switching;
 use quell_linux::proc::ProcRoot;
 use quell_load::{Generator, LoadReport, RunObserver, RunSpec, Schedule, Workload};
 use quell_mode::{DeliveryMode, NapiSettings, Threaded};
+use quell_subject::bench_load;
+use quell_subject::counters::{CounterReading, Instruments, TrialCounters, Watched};
+use quell_subject::cpus;
+use quell_subject::experiment::Preview;
+use quell_subject::lab::veth::{SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use quell_subject::server::{PORT, Server, ServerCommand};
 use quell_test_support::LabTurn;
 use tempfile::TempDir;
 

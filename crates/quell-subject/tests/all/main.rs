@@ -1,4 +1,4 @@
-//! Tests of quell-bench from outside, in one binary: each binary costs seconds of linking and tens of megabytes.
+//! Tests of quell-subject from outside, in one binary: each binary costs seconds of linking and tens of megabytes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 

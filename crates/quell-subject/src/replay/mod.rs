@@ -25,10 +25,10 @@ use crate::experiment::command::LabClient;
 use crate::experiment::judge::Judges;
 use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
 use crate::lab::veth::VethLab;
+use crate::question::Tools;
+use crate::question::command::Runner;
 use crate::run::{BenchError, LabEvent, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
-use crate::subject::Tools;
-use crate::subject::command::Runner;
 
 pub use table::{PLAYED, offered};
 

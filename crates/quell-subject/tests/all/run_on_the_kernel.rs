@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 
 use crate::common::{can_raise_a_lab, request, run_to_the_end};
-use quell_bench::cpus::CpuError;
-use quell_bench::experiment::ComparisonError;
-use quell_bench::run::{BenchError, LabEvent};
-use quell_bench::server::ServerCommand;
 use quell_experiment::{Criterion, SliceFlag, SliceObservation};
 use quell_linux::netns::Namespace;
 use quell_linux::{Pid, kernel, sched};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult, SubjectFacts};
 use quell_result::facts::{LabFacts, ServerFacts};
 use quell_sampler::Sampler;
+use quell_subject::cpus::CpuError;
+use quell_subject::experiment::ComparisonError;
+use quell_subject::run::{BenchError, LabEvent};
+use quell_subject::server::ServerCommand;
 use quell_test_support::{Lacks, skip_part};
 
 fn lab(result: &ExperimentResult) -> (&LabFacts, &ServerFacts) {

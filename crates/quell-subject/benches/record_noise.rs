@@ -1,7 +1,7 @@
 //! Records the noise of this machine: CPU time per request and latency of memcached in the veth lab, under a constant
 //! mode. `cargo bench -p quell-experiment --bench method` replays the recordings. Needs root and memcached.
 //!
-//! setsid --wait cargo bench -p quell-bench --bench record_noise -- DIRECTORY [SECONDS-PER-RECORDING [NAME]]
+//! setsid --wait cargo bench -p quell-subject --bench record_noise -- DIRECTORY [SECONDS-PER-RECORDING [NAME]]
 //!
 //! The lab has a higher priority than other sessions, so other programs disturb it little. In recordings named
 //! `beside`, a thread of the same priority on each CPU spins for 1 ms and sleeps for 4 ms on average, at random. In
@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{CPUS, MemcachedLab, cpu_ns_per_request};
-use quell_bench::counters::{CpuUse, TrialCounters};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
 use quell_load::{Distribution, LoadReport, Schedule};
 use quell_mode::DeliveryMode;
+use quell_subject::counters::{CpuUse, TrialCounters};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
