@@ -16,12 +16,13 @@ use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::search::search;
+use super::search::{refused_kinds, search};
 use super::{
-    Answer, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics, refused_kinds,
+    Answer, Follow, LoadSource, Operator, Planned, PlannedSubject, Question, Tools, Unanswered, metrics, report_slice,
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -133,12 +134,12 @@ impl Measurement<'_> {
         self.tools.journal.check_writable()?;
         let clients = load.clients.as_ref();
         let facts = programs_facts(&preview, targets, self.spec.load.command(), judges, clients);
-        let subject = SubjectFacts::Programs(facts);
-        let planned = Planned { question: &question, subject: &subject, affected: affected(&preview) };
-        if !operator.agrees(&planned) {
+        let subject = PlannedSubject::Programs { facts: &facts, affected: affected(&preview) };
+        if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
-        self.measure(question, &modes, &preview, subject, load.clients, operator)
+        let begun = ExperimentResult::begin(SubjectFacts::Programs(facts)).map_err(ComparisonError::from)?;
+        self.measure(question, &modes, &preview, begun, load.clients, &mut |step| operator.follow(step))
     }
 
     fn measure(
@@ -146,9 +147,9 @@ impl Measurement<'_> {
         question: Question,
         modes: &[DeliveryMode],
         preview: &Preview,
-        subject: SubjectFacts,
+        mut begun: ExperimentResult,
         clients: Option<RemoteClients>,
-        operator: &mut dyn Operator,
+        follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
         let (mut judges, stopped) = (self.spec.judges.clone(), self.stopped);
         // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
@@ -171,25 +172,21 @@ impl Measurement<'_> {
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
                 let design = design(modes, criteria, comparison.timing, 1);
                 design.check()?;
-                let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
                 let watched = server_side::with_cpus_of(modes, watched);
                 let mut programs = open(Purpose::Experiment, watched, clients, judges)?;
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
-                let mut watch = |experiment: &_, stage: SliceStage<'_>| {
-                    operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
-                };
+                let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
-                result.experiments.push(experiment);
-                Ok(Answer::Compared(Box::new(result)))
+                begun.experiments.push(experiment);
+                Ok(Answer::Compared(Box::new(begun)))
             }
             Question::Search(plan) => {
                 if !judges.is_empty() {
                     metrics::of_command(&judges, &printed).check(&plan)?;
                 }
                 let mut programs = open(Purpose::Search, watched, clients, judges)?;
-                let result = search(&mut programs, *plan, operator, stopped)?;
-                let left_alone = programs.left_alone;
-                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
+                let result = search(&mut programs, *plan, follow, stopped)?;
+                Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, programs.left_alone))))
             }
         }
     }
