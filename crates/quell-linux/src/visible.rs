@@ -1,5 +1,5 @@
-//! Text for terminals: counts with their nouns, and text from other sources. The kernel lets any process choose its name,
-//! and users choose the names of interfaces and files. Such names may contain escape sequences, line breaks and
+//! Text for terminals: counts with their nouns, and text from other sources. The kernel lets any process choose its
+//! name, and users choose the names of interfaces and files. Such names may contain escape sequences, line breaks and
 //! bidirectional overrides, which could forge output of this program. Each such character is replaced by its code, for
 //! example `\u{1b}`.
 
@@ -11,7 +11,6 @@ use std::path::Path;
 pub enum Kept {
     /// No control characters. The text is a name within a line.
     Nothing,
-    /// Line breaks and tabs.
     Layout,
     /// Line breaks, tabs, and color sequences (SGR).
     LayoutAndStyle,

@@ -9,11 +9,8 @@ use super::{Namespace, NamespaceError};
 
 impl Namespace {
     /// Number of this namespace, unique until reboot (`net_cookie` of `struct net` in `net/core/net_namespace.c`). It
-    /// is read with `SO_NETNS_COOKIE` from a socket in the namespace.
-    ///
-    /// # Errors
-    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] if the namespace cannot be entered
-    /// (`CAP_SYS_ADMIN`).
+    /// is read with `SO_NETNS_COOKIE` from a socket in the namespace. Errors: [`NamespaceError::NoCookie`] before Linux
+    /// 5.14; [`NamespaceError::System`] if the namespace cannot be entered (`CAP_SYS_ADMIN`).
     pub fn cookie(&self) -> Result<u64, NamespaceError> {
         let read = self.run(|| UnixDatagram::unbound().and_then(netns_cookie))?;
         read.map_err(|error| self.refusal(&error))
