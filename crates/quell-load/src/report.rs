@@ -122,7 +122,6 @@ fn is_late(lateness: &LatencyHistogram) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EngineUsed {
-    /// Method used.
     pub engine: Engine,
     /// Reason why busy polling was not used, if it was requested or considered.
     pub why_not_busy_poll: Option<String>,
