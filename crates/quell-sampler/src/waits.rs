@@ -84,11 +84,8 @@ impl fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF is
-    /// read below `sys`, normally `/sys`.
-    ///
-    /// # Errors
-    /// [`SamplerError`], also in a PID namespace whose PIDs are not those of the kernel.
+    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF
+    /// is read below `sys`, normally `/sys`. Fails in a PID namespace whose PIDs are not those of the kernel.
     pub fn attach(sys: &Path, programs: &BTreeSet<Pid>) -> Result<Self, SamplerError> {
         const ATTACHING: &str = "counting waits";
         let refused = |said: &str| SamplerError::Refused { action: ATTACHING, said: said.to_owned() };
