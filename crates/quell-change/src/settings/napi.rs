@@ -331,9 +331,6 @@ pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Na
 }
 
 /// Sets `values` on an instance and verifies them. Frees the queue if the change could leave it stalled.
-///
-/// # Errors
-/// When the kernel refuses or reports other values afterwards, or the queue cannot be freed.
 pub fn set(
     namespace: &Namespace,
     proc: &ProcRoot,
@@ -443,7 +440,6 @@ pub(crate) fn restore(
 pub(super) struct Ending {
     pub(super) set: PartialNapiSettings,
     foreign: PartialNapiSettings,
-    /// Values before Quell of the same attributes.
     before: PartialNapiSettings,
     /// Whether a newer owner has set some of the values.
     is_covered: bool,
