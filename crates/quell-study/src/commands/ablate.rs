@@ -46,10 +46,6 @@ struct Document<'a> {
     cells: &'a [AblatedCell],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When a mode or the host is invalid, or a run fails.
 pub(crate) fn ablate(args: &AblateArgs) -> Result<(), ProgramFailure> {
     let cells = cells(args)?;
     let host = args.host.profile()?;

@@ -39,10 +39,6 @@ struct Document<'a> {
     experiments: &'a [ExperimentComparison],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the host is unknown, or a run fails.
 pub(crate) fn published(args: &PublishedArgs) -> Result<(), ProgramFailure> {
     let mut experiments = args.experiments.clone();
     if experiments.is_empty() {
