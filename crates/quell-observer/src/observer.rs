@@ -514,7 +514,7 @@ mod tests {
         assert!(said(of(true, false)).starts_with("290 of 300 polls by the program found"));
         assert!(said(of(true, true)).starts_with("290 of 300 polls by the programs on the queue found"));
         let Some(ModeVerdict::NotInEffect(why)) = of(false, true) else { panic!("it cannot poll") };
-        assert!(why.starts_with("none of 1200 polls was by the program"), "{why}");
+        assert!(why.starts_with("none of 1,200 polls was by the program"), "{why}");
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn run_fit(
     progress.doing("simulating every cell after the fit");
     let after = errors(cells, &fitted.host, modes).map_err(|error| simulation::not_run(&error))?;
     let report = Report {
-        schema: "quell-sim-fit/1",
+        schema: "quell-study-fit/1",
         host: fit.host.name.clone(),
         training_modes: modes.to_vec(),
         training_cells: fit.training.len(),

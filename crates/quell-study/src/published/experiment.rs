@@ -9,8 +9,6 @@ use serde::Serialize;
 use super::score::{ColumnScore, ComparedCell, RatioCell, Scored, wanted_errors, wanted_ratio_errors};
 use super::{event_busy_loop, irq_suspension, low_latency_sockets, threaded_napi};
 
-/// Schema of an [`ExperimentComparison`].
-const SCHEMA: &str = "quell-sim-published-1";
 /// Number of seeds of experiment (a). Figures are medians over them.
 const SEEDS: u64 = 5;
 
@@ -94,7 +92,6 @@ impl Summary {
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentComparison {
-    pub schema: &'static str,
     pub experiment: Experiment,
     pub title: &'static str,
     pub source: &'static str,
@@ -131,7 +128,7 @@ pub fn compare(
         Experiment::D => event_busy_loop::compare(&host, threads, progress)?,
     };
     let (title, source) = (experiment.title(), experiment.source());
-    Ok(ExperimentComparison { schema: SCHEMA, experiment, title, source, host: host.name, cells, summary, notes })
+    Ok(ExperimentComparison { experiment, title, source, host: host.name, cells, summary, notes })
 }
 
 pub(super) type Compared = (Vec<Cell>, Vec<Summary>, Vec<String>);
