@@ -114,6 +114,7 @@ impl Sampler {
     /// `room` is the number of instances that can be selected at the same time, if it is not the default.
     fn attach_programs(sys: &Path, attached: &[Program], room: Option<u32>) -> Result<Self, SamplerError> {
         let (kernel, btf) = kernel_types(sys)?;
+        // By name: the numbers are those of this kernel, where a new state or softirq can have moved them.
         let enumerator = |name: &str| kernel.enumerator(name).map_err(SamplerError::Unsupported);
         let bit = |name: &str| enumerator(name).map(|bit| 1 << (bit & 63));
         let (sched, in_busy_poll): (u64, u64) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);

@@ -275,6 +275,7 @@ pub(crate) fn plan(
 ) -> Option<NapiSettingsChange> {
     let at = owners.next_boot_ns(now_boot_ns);
     let old = match wanted.in_plan {
+        // The setting that outlives a queue on some drivers (veth). The others end with the created queue.
         Some((QueueInPlan::IsCreated, _)) => {
             PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE }
         }
