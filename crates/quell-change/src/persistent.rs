@@ -258,9 +258,8 @@ impl PersistError {
     }
 }
 
-/// Waits for the owner of the journal at `path` to release or lose its lock, and takes it over. Returns `None` if the
-/// owner has reverted all changes. Fails if the journal cannot be read; names the holder of the lock ten seconds after
-/// a signal.
+/// Waits for the owner of the journal at `path` to release or lose its lock, and takes it over. `None` if the owner has
+/// reverted all changes. Fails if the journal cannot be read; names the holder of the lock ten seconds after a signal.
 pub fn take_over(
     journal: &Journal,
     path: &Path,

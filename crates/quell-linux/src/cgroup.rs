@@ -83,8 +83,7 @@ impl Cgroup {
         below(&self.root, &self.path)
     }
 
-    /// PIDs of the processes in the group and its descendants, in ascending order. Returns an empty list if the group
-    /// no longer exists.
+    /// PIDs of the processes in the group and its descendants, in ascending order. Empty if the group no longer exists.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
         let mut pids = Vec::new();
         let mut refused = None;

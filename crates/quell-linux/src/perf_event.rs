@@ -1,5 +1,4 @@
-//! CPU cycles and instructions of whole CPUs, counted by `perf_event_open(2)`. Virtual machines often have no hardware
-//! counters.
+//! CPU cycles and instructions of whole CPUs, counted by `perf_event_open(2)`. Virtual machines often lack them.
 
 use std::io;
 

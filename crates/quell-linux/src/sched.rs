@@ -108,8 +108,7 @@ impl CpuMask {
         Self(mask)
     }
 
-    /// Sets the affinity of a thread; 0 is the calling thread. It is async-signal-safe, because it makes only one
-    /// system call.
+    /// Sets the affinity of a thread; 0 is the calling thread. One system call: async-signal-safe.
     pub(crate) fn apply(&self, tid: libc::pid_t) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads `bytes` bytes from the pointer, which is the size of the vector.

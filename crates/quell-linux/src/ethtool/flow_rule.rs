@@ -91,9 +91,8 @@ impl<A: Address> Prefix<A> {
         Self { address, bits: A::BITS }
     }
 
-    /// Creates the prefix of all addresses that share the first `bits` bits of `address`. Returns `None` if `bits` is 0
-    /// or exceeds the address length, or if `address` has bits set after the prefix. A rule for any address has no
-    /// prefix.
+    /// Creates the prefix of all addresses that share the first `bits` bits of `address`. `None` if `bits` is 0 or
+    /// exceeds the address length, or if `address` has bits set after the prefix. A rule for any address has no prefix.
     #[must_use]
     pub fn new(address: A, bits: u8) -> Option<Self> {
         let fits = (1..=A::BITS).contains(&bits) && address.to_number() & !mask::<A>(bits) == 0;

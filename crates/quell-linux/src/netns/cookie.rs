@@ -1,5 +1,4 @@
-//! The cookie of a network namespace, which is unique during a boot. An inode number is not unique, because nsfs reuses
-//! it at once.
+//! The cookie of a network namespace, which is unique during a boot. nsfs reuses inode numbers at once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
