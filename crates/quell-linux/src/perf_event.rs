@@ -1,4 +1,4 @@
-//! CPU cycles and instructions of whole CPUs, counted by `perf_event_open(2)`. Virtual machines often lack them.
+//! Cycles and instructions of whole CPUs by `perf_event_open(2)`. Virtual machines often have no hardware counters.
 
 use std::io;
 
