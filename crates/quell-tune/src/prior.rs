@@ -27,7 +27,6 @@ pub struct ModelPrior {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RankedMode {
-    /// The mode.
     pub mode: DeliveryMode,
     /// Objective at each load, in its unit. Absent if the model cannot tell it.
     pub objective: Vec<Option<f64>>,

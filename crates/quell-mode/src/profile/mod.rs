@@ -74,9 +74,6 @@ pub struct ProgramProfile {
 
 impl Profile {
     /// Parses a profile from its layers. A later layer overrides an earlier one.
-    ///
-    /// # Errors
-    /// See [`ProfileRefusal`].
     pub fn parse(layers: &[Source]) -> Result<Self, ProfileError> {
         let mut merged = Table::default();
         for layer in layers {
