@@ -13,7 +13,7 @@ use quell_change::persistent::{PersistError, forget_earlier_boots};
 use quell_change::recovery::{Reverted, is_running};
 use quell_change::settings::SettingsError;
 use quell_change::target::{Selection, TargetError, Targets};
-use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
+use quell_change::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction, is_measured};
 use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
@@ -51,6 +51,8 @@ pub struct Attachment {
     ledger: Ledger,
     /// Sockets with a filter, and the number of queues that it selects for each.
     steered: BTreeMap<u64, u32>,
+    /// Whether an experiment switched the programs in the last pass.
+    is_measured: bool,
     changes: usize,
 }
 
@@ -122,7 +124,7 @@ pub fn waiting(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
 }
 
 /// Journals that are not reverted.
-fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
+pub(super) fn in_use(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     Ok(recorded(journal)?.into_iter().filter(|attached| !attached.history.only_waits()).collect())
 }
 
@@ -170,7 +172,7 @@ impl Attachment {
             Selection::Processes(pids) if pids.is_empty() => Purpose::Launch { mode },
             Selection::Processes(_) | Selection::Cgroup(_) => Purpose::Attachment { mode },
         };
-        let name = journal_name::of(targets.selection());
+        let name = journal_name::of_attachment(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose).map_err(AttachError::Begin)?;
         forget_stalls_of(journal, &transaction, &targets);
         // Before the keeper, whose start takes milliseconds: `quell detach PID` finds the attachment from here on.
@@ -187,6 +189,7 @@ impl Attachment {
             proc: ProcRoot::default(),
             ledger: Ledger::default(),
             steered: BTreeMap::new(),
+            is_measured: false,
             changes: 0,
         })
     }
@@ -236,13 +239,19 @@ impl Attachment {
         Ok(())
     }
 
-    /// Runs one pass: finds new processes, epolls and queues, and sets them.
+    /// Runs one pass: finds new processes, epolls and queues, and sets them, unless an experiment switches the programs.
     ///
     /// # Errors
     /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
     pub fn keep_up(&mut self, observer: &mut AttachObserver<'_>) -> Result<Pass, AttachError> {
         let _span = error_span!("keep_up").entered();
         let mut pass = Pass::default();
+        self.is_measured = self.is_measured_now()?;
+        if self.is_measured {
+            self.find_programs(&mut pass)?;
+            pass.over = self.targets.pids().is_empty();
+            return Ok(pass);
+        }
         let Some(snapshot) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
         let mut plan = plan(&snapshot, None, &self.targets.pids(), &self.request);
         let unknown = self.ledger.new_unknown_queues(&plan);
@@ -278,6 +287,8 @@ impl Attachment {
                         pass.made.push(step.clone());
                     }
                     Ok(false) => {}
+                    // The experiment began during this pass.
+                    Err(error) if error.is_by_experiment() => {}
                     Err(error) => {
                         warn!(step = describe_step(step), %error, "could not set the value; not trying again");
                         self.ledger.give_up(step);
@@ -327,6 +338,16 @@ impl Attachment {
     #[must_use]
     pub fn accepts_stalls(&self) -> bool {
         self.transaction.history().is_some_and(|history| history.accepts_stalls)
+    }
+
+    /// Whether an experiment switched the programs in the last pass.
+    pub(super) fn is_measured(&self) -> bool {
+        self.is_measured
+    }
+
+    pub(super) fn is_measured_now(&self) -> Result<bool, JournalError> {
+        let history = self.transaction.history();
+        history.map_or(Ok(false), |history| is_measured(self.transaction.journal_path(), history))
     }
 
     pub(super) fn stall_log(&self) -> Option<StallLog> {
