@@ -9,7 +9,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, SchedError};
 use quell_load::LoadSpec;
 use quell_load::clients::{ClientFacts, ClockOffset};
-use quell_mode::{NapiSettings, Nearest};
+use quell_mode::{DeliveryMode, NapiSettings, Nearest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +156,9 @@ pub struct WorkerFacts {
     pub napi_ids: Vec<u32>,
 }
 
+/// Name of an attached mode in the result of a comparison, if it is none of the modes that the user gave.
+pub const PRESENT: &str = "present";
+
 /// Programs of this host, and the commands that generated the load and measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -178,6 +181,9 @@ pub struct ProgramsFacts {
     /// Clients on other machines that generated and measured the load. Absent without `--clients`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<RemoteClientsFacts>,
+    /// Mode that was attached to the programs before and after the measurement. Absent if they were not attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<DeliveryMode>,
 }
 
 /// A command that was started for each slice, and what generated the load and measured it.

@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
+use quell_change::change::Change;
 use quell_change::journal::{Journal, Purpose, TargetProgram};
+use quell_change::persistent::PersistError;
 use quell_change::recovery::is_running;
 use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
@@ -12,7 +14,6 @@ use quell_mode::DeliveryMode;
 use super::attachment::{Attached, in_use};
 use super::error::AttachError;
 use crate::attach::Targets;
-use quell_change::persistent::PersistError;
 
 /// Attachments to programs that an experiment is about to switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,8 +26,8 @@ pub struct MeasuredAttachments {
 /// Finds the attachments of programs that an experiment is about to switch.
 ///
 /// # Errors
-/// When a program is in use by another experiment, `quell run` or a lab, when an attachment is still being made or has
-/// other programs too, and when the attachments have different modes.
+/// When a program is in use by another experiment, `quell run` or a lab, when an attachment is still being made, has other
+/// programs too or polls sockets or io_urings, and when the attachments have different modes.
 pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<MeasuredAttachments, AttachError> {
     let mut measured = MeasuredAttachments::default();
     for attached in in_use(journal)? {
@@ -34,7 +35,7 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         let Some(target) = history.targets.iter().find(|target| is_one_of(targets, target)) else { continue };
         let refused = || AttachError::AlreadyAttached { pid: target.pid, purpose: attached.purpose().clone() };
         let Purpose::Attachment { mode } = *attached.purpose() else { return Err(refused()) };
-        if attached.is_in_progress() {
+        if attached.is_in_progress() || polls_sockets(&attached) {
             return Err(refused());
         }
         let others = others(&attached, targets)?;
@@ -48,6 +49,12 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         measured.journals.push(attached.path);
     }
     Ok(measured)
+}
+
+/// Whether busy polling was set on sockets or io_urings, which an experiment cannot switch.
+fn polls_sockets(attached: &Attached) -> bool {
+    let of_sockets = |change: &Change| matches!(change, Change::SocketsPolling(_) | Change::RingPolling(_));
+    attached.history.pending().any(|(_, entry)| of_sockets(&entry.change))
 }
 
 /// Programs of the attachment that run and are not among the targets.

@@ -309,5 +309,6 @@ pub fn programs_facts(
         latency: words_of(judges.latency.as_ref()),
         beside: words_of(judges.beside.as_ref()),
         clients: clients.map(|clients| clients.facts().clone()),
+        attached: None,
     }
 }

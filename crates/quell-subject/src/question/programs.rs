@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_change::journal::Purpose;
-use quell_experiment::SliceStage;
-use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_experiment::{SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
+use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
 use quell_host::attach::{AttachPlan, Targets};
 use quell_host::behavior;
 use quell_host::findings::Finding;
@@ -16,6 +16,7 @@ use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::{PRESENT, ProgramsFacts};
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
@@ -63,10 +64,10 @@ pub fn answer(
         }
     }
     // Another experiment switches these settings. A snapshot of them would be of no use.
-    refuse_what_is_attached(tools.journal, &spec.targets).map_err(SwitchError::from)?;
+    let attached = measured_attachments(tools.journal, &spec.targets).map_err(SwitchError::from)?;
     let source = if spec.is_dry_run { &LoadSource::Live } else { &spec.load };
     let (mut answer, why) = under_load(tools, source, operator, |load, operator| {
-        Measurement { spec, tools, stopped: load.stopped }.answer(question, load, operator)
+        Measurement { spec, tools, attached, stopped: load.stopped }.answer(question, load, operator)
     })?;
     if let Some(why) = why {
         answer.interrupted_because(why);
@@ -104,6 +105,8 @@ pub fn preview(
 struct Measurement<'a> {
     spec: &'a ProgramsSpec,
     tools: &'a Tools<'a>,
+    /// Attachments to the programs, which come back at the end.
+    attached: MeasuredAttachments,
     stopped: &'a dyn Fn() -> bool,
 }
 
@@ -115,11 +118,16 @@ impl Measurement<'_> {
         operator: &mut dyn Operator,
     ) -> Result<Answer, Unanswered> {
         let ProgramsSpec { targets, judges, accepts_stalls, .. } = self.spec;
+        let present = match &mut question {
+            Question::Compare(comparison) => self.add_present(&mut comparison.modes),
+            Question::Search(_) => None,
+        };
         let mut preview = preview(targets, &question.modes(), load.has_load, self.stopped)?;
-        refuse_queues_of_others(self.tools.journal, &preview.plan)?;
+        refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
         preview.plan.accepts_stalls = *accepts_stalls;
         let modes = match &mut question {
             Question::Compare(comparison) => {
+                self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
                 self.refuse_stalls(&preview)?;
                 comparison.modes.clone()
             }
@@ -132,19 +140,47 @@ impl Measurement<'_> {
         };
         self.tools.journal.check_writable()?;
         let clients = load.clients.as_ref();
-        let facts = programs_facts(&preview, targets, self.spec.load.command(), judges, clients);
+        let facts = ProgramsFacts {
+            attached: self.attached.mode,
+            ..programs_facts(&preview, targets, self.spec.load.command(), judges, clients)
+        };
         let subject = SubjectFacts::Programs(facts);
         let planned = Planned { question: &question, subject: &subject, affected: affected(&preview) };
         if !operator.agrees(&planned) {
             return Err(Unanswered::Declined);
         }
-        self.measure(question, &modes, &preview, subject, load.clients, operator)
+        self.measure(question, (&modes, present), &preview, subject, load.clients, operator)
+    }
+
+    /// Adds the mode of the attachments, unless it is one of `modes`. Returns it if it was added.
+    fn add_present(&self, modes: &mut Vec<DeliveryMode>) -> Option<DeliveryMode> {
+        let settings = |mode: &DeliveryMode| (mode.napi(), mode.epoll());
+        let present = self.attached.mode.filter(|present| modes.iter().all(|mode| settings(mode) != settings(present)));
+        modes.extend(present);
+        present
+    }
+
+    /// Replaces `base` by the settings from before the attachments, if all queues had the same ones.
+    fn use_settings_from_before(
+        &self,
+        modes: &mut [DeliveryMode],
+        preview: &mut Preview,
+    ) -> Result<(), Unanswered> {
+        let base = modes.iter_mut().find(|mode| **mode == DeliveryMode::default());
+        let (Some(base), Some(_)) = (base, self.attached.mode) else { return Ok(()) };
+        match preview.plan.setting_without(self.tools.journal, &self.attached)? {
+            Some(before) if before != *base => *base = before,
+            _ => return Ok(()),
+        }
+        *preview = Preview::of(&self.spec.targets, modes)?;
+        preview.plan.accepts_stalls = self.spec.accepts_stalls;
+        Ok(())
     }
 
     fn measure(
         &self,
         question: Question,
-        modes: &[DeliveryMode],
+        (modes, present): (&[DeliveryMode], Option<DeliveryMode>),
         preview: &Preview,
         subject: SubjectFacts,
         clients: Option<RemoteClients>,
@@ -169,7 +205,9 @@ impl Measurement<'_> {
             Question::Compare(comparison) => {
                 let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
-                let design = design(modes, criteria, comparison.timing, 1);
+                let mut design = design(modes, criteria, comparison.timing, 1);
+                let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == present;
+                design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
                 design.check()?;
                 let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
                 let watched = server_side::with_cpus_of(modes, watched);

@@ -8,6 +8,7 @@ use quell_host::attach::AttachError;
 use quell_host::switching::SwitchError;
 use quell_linux::visible::{self, counted};
 use quell_result::experiment::SubjectFacts;
+use quell_result::facts::ProgramsFacts;
 use quell_subject::experiment::ComparisonError;
 use quell_subject::question::{Answer, HelperError, Operator, Planned, Question, SubjectStep, Tools, Unanswered};
 use quell_tune::{TunePlan, TunePlanError};
@@ -136,9 +137,10 @@ fn plan(planned: &Planned<'_>) -> String {
                 ),
                 SubjectFacts::Programs(facts) => format!(
                     "switches {} and {} between {modes} every {slice_ms} ms, for at most {budget_s} s; restores them at \
-                     the end\n{affected}",
+                     the end\n{}{affected}",
                     counted(facts.queues.len(), "queue"),
                     counted(facts.epolls, "epoll"),
+                    attached(facts),
                 ),
                 _ => unreachable!("only programs of this host and commands are shown before they are changed"),
             }
@@ -152,13 +154,19 @@ fn plan(planned: &Planned<'_>) -> String {
                 SubjectFacts::Command(_) => "the connections of the command are closed after each slice\n",
                 _ => "everything is restored at the end, after Ctrl-C, and if this command is killed\n",
             };
+            let attached = if let SubjectFacts::Programs(facts) = subject { attached(facts) } else { String::new() };
             format!(
-                "searches on {}\n{}{affected}{hint}",
+                "searches on {}\n{}{attached}{affected}{hint}",
                 render_tune::searched_on(subject),
                 render_tune::plan(plan, "")
             )
         }
     }
+}
+
+fn attached(facts: &ProgramsFacts) -> String {
+    let line = |mode| format!("the programs are attached: {mode} pauses meanwhile, and is back at the end\n");
+    facts.attached.map_or_else(String::new, line)
 }
 
 /// Why there is no answer, with its exit code.
@@ -201,7 +209,7 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
         SwitchError::Change(ChangeError::Refused { .. })
         | SwitchError::NothingToSwitch
         | SwitchError::NotPossible(_) => Exit::NotSupported,
-        SwitchError::Attach(AttachError::AlreadyAttached { .. }) => Exit::Usage,
+        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => Exit::Usage,
         _ => Exit::KernelRefused,
     }
 }

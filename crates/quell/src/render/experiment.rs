@@ -122,8 +122,9 @@ fn of_programs(programs: &ProgramsFacts) -> String {
     devices.sort_unstable();
     devices.dedup();
     let devices: Vec<_> = devices.into_iter().map(visible::name).collect();
+    let attached = programs.attached.map_or_else(String::new, |mode| format!("; attached: {mode}"));
     format!(
-        "{}: {} of {}, {}; {}",
+        "{}: {} of {}, {}{attached}; {}",
         names.join(", "),
         counted(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quell_host::attach::Targets;
+use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_subject::experiment::judge::Judges;
 use quell_subject::question::programs::{self, ProgramsSpec};
 use quell_subject::question::{Answer, Question, Searched, guarded_run_max};
@@ -12,6 +13,7 @@ use crate::commands::asked::{Consent, answered};
 use crate::commands::attach::refuse_every_process;
 use crate::commands::bench;
 use crate::exit::Failure;
+use crate::journals::journal;
 
 const BUDGET: Duration = Duration::from_secs(180);
 /// Default duration of a slice, in ms. A command that measures latency needs more time.
@@ -24,6 +26,10 @@ const LIVE: &str = "the present load";
 /// Searches on the programs of `targets`. Returns `None` after a dry run.
 pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched, Targets)>, Failure> {
     refuse_every_process(&targets, "")?;
+    if args.keep {
+        // Otherwise the search would end with a mode that cannot be attached.
+        refuse_what_is_attached(&journal(), &targets).map_err(|error| Failure::usage(error).unchanged())?;
+    }
     let load = bench::on_programs::load_source(args.load.as_deref(), args.clients.as_deref())?;
     let mut judges = Judges {
         latency: bench::judge(args.latency.as_deref())?,

@@ -134,6 +134,7 @@ mod tests {
             latency: None,
             beside: None,
             clients: None,
+            attached: None,
         })
     }
 

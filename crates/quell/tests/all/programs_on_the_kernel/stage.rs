@@ -116,9 +116,28 @@ impl Stage {
         }
     }
 
-    /// Makes the present settings those that must be there at the end.
-    pub(crate) fn begin_here(&mut self) {
-        self.before = self.state();
+    /// Makes the present settings those that must be there at the end. Returns the earlier ones.
+    pub(crate) fn begin_here(&mut self) -> BTreeMap<String, String> {
+        let now = self.state();
+        std::mem::replace(&mut self.before, now)
+    }
+
+    /// Makes these settings those that must be there at the end.
+    pub(crate) fn expect(&mut self, settings: BTreeMap<String, String>) {
+        self.before = settings;
+    }
+
+    /// Waits until the queue has this irq-suspend-timeout, which one mode of an experiment sets.
+    pub(crate) fn wait_until_suspended_for(&self, timeout_ns: u64) {
+        let now = || self.lab.napi().settings.irq_suspend_timeout_ns;
+        wait_until(|| if now() == Some(timeout_ns) { Ok(()) } else { Err(format!("{:?}", now())) });
+    }
+
+    /// Runs `quell` with these arguments to its end. Returns what it prints.
+    pub(crate) fn says(&self, code: i32, command: &[&str]) -> String {
+        let (status, stdout, stderr) = end(self.start_without_pid(command));
+        assert_eq!(status, Some(code), "{command:?}: {stdout}{stderr}");
+        stdout + &stderr
     }
 
     pub(crate) fn file(&self) -> PathBuf {
