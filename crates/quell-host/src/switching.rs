@@ -2,8 +2,8 @@
 //! minute. The journal contains every value in advance, so a switch writes nothing to disk. An undo by another process
 //! therefore recognises the values of every mode.
 //!
-//! [`SwitchPlan::new`] decides, without changing anything. [`Switching::begin`] records, [`Switching::switch_to`] sets,
-//! [`Switching::end`] restores.
+//! [`SwitchPlan::new`] decides, without changing anything. [`BegunSwitching`] can steer connections and pin workers, which
+//! stays for all modes. [`BegunSwitching::record`] records, [`Switching::switch_to`] sets, [`Switching::end`] restores.
 //!
 //! Queues are set before epolls. If a change ends the suspension of a queue, [`quell_change::settings`] frees the queue. An
 //! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
@@ -31,6 +31,7 @@ use quell_sampler::SamplerError;
 use crate::attach::attachment::StartKeeper;
 use crate::attach::journal_name;
 use crate::attach::measured::{MeasuredAttachments, measured_attachments};
+use crate::attach::placement::PlacedPrograms;
 use crate::attach::plan::{AttachObstacle, AttachPlan, AttachRequest, AttachStep, EpollsSetBy, Limitation, plan};
 use crate::attach::stall::SuspendedQueue;
 use crate::attach::stall_guard::StallGuard;
@@ -73,6 +74,17 @@ pub struct SwitchedEpoll {
     pub watched: Vec<SocketId>,
     pub old: EpollParams,
     pub params: Vec<EpollParams>,
+}
+
+/// An experiment that has a journal and a keeper, and no modes yet. Dropping it restores everything.
+#[derive(Debug)]
+pub struct BegunSwitching {
+    transaction: Transaction,
+    targets: Targets,
+    measured: MeasuredAttachments,
+    /// Sockets with a filter, and the number of queues that it selects for each.
+    steered: BTreeMap<u64, u32>,
+    changes: usize,
 }
 
 /// Programs that are being switched between modes. Dropping it restores everything.
@@ -167,9 +179,7 @@ impl SwitchPlan {
         // The attachment may have set more than the modes of this plan do.
         let switched = self.queues.first().map_or(PartialNapiSettings::NONE, |queue| queue.old);
         let queues: Vec<_> = queues.iter().map(|values| values.where_present_in(&switched)).collect();
-        let epoll = |epoll: &SwitchedEpoll| {
-            (EpollPlace::new(epoll.pid, epoll.start_time_ticks, epoll.fd), epoll.old)
-        };
+        let epoll = |epoll: &SwitchedEpoll| (EpollPlace::new(epoll.pid, epoll.start_time_ticks, epoll.fd), epoll.old);
         let epolls = epolls_without(journal, ended, self.epolls.iter().map(epoll))?;
         Ok(common_setting(&queues, &epolls))
     }
@@ -290,10 +300,10 @@ impl SwitchedEpoll {
     }
 }
 
-impl Switching {
-    /// Creates the journal, starts the keeper that restores everything if this process is killed, and records the
-    /// values of all modes. Sets no values. `purpose` is an experiment, a search, or a lab with its own programs. The
-    /// programs may be attached ([`measured_attachments`]): the experiment is then the newest owner.
+impl BegunSwitching {
+    /// Creates the journal, and starts the keeper that restores everything if this process is killed. `purpose` is an
+    /// experiment, a search, or a lab with its own programs. The programs may be attached ([`measured_attachments`]): the
+    /// experiment is then the newest owner.
     ///
     /// # Errors
     /// See [`SwitchError`]. Nothing was changed in that case.
@@ -301,10 +311,8 @@ impl Switching {
         journal: &Journal,
         purpose: Purpose,
         targets: Targets,
-        plan: &SwitchPlan,
         start_keeper: Option<&mut StartKeeper<'_>>,
     ) -> Result<Self, SwitchError> {
-        plan.check_queues()?;
         let measured = measured_attachments(journal, &targets)?;
         let name = journal_name::of_experiment(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, purpose)?;
@@ -314,6 +322,22 @@ impl Switching {
         if let Some(start_keeper) = start_keeper {
             start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         }
+        Ok(Self { transaction, targets, measured, steered: BTreeMap::new(), changes: 0 })
+    }
+
+    /// Sockets with a filter of this experiment, and the number of queues that it selects for each.
+    #[must_use]
+    pub fn steered(&self) -> &BTreeMap<u64, u32> {
+        &self.steered
+    }
+
+    /// Records the values of all modes. Sets none of them.
+    ///
+    /// # Errors
+    /// See [`SwitchError`]. Everything was restored in that case.
+    pub fn record(self, plan: &SwitchPlan) -> Result<Switching, SwitchError> {
+        let Self { mut transaction, targets, measured, .. } = self;
+        plan.check_queues()?;
         if plan.accepts_stalls {
             transaction.accept_stalls()?;
         }
@@ -338,7 +362,27 @@ impl Switching {
             .collect();
         let epolls: Vec<EpollValues> = plan.epolls.iter().map(|epoll| epoll.values(&targets)).collect();
         transaction.record_switched(&measured.journals, &recorded, &epolls)?;
-        Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+        Ok(Switching { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+    }
+}
+
+impl<'a> From<&'a mut BegunSwitching> for PlacedPrograms<'a> {
+    fn from(begun: &'a mut BegunSwitching) -> Self {
+        let BegunSwitching { transaction, targets, steered, changes, .. } = begun;
+        Self { transaction, targets, steered, changes }
+    }
+}
+
+impl Switching {
+    /// Begins an experiment without placement of connections and workers; see [`BegunSwitching`].
+    pub fn begin(
+        journal: &Journal,
+        purpose: Purpose,
+        targets: Targets,
+        plan: &SwitchPlan,
+        start_keeper: Option<&mut StartKeeper<'_>>,
+    ) -> Result<Self, SwitchError> {
+        BegunSwitching::begin(journal, purpose, targets, start_keeper)?.record(plan)
     }
 
     #[must_use]
@@ -438,7 +482,7 @@ impl Switching {
     }
 }
 
-/// Checks that no mode of another program has set a queue of the plan. [`Switching::begin`] checks it again.
+/// Checks that no mode of another program has set a queue of the plan. [`BegunSwitching::record`] checks it again.
 pub fn refuse_queues_of_others(
     journal: &Journal,
     measured: &MeasuredAttachments,

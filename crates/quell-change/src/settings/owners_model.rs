@@ -142,7 +142,10 @@ impl Host {
         let others = self.journals.iter().enumerate().filter(|(owner, _)| *owner != without);
         QueueOwners::of_test(others.flat_map(|(owner, journal)| {
             let serves_programs = owner != PROFILE;
-            journal.iter().filter(of_queue).map(move |(change, made)| (serves_programs, name(owner), change.clone(), *made))
+            journal
+                .iter()
+                .filter(of_queue)
+                .map(move |(change, made)| (serves_programs, name(owner), change.clone(), *made))
         }))
     }
 

@@ -25,11 +25,12 @@ use super::journal_name;
 use super::ledger::{Due, Ledger};
 use super::owners::newer_owner_has_set;
 use super::pass::{Pass, describe_step};
+use super::placement::{PlacedPrograms, look_at_programs};
 use super::plan::{AttachPlan, AttachRequest, AttachStep, EpollStep, QueueStep, plan};
 use super::stall_log::StallLog;
 use crate::findings::{Finding, are_attached, are_steered};
 use crate::snapshot::{Snapshot, SnapshotScope, TakeError, take};
-use crate::steer::{Steering, mark_steered};
+use crate::steer::mark_steered;
 
 /// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
@@ -395,7 +396,7 @@ impl Attachment {
             if self.targets.pids().is_empty() {
                 return Ok(None);
             }
-            match self.look_at_programs() {
+            match look_at_programs(&self.targets, &self.steered) {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error) => {
                     debug!(%error, "could not take a snapshot: trying again");
@@ -416,38 +417,8 @@ impl Attachment {
         Ok(())
     }
 
-    pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
-        let pids = self.targets.pids().into_iter().collect();
-        let (mut snapshot, _) = take(&SnapshotScope { pids, ..SnapshotScope::default() })?;
-        mark_steered(&mut snapshot, &self.steered);
-        Ok(snapshot)
-    }
-
-    pub(super) fn steer(&mut self, steering: &Steering, observer: &mut AttachObserver<'_>) -> Result<(), ChangeError> {
-        self.observed(observer, |transaction| transaction.steer(steering))?;
-        self.steered.extend(steering.queues_of_sockets());
-        Ok(())
-    }
-
     pub(super) fn steers(&self) -> bool {
         self.transaction.history().is_some_and(History::steers)
-    }
-
-    pub(super) fn changes(&self) -> usize {
-        self.changes
-    }
-
-    pub(super) fn observed<T>(
-        &mut self,
-        observer: &mut AttachObserver<'_>,
-        act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
-    ) -> Result<T, ChangeError> {
-        let number = self.changes;
-        self.changes += 1;
-        if observer(number, ChangeStage::Before).is_break() {
-            return Err(ChangeError::Stopped);
-        }
-        act(&mut self.transaction)
     }
 
     /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
@@ -531,6 +502,13 @@ impl Attachment {
         notify: &mut quell_change::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
         self.transaction.set_napi_observed(namespace, step.napi, &step.new, notify)
+    }
+}
+
+impl<'a> From<&'a mut Attachment> for PlacedPrograms<'a> {
+    fn from(attachment: &'a mut Attachment) -> Self {
+        let Attachment { transaction, targets, steered, changes, .. } = attachment;
+        Self { transaction, targets, steered, changes }
     }
 }
 

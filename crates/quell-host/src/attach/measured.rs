@@ -21,6 +21,8 @@ pub struct MeasuredAttachments {
     pub journals: Vec<PathBuf>,
     /// Their mode; absent without attachments.
     pub mode: Option<DeliveryMode>,
+    /// Whether one of them steers connections.
+    pub steers: bool,
 }
 
 /// Finds the attachments of programs that an experiment is about to switch.
@@ -40,12 +42,17 @@ pub fn measured_attachments(journal: &Journal, targets: &Targets) -> Result<Meas
         }
         let others = others(&attached, targets)?;
         if !others.is_empty() {
-            return Err(AttachError::AttachedWithOthers { pid: target.pid, purpose: attached.purpose().clone(), others });
+            return Err(AttachError::AttachedWithOthers {
+                pid: target.pid,
+                purpose: attached.purpose().clone(),
+                others,
+            });
         }
         if measured.mode.is_some_and(|other| other != mode) {
             return Err(refused());
         }
         measured.mode = Some(mode);
+        measured.steers |= history.steers();
         measured.journals.push(attached.path);
     }
     Ok(measured)

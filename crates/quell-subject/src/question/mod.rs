@@ -5,6 +5,7 @@ pub mod command;
 mod helper_command;
 mod load_source;
 pub mod metrics;
+mod placed;
 pub mod programs;
 mod search;
 
@@ -17,6 +18,7 @@ use quell_change::transaction::ChangeError;
 use quell_experiment::{DesignError, SliceStage, Switchback};
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::steer::{CannotSteer, LookError};
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
@@ -186,6 +188,12 @@ pub enum Unanswered {
     /// A mode would stall the programs.
     #[error("{}: {}; nothing was changed", .0.id, .0.observed)]
     Stalls(Box<Finding>),
+    /// The reuseport groups of the programs could not be read.
+    #[error(transparent)]
+    Groups(#[from] LookError),
+    /// Filters were requested, and no group can get one.
+    #[error("nothing can be steered; nothing was changed{}", why_not_steered(.0))]
+    NotSteered(Vec<CannotSteer>),
     /// The plan of the search is invalid.
     #[error("{error}")]
     Plan { error: TunePlanError, plan: Box<TunePlan> },
@@ -225,6 +233,13 @@ pub enum Unanswered {
     Journal(#[from] JournalError),
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
+}
+
+fn why_not_steered(refused: &[CannotSteer]) -> String {
+    match refused {
+        [] => ": the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT".to_owned(),
+        refused => refused.iter().map(|why| format!("\n  not steered: {why}")).collect(),
+    }
 }
 
 fn reasons(refused: &[RefusedMode]) -> String {

@@ -9,20 +9,23 @@ use quell_change::journal::Purpose;
 use quell_experiment::{SliceStage, Treatment};
 use quell_host::attach::consequences::consequences_observed;
 use quell_host::attach::measured::{MeasuredAttachments, measured_attachments};
-use quell_host::attach::{AttachPlan, Targets};
+use quell_host::attach::placement::{Groups, Wanted, mark_attached_filters};
+use quell_host::attach::{AttachPlan, Targets, observe};
 use quell_host::behavior;
-use quell_host::findings::Finding;
-use quell_host::switching::{SwitchError, Switching, refuse_queues_of_others};
+use quell_host::findings::{Finding, Severity, are_steered};
+use quell_host::snapshot::Snapshot;
+use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others};
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{PRESENT, ProgramsFacts};
+use quell_result::facts::{PRESENT, PlacementFacts, ProblemFacts, ProgramsFacts};
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
 use super::search::search;
 use super::{
-    Answer, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics, refused_kinds,
+    Answer, HelperError, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics,
+    placed, refused_kinds,
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -42,6 +45,8 @@ pub struct ProgramsSpec {
     pub load: LoadSource,
     /// Commands that measure each slice. None with clients on other machines.
     pub judges: Judges,
+    /// Steering of connections and pinning of workers, under every mode.
+    pub placement: Wanted,
     /// Whether modes are set that stall the programs.
     pub accepts_stalls: bool,
     /// Whether only the plan is wanted: no load is started.
@@ -67,7 +72,8 @@ pub fn answer(
     let attached = measured_attachments(tools.journal, &spec.targets).map_err(SwitchError::from)?;
     let source = if spec.is_dry_run { &LoadSource::Live } else { &spec.load };
     let (mut answer, why) = under_load(tools, source, operator, |load, operator| {
-        Measurement { spec, tools, attached, stopped: load.stopped }.answer(question, load, operator)
+        Measurement { spec, tools, attached, stopped: load.stopped, restart_load: load.restart }
+            .answer(question, load, operator)
     })?;
     if let Some(why) = why {
         answer.interrupted_because(why);
@@ -86,9 +92,17 @@ pub fn preview(
     has_load: bool,
     stopped: &dyn Fn() -> bool,
 ) -> Result<Preview, Unanswered> {
+    preview_with(&|| Ok(Preview::of(targets, modes)?), has_load, stopped)
+}
+
+fn preview_with(
+    look: &dyn Fn() -> Result<Preview, Unanswered>,
+    has_load: bool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Preview, Unanswered> {
     let deadline = Instant::now() + TRAFFIC_WITHIN;
     loop {
-        let preview = Preview::of(targets, modes)?;
+        let preview = look()?;
         match preview.plan.check_queues() {
             Ok(()) => return Ok(preview),
             Err(SwitchError::NothingToSwitch) if has_load && Instant::now() < deadline => {}
@@ -108,6 +122,18 @@ struct Measurement<'a> {
     /// Attachments to the programs, which come back at the end.
     attached: MeasuredAttachments,
     stopped: &'a dyn Fn() -> bool,
+    restart_load: &'a dyn Fn() -> Result<(), HelperError>,
+}
+
+/// What is set on the programs, and what of it is described in the result.
+struct Prepared {
+    modes: Vec<DeliveryMode>,
+    /// Mode of the attachments, if it is none of the modes that the user gave.
+    present: Option<DeliveryMode>,
+    preview: Preview,
+    groups: Groups,
+    problems: Vec<ProblemFacts>,
+    has_load: bool,
 }
 
 impl Measurement<'_> {
@@ -117,18 +143,17 @@ impl Measurement<'_> {
         load: UnderLoad<'_>,
         operator: &mut dyn Operator,
     ) -> Result<Answer, Unanswered> {
-        let ProgramsSpec { targets, judges, accepts_stalls, .. } = self.spec;
         let present = match &mut question {
             Question::Compare(comparison) => self.add_present(&mut comparison.modes),
             Question::Search(_) => None,
         };
-        let mut preview = preview(targets, &question.modes(), load.has_load, self.stopped)?;
+        let mut preview = preview_with(&|| self.look(&question.modes()), load.has_load, self.stopped)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
-        preview.plan.accepts_stalls = *accepts_stalls;
+        let mut problems = Vec::new();
         let modes = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
-                self.refuse_stalls(&preview)?;
+                problems = self.problems(&comparison.modes, &preview)?;
                 comparison.modes.clone()
             }
             Question::Search(plan) => {
@@ -139,17 +164,77 @@ impl Measurement<'_> {
             }
         };
         self.tools.journal.check_writable()?;
-        let clients = load.clients.as_ref();
-        let facts = ProgramsFacts {
-            attached: self.attached.mode,
-            ..programs_facts(&preview, targets, self.spec.load.command(), judges, clients)
-        };
+        let groups = self.decide_groups(&mut preview.snapshot)?;
+        let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load };
+        let facts = self.facts(&prepared, load.clients.as_ref());
+        let placement = facts.placement.clone();
         let subject = SubjectFacts::Programs(facts);
-        let planned = Planned { question: &question, subject: &subject, affected: affected(&preview) };
+        let planned = Planned { question: &question, subject: &subject, affected: affected(&prepared.preview) };
         if !operator.agrees(&planned) {
             return Err(Unanswered::Declined);
         }
-        self.measure(question, (&modes, present), &preview, subject, load.clients, operator)
+        self.measure(question, prepared, placement, load.clients, operator)
+    }
+
+    /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
+    fn look(&self, modes: &[DeliveryMode]) -> Result<Preview, Unanswered> {
+        let mut snapshot = observe()?;
+        self.decide_groups(&mut snapshot)?;
+        Ok(self.preview_of(snapshot, modes))
+    }
+
+    fn preview_of(&self, snapshot: Snapshot, modes: &[DeliveryMode]) -> Preview {
+        let mut preview = Preview::new(snapshot, &self.spec.targets, modes);
+        preview.plan.accepts_stalls = self.spec.accepts_stalls;
+        preview
+    }
+
+    fn decide_groups(&self, snapshot: &mut Snapshot) -> Result<Groups, Unanswered> {
+        let wanted = placed::requested(&self.spec.placement, &self.attached);
+        placed::decide_groups(&wanted, &self.attached, self.tools.journal, &self.spec.targets, snapshot)
+    }
+
+    fn facts(&self, prepared: &Prepared, clients: Option<&RemoteClients>) -> ProgramsFacts {
+        let ProgramsSpec { targets, load, judges, placement, .. } = self.spec;
+        ProgramsFacts {
+            attached: self.attached.mode,
+            placement: placed::planned(placement, &prepared.groups, &prepared.preview.snapshot),
+            problems: prepared.problems.clone(),
+            ..programs_facts(&prepared.preview, targets, load.command(), judges, clients)
+        }
+    }
+
+    /// Begins the experiment, and places connections and workers. The programs may use other queues afterwards, so the
+    /// modes are planned again.
+    fn begin(
+        &self,
+        purpose: Purpose,
+        prepared: &mut Prepared,
+        placement: &mut Option<PlacementFacts>,
+        slice_ms: u32,
+        operator: &mut dyn Operator,
+    ) -> Result<BegunSwitching, Unanswered> {
+        let ProgramsSpec { targets, judges, .. } = self.spec;
+        let mut start_keeper = self.tools.start_keeper;
+        let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
+        let wanted = placed::requested(&self.spec.placement, &self.attached);
+        if wanted.is_nothing() {
+            return Ok(begun);
+        }
+        operator.follow(SubjectStep::Doing("waiting for connections through the filters"));
+        let restart = || Ok((self.restart_load)()?);
+        let groups = &prepared.groups;
+        let placed = placed::place(wanted, groups, &mut begun, (judges, slice_ms), &restart, self.stopped)?;
+        if let Some(facts) = placement {
+            placed::add_result(facts, &placed);
+        }
+        let look = || {
+            let mut snapshot = observe()?;
+            mark_attached_filters(&mut snapshot, self.tools.journal);
+            Ok(self.preview_of(snapshot, &prepared.modes))
+        };
+        prepared.preview = preview_with(&look, prepared.has_load, self.stopped)?;
+        Ok(begun)
     }
 
     /// Adds the mode of the attachments, unless it is one of `modes`. Returns it if it was added.
@@ -161,28 +246,22 @@ impl Measurement<'_> {
     }
 
     /// Replaces `base` by the settings from before the attachments, if all queues had the same ones.
-    fn use_settings_from_before(
-        &self,
-        modes: &mut [DeliveryMode],
-        preview: &mut Preview,
-    ) -> Result<(), Unanswered> {
+    fn use_settings_from_before(&self, modes: &mut [DeliveryMode], preview: &mut Preview) -> Result<(), Unanswered> {
         let base = modes.iter_mut().find(|mode| **mode == DeliveryMode::default());
         let (Some(base), Some(_)) = (base, self.attached.mode) else { return Ok(()) };
         match preview.plan.setting_without(self.tools.journal, &self.attached)? {
             Some(before) if before != *base => *base = before,
             _ => return Ok(()),
         }
-        *preview = Preview::of(&self.spec.targets, modes)?;
-        preview.plan.accepts_stalls = self.spec.accepts_stalls;
+        *preview = self.look(modes)?;
         Ok(())
     }
 
     fn measure(
         &self,
         question: Question,
-        (modes, present): (&[DeliveryMode], Option<DeliveryMode>),
-        preview: &Preview,
-        subject: SubjectFacts,
+        mut prepared: Prepared,
+        mut placement: Option<PlacementFacts>,
         clients: Option<RemoteClients>,
         operator: &mut dyn Operator,
     ) -> Result<Answer, Unanswered> {
@@ -192,26 +271,46 @@ impl Measurement<'_> {
             true => PrintedFigures::new(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
-        judges.end_after(question.budget_ms(), question.slice_ms());
-        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        let open = |purpose, watched, clients: Option<RemoteClients>, judges| {
-            let (targets, mut start_keeper) = (self.spec.targets.clone(), self.tools.start_keeper);
-            let switching =
-                Switching::begin(self.tools.journal, purpose, targets, &preview.plan, Some(&mut start_keeper))?;
-            let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
-            Ok::<_, Unanswered>(Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped))
+        let purpose = match &question {
+            Question::Compare(_) => Purpose::Experiment,
+            Question::Search(_) => Purpose::Search,
         };
-        match question {
+        let offered = clients.as_ref().map(RemoteClients::offered_load);
+        let design = match &question {
             Question::Compare(comparison) => {
-                let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
-                let mut design = design(modes, criteria, comparison.timing, 1);
-                let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == present;
+                let mut design = design(&prepared.modes, criteria, comparison.timing, 1);
+                let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == prepared.present;
                 design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
                 design.check()?;
+                Some(design)
+            }
+            Question::Search(plan) => {
+                if !judges.is_empty() {
+                    metrics::of_command(&judges, &printed).check(plan)?;
+                }
+                None
+            }
+        };
+        let begun = self.begin(purpose, &mut prepared, &mut placement, question.slice_ms(), operator)?;
+        judges.end_after(question.budget_ms(), question.slice_ms());
+        let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
+        let subject = SubjectFacts::Programs(facts);
+        let Prepared { modes, preview, .. } = &prepared;
+        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
+        let watched = if design.is_some() { server_side::with_cpus_of(modes, watched) } else { watched };
+        let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
+        let switching = begun.record(&preview.plan)?;
+        let mut programs = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
+        match (question, design) {
+            (Question::Search(plan), _) => {
+                let result = search(&mut programs, *plan, operator, stopped)?;
+                let left_alone = programs.left_alone;
+                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
+            }
+            (Question::Compare(_), design) => {
+                let design = design.unwrap_or_else(|| unreachable!("a comparison has a design"));
                 let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
-                let watched = server_side::with_cpus_of(modes, watched);
-                let mut programs = open(Purpose::Experiment, watched, clients, judges)?;
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| {
                     operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
@@ -220,32 +319,35 @@ impl Measurement<'_> {
                 result.experiments.push(experiment);
                 Ok(Answer::Compared(Box::new(result)))
             }
-            Question::Search(plan) => {
-                if !judges.is_empty() {
-                    metrics::of_command(&judges, &printed).check(&plan)?;
-                }
-                let mut programs = open(Purpose::Search, watched, clients, judges)?;
-                let result = search(&mut programs, *plan, operator, stopped)?;
-                let left_alone = programs.left_alone;
-                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
-            }
         }
     }
 
-    /// Refuses modes that would stall the programs.
-    fn refuse_stalls(&self, preview: &Preview) -> Result<(), Unanswered> {
-        if self.spec.accepts_stalls {
-            return Ok(());
-        }
+    /// Serious findings under each mode. Refuses modes that would stall the programs.
+    fn problems(&self, modes: &[DeliveryMode], preview: &Preview) -> Result<Vec<ProblemFacts>, Unanswered> {
+        let pids = self.spec.targets.pids();
         let polls = preview.plans().iter().any(AttachPlan::polls_queues);
-        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &self.spec.targets.pids(), true));
-        for plan in preview.plans() {
-            let findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
-            if let Some(finding) = findings.into_iter().find(Finding::predicts_stall) {
-                return Err(Unanswered::Stalls(Box::new(finding)));
+        let behavior = polls.then(|| behavior::observe(&preview.snapshot, &pids, true));
+        let mut problems: Vec<ProblemFacts> = Vec::new();
+        for (mode, plan) in modes.iter().zip(preview.plans()) {
+            let mut findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
+            if self.spec.placement.steer.is_some() || self.attached.steers {
+                are_steered(&mut findings, &pids);
+            }
+            for finding in findings.into_iter().filter(|finding| finding.severity == Severity::Serious) {
+                if finding.predicts_stall() && !self.spec.accepts_stalls {
+                    return Err(Unanswered::Stalls(Box::new(finding)));
+                }
+                match problems.iter_mut().find(|known| known.id == finding.id && known.observed == finding.observed) {
+                    Some(known) => known.modes.push(*mode),
+                    None => problems.push(ProblemFacts {
+                        id: finding.id.to_owned(),
+                        observed: finding.observed,
+                        modes: vec![*mode],
+                    }),
+                }
             }
         }
-        Ok(())
+        Ok(problems)
     }
 
     /// Completes the plan of a search: which mode the programs have now, and which kinds of mode are not possible for
@@ -257,8 +359,7 @@ impl Measurement<'_> {
             && let Some(mode) = preview.plan.present_setting()
         {
             modes.push(mode);
-            *preview = Preview::of(targets, &modes)?;
-            preview.plan.accepts_stalls = self.spec.accepts_stalls;
+            *preview = self.look(&modes)?;
         }
         let present = preview.plan.present().ok_or(Unanswered::PresentDiffers)?;
         let stall = self.stall_of_suspension(preview);

@@ -137,7 +137,7 @@ impl ReplayPart {
         let namespace = Arc::clone(&lab.server.namespace);
         let place = ServerPlace { namespace, cpus: cpus.server_cpus().into_iter().collect() };
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
-        let of_command = CommandRequest { modes, timing, command, load: None, judges };
+        let of_command = CommandRequest { modes, timing, command, load: None, judges, placement: Vec::new() };
         let mut runner = Runner::new(tools, &of_command.command, None).at(place);
         let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
         let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;

@@ -21,7 +21,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::tune as render_tune;
+use crate::render::{experiment, tune as render_tune};
 
 /// What is done with a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +124,10 @@ fn plan(planned: &Planned<'_>) -> String {
         let names = names.collect::<Vec<_>>().join(", ");
         let _ = writeln!(affected, "other programs on these queues are affected too: {names}");
     }
+    if let SubjectFacts::Programs(facts) = planned.subject {
+        let notes = experiment::placement(facts.placement.as_ref()) + &experiment::problems(&facts.problems);
+        affected.push_str(&notes);
+    }
     match (planned.question, planned.subject) {
         (Question::Compare(comparison), subject) => {
             let modes: Vec<String> = comparison.modes.iter().map(ToString::to_string).collect();
@@ -186,6 +190,7 @@ pub(super) fn failure(error: Unanswered) -> Failure {
         | Unanswered::Helper(HelperError::Start(_)) => Failure::usage(error),
         Unanswered::Interrupted | Unanswered::Declined => Failure::new(Exit::Interrupted, error),
         Unanswered::Clients(_) => Failure::new(Exit::KernelRefused, error).unchanged(),
+        Unanswered::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         error => Failure::new(Exit::KernelRefused, error),
     }
 }
@@ -209,7 +214,9 @@ fn exit_of_switching(error: &SwitchError) -> Exit {
         SwitchError::Change(ChangeError::Refused { .. })
         | SwitchError::NothingToSwitch
         | SwitchError::NotPossible(_) => Exit::NotSupported,
-        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => Exit::Usage,
+        SwitchError::Attach(AttachError::AlreadyAttached { .. } | AttachError::AttachedWithOthers { .. }) => {
+            Exit::Usage
+        }
         _ => Exit::KernelRefused,
     }
 }

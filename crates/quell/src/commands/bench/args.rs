@@ -14,6 +14,7 @@ use quell_subject::replay::PLAYED;
 use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
+use crate::commands::placement_args::PlacementArgs;
 use crate::commands::vm::NicName;
 
 /// Subject on which the modes are compared, if the user selects no programs of this host.
@@ -87,6 +88,8 @@ pub(crate) struct BenchArgs {
     /// and prints figures as the command of --latency does.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) beside_latency: Option<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -202,6 +205,7 @@ impl BenchArgs {
             (self.clients.is_some(), "--clients"),
             (self.latency.is_some(), "--latency"),
             (self.beside_latency.is_some(), "--beside-latency"),
+            (self.placement.is_requested(), self.placement.first_option()),
             (self.yes, "--yes"),
             (self.accept_stalls, "--accept-stalls"),
         ];
@@ -248,7 +252,7 @@ impl BenchArgs {
 }
 
 /// Options of subjects other than the lab of a published experiment.
-const OF_SUBJECTS: [&str; 15] = [
+const OF_SUBJECTS: [&str; 17] = [
     "pid",
     "unit",
     "cgroup",
@@ -257,6 +261,8 @@ const OF_SUBJECTS: [&str; 15] = [
     "clients",
     "latency",
     "beside_latency",
+    "steer",
+    "pin",
     "yes",
     "accept_stalls",
     "modes",

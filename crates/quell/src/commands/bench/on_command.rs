@@ -17,7 +17,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let (judges, load) = (super::judges(args)?, super::words(args.load.as_deref())?);
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::Started));
-    let spec = CommandSpec { command: args.command.clone(), load, judges };
+    let spec = CommandSpec { command: args.command.clone(), load, judges, placement: args.placement.wanted() };
     let question = Question::Compare(Comparison { modes, timing });
     let consent = Consent::Ask { question: "start the command under these modes?", yes: args.yes };
     match answered(consent, |tools, operator| command::answer(&spec, question, tools, operator))? {

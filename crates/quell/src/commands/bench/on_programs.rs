@@ -25,7 +25,8 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
     let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
     refuse_every_process(&targets, "")?;
-    let spec = ProgramsSpec { targets, load, judges, accepts_stalls: args.accept_stalls, is_dry_run: false };
+    let (placement, accepts_stalls) = (args.placement.wanted(), args.accept_stalls);
+    let spec = ProgramsSpec { targets, load, judges, placement, accepts_stalls, is_dry_run: false };
     let question = Question::Compare(Comparison { modes, timing });
     let consent = Consent::Ask { question: "switch the programs between these modes?", yes: args.yes };
     match answered(consent, |tools, operator| programs::answer(&spec, question, tools, operator))? {

@@ -12,6 +12,7 @@ use quell_vm::KernelName;
 
 use crate::commands::apply::duration;
 use crate::commands::bench::args::{LabProtocol, Where, selected};
+use crate::commands::placement_args::PlacementArgs;
 use crate::commands::vm::NicName;
 use crate::exit::Failure;
 
@@ -48,6 +49,8 @@ pub(crate) struct TuneArgs {
     /// p99-us, requests, errors, or other names that the goal uses.
     #[arg(long, value_name = "COMMAND", conflicts_with = "on")]
     pub(crate) latency: Option<String>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
     /// Do not ask for confirmation before the programs are changed.
     #[arg(short, long)]
     pub(crate) yes: bool,
@@ -135,6 +138,7 @@ impl TuneArgs {
                 "name what to search on: --pid, --unit, --cgroup, --on lab, --on vm, --on sim, or -- COMMAND",
             ));
         }
+        let of_programs = [(self.placement.is_requested(), self.placement.first_option())];
         let of_lab = [(self.server.is_some(), "--server"), (self.insist, "--insist")];
         let of_model = [(self.host.is_some(), "--host")];
         let of_guest = [(self.kernel.is_some(), "--kernel"), (self.nic.is_some(), "--nic")];
@@ -148,6 +152,10 @@ impl TuneArgs {
         let is_model = self.on == Some(Where::Sim) || self.advise;
         let ranks_without_model = self.advise && !matches!(self.on, None | Some(Where::Sim));
         let refused = [
+            (
+                given(&of_programs).filter(|_| !has_programs && self.command.is_empty()),
+                "programs of this host: --pid, --unit, --cgroup or -- COMMAND",
+            ),
             (given(&of_lab).filter(|_| !is_lab), "--on lab"),
             (given(&of_model).filter(|_| !is_model), "--on sim and --advise"),
             (given(&of_guest).filter(|_| self.on != Some(Where::Vm)), "--on vm"),

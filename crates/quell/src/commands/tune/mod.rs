@@ -92,7 +92,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
-        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, args.accept_stalls),
+        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, &args.placement, args.accept_stalls),
         (Some(_), None) if args.keep => {
             output::say("no mode was left attached, because none was found");
             Ok(())

@@ -31,7 +31,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<Option<Searched>, Failure> {
     if let Some(limit) = guarded_run_max(&plan).map_err(Failure::usage)? {
         judges.run_max = limit;
     }
-    let spec = CommandSpec { command: args.command.clone(), load, judges };
+    let spec = CommandSpec { command: args.command.clone(), load, judges, placement: args.placement.wanted() };
     let consent = Consent::of(args.dry_run, "start the command under these modes?", args.yes);
     let question = Question::Search(Box::new(plan));
     match answered(consent, |tools, operator| command::answer(&spec, question, tools, operator))? {

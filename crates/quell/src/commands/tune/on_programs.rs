@@ -46,6 +46,7 @@ pub(super) fn run(args: &TuneArgs, targets: Targets) -> Result<Option<(Searched,
         targets: targets.clone(),
         load,
         judges,
+        placement: args.placement.wanted(),
         accepts_stalls: args.accept_stalls,
         is_dry_run: args.dry_run,
     };
