@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::Child;
+use quell_test_support::wait_until;
 
 use super::stage::{Stage, end};
 
@@ -127,7 +128,8 @@ fn the_attachment_shows_no_drift_and_its_follower_says_nothing_during_an_experim
     let Some(mut stage) = Stage::enter("bpa-follow") else { return };
     let pid = stage.server.pid().to_string();
     let follower = stage.start_without_pid(&["attach", ATTACHED, &pid, "--yes", "--seconds", "0", "--follow"]);
-    stage.wait_until_suspended_for(20_000_000);
+    let said = || String::from_utf8(follower.stderr_tail().unwrap()).unwrap();
+    wait_until(|| if said().contains("following: ") { Ok(()) } else { Err(said()) });
     let before = stage.begin_here();
     let attached = Attached { stage, before };
     let bench = attached.long_bench();
@@ -152,7 +154,7 @@ fn detach_ends_the_experiment_and_the_attachment() {
     let Some(mut attached) = Attached::enter("bpa-detach") else { return };
     let bench = attached.long_bench();
     let detached = attached.stage.says(0, &["detach", &attached.pid()]);
-    assert!(detached.contains("experiment") && detached.contains("attach suspend20"), "{detached}");
+    assert!(detached.contains("(experiment)") && detached.contains("(suspend20)"), "{detached}");
     let (code, _, stderr) = end(bench);
     assert_eq!(code, Some(130), "{stderr}");
     attached.stage.expect(attached.before);

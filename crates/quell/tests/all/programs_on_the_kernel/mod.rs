@@ -3,5 +3,6 @@
 
 mod attached;
 mod bench;
+mod placement;
 mod stage;
 mod tune;

@@ -16,6 +16,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, TestLab};
 use quell_test_support::{LabTurn, Lacks, skip, wait_until};
 
 const OUTPUT_KEPT: usize = 64 * 1024;
+pub(crate) const WORKERS_ADDRESS: &str = "192.0.2.1:7000";
 /// The searches have budgets of at most 120 seconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(240);
 
@@ -58,6 +59,34 @@ impl Stage {
         stage.add_client(pause);
         stage.before = stage.state();
         Some(stage)
+    }
+
+    /// With a server of two workers, each with its own listening socket, on two queues, and without clients.
+    pub(crate) fn of_workers(test: &str) -> Option<Self> {
+        let turn = LabTurn::wait();
+        let mut lab = TestLab::raise_beside_others(test, 2)?;
+        let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(["respond", WORKERS_ADDRESS, "--workers", "2"]);
+        let server = lab.start(spawn.stderr(Output::Tail(OUTPUT_KEPT)));
+        let said = || String::from_utf8(server.stderr_tail().unwrap()).unwrap();
+        wait_until(|| if said().contains("listening on") { Ok(()) } else { Err(said()) });
+        let mut stage = Self {
+            lab,
+            server,
+            asks: Arc::new(AtomicBool::new(true)),
+            clients: Vec::new(),
+            dir: tempfile::tempdir().unwrap(),
+            before: BTreeMap::new(),
+            _turn: turn,
+        };
+        stage.begin_here();
+        Some(stage)
+    }
+
+    /// Command of a load of 16 connections on the server of [`Self::of_workers`], from the client's namespace.
+    pub(crate) fn load_of_workers(&self) -> String {
+        let (quell, client) = (env!("CARGO_BIN_EXE_quell"), self.lab.server_name.replace("-server", "-client"));
+        let load = format!("{WORKERS_ADDRESS} --protocol request-response -c 16 --rate 1K --polling epoll --seconds 600");
+        format!("nsenter --net=/run/netns/{client} {quell} load {load}")
     }
 
     /// Starts another client, which exits when the server closes its connection.
