@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Document;
-use crate::experiment::SubjectFacts;
+use crate::experiment::{ExperimentResult, SubjectFacts};
 use crate::facts::HostFacts;
 
 /// Result file: the subject, and the search.
@@ -30,6 +30,16 @@ pub struct TuneFile {
     pub left_alone: Vec<String>,
     /// The search and its answer.
     pub search: TuneResult,
+}
+
+impl TuneFile {
+    /// A search on the subject of `begun`, a result without experiments that was made before the search.
+    #[must_use]
+    pub fn of(begun: ExperimentResult, search: TuneResult, left_alone: Vec<String>) -> Self {
+        let ExperimentResult { quell_version, started_unix_s, host, subject, not_a_measurement, .. } = begun;
+        let schema = Self::SCHEMA.to_owned();
+        Self { schema, quell_version, started_unix_s, host, subject, not_a_measurement, left_alone, search }
+    }
 }
 
 impl Document for TuneFile {

@@ -134,7 +134,7 @@ mod tests {
     fn a_failed_check_states_the_expectation_and_the_observation() {
         let softirqs = |count: u64| Softirqs::parse(format!("CPU0\n  NET_RX: {count}\n").as_bytes()).unwrap();
         let check = of_receive_work(&softirqs(0), &softirqs(1_675), &[0], 6_726);
-        let said = crate::run::BenchError::Check(check).to_string();
+        let said = crate::run::LabRunError::Check(check).to_string();
         assert!(said.starts_with("lab check failed"), "{said}");
         assert!(said.contains("expected: the server's CPUs do no receive work for the client; found: 1675 "), "{said}");
     }

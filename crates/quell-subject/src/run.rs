@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use quell_change::journal::{Journal, JournalError, Purpose};
-use quell_change::recovery::{Found, Reverted, recover};
+use quell_change::recovery::{Reverted, recover};
 use quell_change::transaction::ChangeError;
-use quell_experiment::{ExperimentDesign, SliceStage, Switchback};
+use quell_experiment::{ExperimentDesign, SliceStage};
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_host::snapshot::TakeError;
 use quell_host::switching::{SwitchError, Switching};
@@ -29,9 +29,10 @@ use crate::counters::Watched;
 use crate::cpus::{self, CpuError, PinnedTo};
 use crate::experiment::figures::criteria_of_beside;
 use crate::experiment::program::{GeneratorTraffic, Programs, Traffic};
-use crate::experiment::{ComparisonError, Preview, Timing, compare, criteria, design, needs_launch, one_per_load};
+use crate::experiment::{ComparisonError, Preview, compare, needs_launch, one_per_load};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use crate::question::{Comparison, Follow, SubjectStep, report_slice};
 use crate::requirements::{Missing, missing};
 use crate::server::{BESIDE_PORT, PORT, Server, ServerCommand, ServerError};
 use crate::unsuitable::{Maximum, Unsuitable, other_programs};
@@ -43,15 +44,11 @@ const LOOKS_MAX: u32 = 4;
 /// Load that gives each connection a NAPI ID before the workers are inspected.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 
-/// Parameters of a lab measurement.
+/// A server in a lab and its load.
 #[derive(Debug, Clone)]
 pub struct LabRequest {
-    /// Delivery modes to compare. The first one is the reference.
-    pub modes: Vec<DeliveryMode>,
     /// Offered loads. Each load has its own experiment.
     pub loads: Vec<OfferedLoad>,
-    /// Durations and limits of all experiments together.
-    pub timing: Timing,
     /// Requests to the server.
     pub workload: Workload,
     /// Second server on the same queues, whose latency is measured too. It must implement memcached's text protocol.
@@ -75,35 +72,10 @@ pub struct LabSpec {
     pub insist: bool,
 }
 
-/// Events of a lab run.
-#[derive(Debug)]
-pub enum LabEvent<'a> {
-    /// Changes left by killed runs were searched for and reverted. Other labs that still run would disturb the
-    /// measurement.
-    Recovered(&'a [Found]),
-    /// The lab would better be measured later.
-    Unsuitable(Unsuitable),
-    /// The lab is set up, and the server runs in it.
-    LabIsUp(&'a LabFacts),
-    /// A part of a published experiment begins; its number is from 1.
-    PartBegins { number: usize, of: usize, name: &'a str },
-    /// An experiment begins.
-    Begins {
-        /// Offered load.
-        load: OfferedLoad,
-        /// Offered rate of an open loop, in requests per second. Absent for a closed loop.
-        offered_per_s: Option<f64>,
-    },
-    /// State of the current experiment before or after a slice.
-    Slice(&'a Switchback<DeliveryMode>, SliceStage<'a>),
-    /// The lab was removed, or its removal failed. The measured trials are valid in both cases.
-    TakenDown(&'a Result<Reverted, JournalError>),
-}
-
 /// Reason why there is no result. All changes were undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BenchError {
+pub enum LabRunError {
     /// This machine does not meet a requirement of the lab.
     #[error("this machine cannot run the lab")]
     NotPossibleHere(Vec<Missing>),
@@ -159,24 +131,22 @@ pub enum BenchError {
 const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
 const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
-/// Sets up the lab, measures, and removes the lab. Reports events to `watch`. Calls `stopped` often; when it
+/// Sets up the lab, compares modes, and removes the lab. Calls `stopped` often; when it
 /// returns true, the run ends early, and the result contains the slices measured so far.
 ///
 /// # Errors
-/// See [`BenchError`].
+/// See [`LabRunError`].
 pub fn run(
     request: &LabRequest,
+    comparison: &Comparison,
     journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<ExperimentResult, BenchError> {
-    for load in &request.loads {
-        design(&request.modes, criteria(*load), request.timing, 1).check().map_err(ComparisonError::from)?;
-    }
-    in_lab(request, journal, watch, stopped, |server, watch| {
+) -> Result<ExperimentResult, LabRunError> {
+    in_lab(request, comparison.timing.seed, journal, follow, stopped, |server, follow| {
         let mut result = ExperimentResult::begin(server.subject.clone()).map_err(ComparisonError::from)?;
         result.not_a_measurement = server.not_a_measurement.clone();
-        result.experiments = server.experiments(watch)?;
+        result.experiments = server.experiments(comparison, follow)?;
         Ok(result)
     })
 }
@@ -184,17 +154,18 @@ pub fn run(
 /// Sets up the lab with its servers, runs `measure`, and removes the lab.
 ///
 /// # Errors
-/// See [`BenchError`].
+/// See [`LabRunError`].
 pub fn in_lab<T>(
     request: &LabRequest,
+    seed: u64,
     journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
-    measure: impl FnOnce(&mut LabServer<'_>, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
-) -> Result<T, BenchError> {
-    in_empty_lab(&request.lab, journal, watch, |host, lab, watch| {
-        let mut server = LabServer::start(request, host, lab, journal, watch, stopped)?;
-        let result = measure(&mut server, watch)?;
+    measure: impl FnOnce(&mut LabServer<'_>, &mut Follow<'_>) -> Result<T, LabRunError>,
+) -> Result<T, LabRunError> {
+    in_empty_lab(&request.lab, journal, follow, |host, lab, follow| {
+        let mut server = LabServer::start(request, seed, host, lab, journal, follow, stopped)?;
+        let result = measure(&mut server, follow)?;
         server.stop()?;
         Ok(result)
     })
@@ -204,13 +175,13 @@ pub fn in_lab<T>(
 ///
 /// # Errors
 /// When something is missing.
-pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), BenchError> {
+pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), LabRunError> {
     let missing = missing(&spec.server);
     for lacking in &missing {
         info!(what = lacking.what, seen = lacking.observed, "requirement not met");
     }
     if !missing.is_empty() {
-        return Err(BenchError::NotPossibleHere(missing));
+        return Err(LabRunError::NotPossibleHere(missing));
     }
     let host = HostFacts::read(&ProcRoot::default())?;
     let cpus = cpus::assign(&host.cpus, spec.queues as usize, spec.generators as usize, spec.insist)?;
@@ -220,24 +191,34 @@ pub fn check_possible(spec: &LabSpec) -> Result<(HostFacts, CpuLayout), BenchErr
 /// Sets up the lab without servers, runs `measure`, and removes the lab.
 ///
 /// # Errors
-/// See [`BenchError`].
+/// See [`LabRunError`].
 pub fn in_empty_lab<T>(
     spec: &LabSpec,
     journal: &Journal,
-    watch: &mut dyn FnMut(LabEvent<'_>),
-    measure: impl FnOnce(&HostFacts, &mut VethLab, &mut dyn FnMut(LabEvent<'_>)) -> Result<T, BenchError>,
-) -> Result<T, BenchError> {
+    follow: &mut Follow<'_>,
+    measure: impl FnOnce(&HostFacts, &mut VethLab, &mut Follow<'_>) -> Result<T, LabRunError>,
+) -> Result<T, LabRunError> {
     let (host, cpus) = check_possible(spec)?;
-    watch(LabEvent::Recovered(&recover(journal)?));
+    follow(SubjectStep::Recovered(&recover(journal)?));
     info!(?cpus, "CPUs chosen");
     if let Some(reason) = other_programs(&cpus)? {
-        watch(LabEvent::Unsuitable(reason));
+        follow(SubjectStep::Note(&reason.to_string()));
     }
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(spec, cpus))?;
-    let result = measure(&host, &mut lab, watch);
-    watch(LabEvent::TakenDown(&lab.take_down()));
+    let result = measure(&host, &mut lab, follow);
+    note_what_is_left(&lab.take_down(), follow);
     result
+}
+
+/// The measured slices are valid even if a part of the lab was not removed.
+fn note_what_is_left(taken_down: &Result<Reverted, JournalError>, follow: &mut Follow<'_>) {
+    match taken_down {
+        Ok(reverted) => reverted.failed.iter().for_each(|(_, error)| {
+            follow(SubjectStep::Note(&format!("not removed (`quell lab clean` tries again): {error}")));
+        }),
+        Err(error) => follow(SubjectStep::Note(&error.to_string())),
+    }
 }
 
 fn veth_plan(spec: &LabSpec, cpus: CpuLayout) -> VethPlan {
@@ -280,20 +261,16 @@ impl<'a> LabServer<'a> {
     /// Starts the servers in a lab that is already set up, and checks the lab.
     fn start(
         request: &'a LabRequest,
+        seed: u64,
         host: &HostFacts,
         lab: &'a mut VethLab,
         journal: &'a Journal,
-        watch: &mut dyn FnMut(LabEvent<'_>),
+        follow: &mut Follow<'_>,
         stopped: &'a dyn Fn() -> bool,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabRunError> {
         let mut server = Server::start(lab, &request.lab.server, PORT, stopped)?;
-        let spec = bench_load::spec(
-            server.address(),
-            request.workload.clone(),
-            request.lab.connections,
-            &lab.plan.cpus,
-            request.timing.seed,
-        );
+        let spec =
+            bench_load::spec(server.address(), request.workload.clone(), request.lab.connections, &lab.plan.cpus, seed);
         let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
         preload(&mut generator, &mut server, stopped)?;
         let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;
@@ -305,12 +282,12 @@ impl<'a> LabServer<'a> {
             info!(?worker, "worker found");
         }
         let facts = lab_facts(lab, checks);
-        watch(LabEvent::LabIsUp(&facts));
+        follow(SubjectStep::Doing("measuring in the lab"));
         let broken = facts.checks.iter().find(|check| !check.holds).cloned();
         if let Some(check) = broken.clone().filter(|_| !request.lab.insist) {
-            return Err(BenchError::Check(check));
+            return Err(LabRunError::Check(check));
         }
-        let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, request.timing.seed, stopped));
+        let beside = request.beside.as_ref().map(|command| Beside::start(lab, command, seed, stopped));
         let beside = beside.transpose()?;
         let not_a_measurement = not_a_measurement(&facts, broken);
         let subject = SubjectFacts::Veth {
@@ -324,7 +301,7 @@ impl<'a> LabServer<'a> {
     }
 
     /// Stops the servers.
-    fn stop(self) -> Result<(), BenchError> {
+    fn stop(self) -> Result<(), LabRunError> {
         drop(self.generator);
         self.server.stop()?;
         if let Some(Beside { server, client }) = self.beside {
@@ -334,16 +311,17 @@ impl<'a> LabServer<'a> {
         Ok(())
     }
 
-    fn maximum(&mut self) -> Result<Maximum, BenchError> {
+    fn maximum(&mut self) -> Result<Maximum, LabRunError> {
         let generator = self.generator.as_mut().unwrap_or_else(|| unreachable!("the generator is idle"));
         Maximum::measure(generator, &mut UntilStopped(self.stopped)).map_err(interrupted)
     }
 
-    /// The server under the first of `loads`, as a subject that can be switched between `modes`.
+    /// The server under the first load, as a subject that can be switched between `modes`.
     ///
     /// # Errors
-    /// See [`BenchError`].
-    pub fn under_load(&mut self, modes: &[DeliveryMode], loads: &[OfferedLoad]) -> Result<Programs<'a>, BenchError> {
+    /// See [`LabRunError`].
+    pub fn under_load(&mut self, modes: &[DeliveryMode]) -> Result<Programs<'a>, LabRunError> {
+        let loads = &self.request.loads;
         let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
         let reaches_per_s = if needs_reach { self.maximum()?.per_s() } else { 0.0 };
         let rates_per_s: Vec<Option<f64>> = loads.iter().map(|load| load.rate_per_s(reaches_per_s)).collect();
@@ -353,51 +331,46 @@ impl<'a> LabServer<'a> {
     }
 
     /// Rate of a load, for a load in percent that of the present maximum; `None` for a closed loop.
-    fn offered_per_s(
-        &mut self,
-        load: OfferedLoad,
-        watch: &mut dyn FnMut(LabEvent<'_>),
-    ) -> Result<Option<f64>, BenchError> {
+    fn offered_per_s(&mut self, load: OfferedLoad, follow: &mut Follow<'_>) -> Result<Option<f64>, LabRunError> {
         let OfferedLoad::Percent(_) = load else { return Ok(load.rate_per_s(0.0)) };
         let maximum = self.maximum()?;
         if !maximum.is_stable() {
-            watch(LabEvent::Unsuitable(Unsuitable::MaximumVaries(maximum)));
+            follow(SubjectStep::Note(&Unsuitable::MaximumVaries(maximum).to_string()));
         }
         Ok(load.rate_per_s(maximum.per_s()))
     }
 
     /// Reports a maximum that fell below the offered rate during the experiment.
-    fn check_that_it_fits(
-        &mut self,
-        offered_per_s: f64,
-        watch: &mut dyn FnMut(LabEvent<'_>),
-    ) -> Result<(), BenchError> {
+    fn check_that_it_fits(&mut self, offered_per_s: f64, follow: &mut Follow<'_>) -> Result<(), LabRunError> {
         let reaches_per_s = match self.maximum() {
-            Err(BenchError::Interrupted) => return Ok(()),
+            Err(LabRunError::Interrupted) => return Ok(()),
             maximum => maximum?.per_s(),
         };
         if reaches_per_s < offered_per_s {
-            watch(LabEvent::Unsuitable(Unsuitable::NoLongerFits { offered_per_s, reaches_per_s }));
+            follow(SubjectStep::Note(&Unsuitable::NoLongerFits { offered_per_s, reaches_per_s }.to_string()));
         }
         Ok(())
     }
 
     /// Runs an experiment for each load. The maximum is measured before each load that refers to it, and once more
     /// afterwards: it falls when other programs take CPUs.
-    fn experiments(&mut self, watch: &mut dyn FnMut(LabEvent<'_>)) -> Result<Vec<LoadExperiment>, BenchError> {
-        let request = self.request;
-        one_per_load(&request.loads, &request.modes, request.timing, &mut |load, design| {
-            let offered_per_s = self.offered_per_s(load, watch)?;
-            watch(LabEvent::Begins { load, offered_per_s });
+    fn experiments(
+        &mut self,
+        comparison: &Comparison,
+        follow: &mut Follow<'_>,
+    ) -> Result<Vec<LoadExperiment>, LabRunError> {
+        let Comparison { modes, timing } = comparison;
+        one_per_load(&self.request.loads, modes, *timing, &mut |load, design| {
+            let offered_per_s = self.offered_per_s(load, follow)?;
             let generator =
                 self.generator.take().unwrap_or_else(|| unreachable!("every experiment returns the generator"));
             let running = generator.keep_running(schedule(offered_per_s))?;
-            let experiment = self.experiment((load, offered_per_s), design, running, watch)?;
+            let experiment = self.experiment(modes, (load, offered_per_s), design, running, follow)?;
             if !self.server.is_running()? {
-                return Err(BenchError::ServerEnded);
+                return Err(LabRunError::ServerEnded);
             }
             if let (OfferedLoad::Percent(_), Some(offered_per_s)) = (load, offered_per_s) {
-                self.check_that_it_fits(offered_per_s, watch)?;
+                self.check_that_it_fits(offered_per_s, follow)?;
             }
             Ok(experiment)
         })
@@ -405,18 +378,19 @@ impl<'a> LabServer<'a> {
 
     fn experiment(
         &mut self,
+        modes: &[DeliveryMode],
         (load, offered_per_s): (OfferedLoad, Option<f64>),
         mut design: ExperimentDesign<DeliveryMode>,
         running: RunningLoad,
-        watch: &mut dyn FnMut(LabEvent<'_>),
-    ) -> Result<LoadExperiment, BenchError> {
+        follow: &mut Follow<'_>,
+    ) -> Result<LoadExperiment, LabRunError> {
         let beside = self.beside.as_ref().map(|beside| Arc::clone(&beside.client));
         if beside.is_some() {
             design.criteria.extend(criteria_of_beside());
         }
         let traffic = GeneratorTraffic { running, beside, rates_per_s: vec![offered_per_s] };
-        let mut subject = self.programs(&self.request.modes, traffic)?;
-        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
+        let mut subject = self.programs(modes, traffic)?;
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, Some(load), experiment, stage);
         let experiment = compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, self.stopped)?;
         let Traffic::Generator(traffic) = subject.traffic else { unreachable!("the subject keeps its traffic") };
         self.generator = Some(traffic.running.stop()?);
@@ -424,7 +398,7 @@ impl<'a> LabServer<'a> {
     }
 
     /// The server as a subject that can be switched between `modes`.
-    fn programs(&self, modes: &[DeliveryMode], traffic: GeneratorTraffic) -> Result<Programs<'a>, BenchError> {
+    fn programs(&self, modes: &[DeliveryMode], traffic: GeneratorTraffic) -> Result<Programs<'a>, LabRunError> {
         let lab = self.lab;
         let targets = Targets::find(Selection::Processes(self.server.processes()?))?;
         let preview = Preview::of(&targets, modes)?;
@@ -472,7 +446,7 @@ impl Beside {
         command: &ServerCommand,
         seed: u64,
         stopped: &dyn Fn() -> bool,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self, LabRunError> {
         let server = Server::start(lab, command, BESIDE_PORT, stopped)?;
         let cpus = lab.plan.cpus.client_cpus().into_iter().collect();
         let client = BesideClient::start(server.address(), Arc::clone(&lab.client.namespace), cpus, seed)?;
@@ -501,19 +475,19 @@ fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
     }
 }
 
-fn interrupted(error: LoadError) -> BenchError {
+fn interrupted(error: LoadError) -> LabRunError {
     match error {
-        LoadError::Cancelled => BenchError::Interrupted,
+        LoadError::Cancelled => LabRunError::Interrupted,
         error => error.into(),
     }
 }
 
 /// Stores the keys in the server, unless the server exits or the user interrupts.
-fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), BenchError> {
+fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), LabRunError> {
     match generator.preload(Generator::PRELOAD_LIMIT, &mut UntilStopped(stopped)) {
         Ok(_) => Ok(()),
-        Err(LoadError::Cancelled) => Err(BenchError::Interrupted),
-        Err(_) if !server.is_running()? => Err(BenchError::ServerEnded),
+        Err(LoadError::Cancelled) => Err(LabRunError::Interrupted),
+        Err(_) if !server.is_running()? => Err(LabRunError::ServerEnded),
         Err(error) => Err(error.into()),
     }
 }
@@ -532,7 +506,7 @@ fn look_until_it_holds(
     lab: &mut VethLab,
     server: &Server,
     generator: &mut Generator,
-) -> Result<(Vec<WorkerFacts>, Vec<Check>), BenchError> {
+) -> Result<(Vec<WorkerFacts>, Vec<Check>), LabRunError> {
     let mut looked = look_at_the_workers(lab, server, generator)?;
     for _ in 1..LOOKS_MAX {
         if looked.1.iter().all(|check| check.holds) {
@@ -548,7 +522,7 @@ fn look_at_the_workers(
     lab: &mut VethLab,
     server: &Server,
     generator: &mut Generator,
-) -> Result<(Vec<WorkerFacts>, Vec<Check>), BenchError> {
+) -> Result<(Vec<WorkerFacts>, Vec<Check>), LabRunError> {
     let proc = ProcRoot::default();
     let before = proc.softirqs()?;
     let report = generator.run(&LOOK_AROUND, &mut ())?;

@@ -11,6 +11,7 @@ pub mod server_side;
 
 use std::ops::ControlFlow;
 
+use crate::question::Comparison;
 use clients::{ClientsError, RemoteClients};
 use command::{CommandRunner, CommandSubjectError, LabClient, StartedCommand};
 use judge::{Judge, JudgeError, Judges};
@@ -220,6 +221,14 @@ pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
     let launch =
         |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll);
     mode.requirements().into_iter().find(launch)
+}
+
+/// Checks the design of an experiment for each load.
+///
+/// # Errors
+/// See [`DesignError`].
+pub(crate) fn check_designs(loads: &[OfferedLoad], comparison: &Comparison) -> Result<(), DesignError> {
+    loads.iter().try_for_each(|load| design(&comparison.modes, criteria(*load), comparison.timing, 1).check())
 }
 
 /// Runs an experiment for each load, within the time limit of all experiments. Stops after an experiment that was

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation, SliceStage, Switchback};
+use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation, SliceStage};
 use quell_linux::sched::SchedError;
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
@@ -14,41 +14,28 @@ use rand::Rng as _;
 use rand_pcg::Pcg64;
 
 use super::program::SubjectError;
-use super::{ComparisonError, Timing, compare, figures, one_per_load};
+use super::{ComparisonError, compare, figures, one_per_load};
 use crate::counters::{CpuUse, TrialCounters};
+use crate::question::model::ModelSpec;
+use crate::question::{Comparison, Follow, report_slice};
 use quell_load::OfferedLoad;
 
 /// Reason why a result of the model is not a measurement.
 const SIMULATED: &str = "the server was simulated on a model of another machine";
 
-/// Parameters of a simulated experiment.
-#[derive(Debug, Clone)]
-pub struct ModelRequest {
-    /// Delivery modes to compare. The first one is the reference.
-    pub modes: Vec<DeliveryMode>,
-    /// Offered loads. Each load has its own experiment.
-    pub loads: Vec<OfferedLoad>,
-    /// Durations and limits of all experiments together, in virtual time.
-    pub timing: Timing,
-    /// Host and server to simulate.
-    pub setup: Setup,
-    /// Number of threads that simulate. The result does not depend on it.
-    pub threads: usize,
-}
-
-/// Compares modes on the model. Reports events to `watch`. Calls `stopped` before each slice; when it returns true, the
-/// result contains the slices simulated so far.
+/// Compares modes on the model. Calls `stopped` before each slice; when it returns true, the result contains the slices
+/// simulated so far.
 ///
 /// # Errors
 /// See [`ComparisonError`].
 pub fn run_model(
-    request: &ModelRequest,
-    watch: &mut dyn FnMut(OfferedLoad, &Switchback<DeliveryMode>, SliceStage<'_>),
+    spec: &ModelSpec,
+    comparison: &Comparison,
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, ComparisonError> {
-    let ModelRequest { modes, loads, timing, threads, .. } = request;
-    let ns = |ms: u32| u64::from(ms) * 1_000_000;
-    let setup = Setup { measured_ns: ns(timing.slice_ms), warm_up_ns: ns(timing.settle_ms), ..request.setup.clone() };
+    let (ModelSpec { loads, threads, .. }, Comparison { modes, timing }) = (spec, comparison);
+    let setup = spec.slice(timing.slice_ms, timing.settle_ms);
     let mut result = begin(&setup)?;
     // Each load has its own stream of seeds, because the number of seeds that a load uses depends on the number of
     // threads.
@@ -64,7 +51,7 @@ pub fn run_model(
             ready: vec![VecDeque::new(); modes.len()],
             ..Model::with_seeds(setup.clone(), vec![offered_per_s.map_or(Load::Max, Load::Qps)], next_stream())
         };
-        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(load, experiment, stage);
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, Some(load), experiment, stage);
         compare(&mut subject, design, (Some(load), offered_per_s), &mut watch, stopped)
     })?;
     Ok(result)

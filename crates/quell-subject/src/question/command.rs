@@ -13,19 +13,20 @@ use quell_linux::process::Spawn;
 use quell_linux::signal::Interruption;
 use quell_linux::{Pid, visible};
 use quell_mode::DeliveryMode;
-use quell_result::experiment::SubjectFacts;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::CommandFacts;
+use quell_result::tune::TuneFile;
 use quell_tune::{TuneEnd, TunePlan};
 
 use super::helper_command::load_ended;
 use super::load_source::LOAD_ENDS_WITHIN;
 use super::{
-    Answer, HelperCommand, HelperError, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics,
-    search,
+    Answer, Follow, HelperCommand, HelperError, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
+    Unanswered, metrics, report_slice, search,
 };
 use crate::experiment::command::{CommandFailure, CommandRunner, StartedCommand};
 use crate::experiment::judge::{Judge, Judges};
-use crate::experiment::{CommandRequest, run_command};
+use crate::experiment::{CommandRequest, ComparisonError, run_command};
 use crate::replay::ServerPlace;
 
 /// Time limit for `quell run` to steer the connections of the command once it listens.
@@ -47,16 +48,16 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    fn facts(&self) -> SubjectFacts {
+    fn facts(&self) -> CommandFacts {
         let words = |judge: &Option<Judge>| judge.as_ref().map(|judge| judge.words().to_vec());
-        SubjectFacts::Command(CommandFacts {
+        CommandFacts {
             command: self.command.clone(),
             load: self.load.clone(),
             latency: words(&self.judges.latency),
             beside: words(&self.judges.beside),
             client: None,
             placement: self.placement.options(),
-        })
+        }
     }
 }
 
@@ -74,14 +75,15 @@ pub fn answer(
             metrics::of_server().check(plan)?;
         }
     }
-    let subject = spec.facts();
-    if !operator.agrees(&Planned { question: &question, subject: &subject, affected: Default::default() }) {
+    let facts = spec.facts();
+    if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Command(&facts) }) {
         return Err(Unanswered::Declined);
     }
     let interruption = Interruption::listen_and_never_stop().map_err(Unanswered::Signals)?;
     let flag = interruption.flag();
     let stopped = || flag.get().is_some();
     let mut runner = Runner::new(tools, &spec.command, spec.load.as_deref()).placed(spec.placement.options());
+    let mut follow = |step: SubjectStep<'_>| operator.follow(step);
     match question {
         Question::Compare(comparison) => {
             let request = CommandRequest {
@@ -92,13 +94,12 @@ pub fn answer(
                 judges: spec.judges.clone(),
                 placement: spec.placement.options(),
             };
-            let mut watch = |experiment: &_, stage: SliceStage<'_>| {
-                operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
-            };
+            let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(&mut follow, None, experiment, stage);
             Ok(Answer::Compared(Box::new(run_command(&request, None, &mut runner, &mut watch, &stopped)?)))
         }
         Question::Search(plan) => {
-            let searched = search_on_command(spec, *plan, subject, &mut runner, operator, &stopped)?;
+            let begun = ExperimentResult::begin(SubjectFacts::Command(facts)).map_err(ComparisonError::from)?;
+            let searched = search_on_command(spec, *plan, begun, &mut runner, &mut follow, &stopped)?;
             Ok(Answer::Searched(Box::new(searched)))
         }
     }
@@ -107,21 +108,21 @@ pub fn answer(
 fn search_on_command(
     spec: &CommandSpec,
     plan: TunePlan,
-    subject: SubjectFacts,
+    begun: ExperimentResult,
     runner: &mut Runner<'_>,
-    operator: &mut dyn Operator,
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<Searched, Unanswered> {
+) -> Result<TuneFile, Unanswered> {
     let mut judges = spec.judges.clone();
     let has_load = spec.load.is_some() || judges.latency.is_some();
     judges.end_after(plan.budget_ms, plan.slice_ms);
     let mut started = StartedCommand::new(runner, judges, stopped);
-    let mut result = search::search(&mut started, plan, operator, stopped)?;
+    let mut result = search::search(&mut started, plan, follow, stopped)?;
     if let (TuneEnd::MetricUnreadable { .. }, false) = (&result.end, has_load) {
         let reason = "nothing has sent requests to the command: name a load with --load or --latency".to_owned();
         result.end = TuneEnd::SubjectFailed { reason };
     }
-    Ok(Searched { subject, result, not_a_measurement: None, left_alone: Vec::new() })
+    Ok(TuneFile::of(begun, result, Vec::new()))
 }
 
 /// Starts a command with `quell run`, which sets the mode and restores the queues when the command exits.
@@ -164,7 +165,8 @@ impl<'a> Runner<'a> {
         let deadline = Instant::now() + STEERED_WITHIN;
         while Instant::now() < deadline {
             let owner = self.server.as_ref().map(HelperCommand::pid);
-            let attached = attachments(self.tools.journal).map_err(|error| CommandFailure::Failed(error.to_string()))?;
+            let attached =
+                attachments(self.tools.journal).map_err(|error| CommandFailure::Failed(error.to_string()))?;
             let steers = |one: &Attached| Some(one.history.begin.owner.pid) == owner && one.history.steers();
             if attached.iter().any(steers) {
                 return Ok(());
@@ -172,7 +174,8 @@ impl<'a> Runner<'a> {
             self.check_running()?;
             thread::sleep(LOOK_AGAIN);
         }
-        let why = "`quell run --steer` found no group of listening sockets that it can steer: `quell run` alone shows why";
+        let why =
+            "`quell run --steer` found no group of listening sockets that it can steer: `quell run` alone shows why";
         Err(CommandFailure::Failed(why.to_owned()))
     }
 

@@ -1,10 +1,14 @@
-//! Subjects and what is asked of them. [`Question`]: which of some modes is best, or which mode is best for a goal. Each
-//! subject opens, shows its plan to the [`Operator`], answers the question, and restores what it changed.
+//! Subjects and what is asked of them. [`Question`]: which of some modes is best, or which mode is best for a goal.
+//! [`SubjectSpec`] names a subject. It opens, shows its plan to the [`Operator`], answers the question, and restores what
+//! it changed.
 
 pub mod command;
+mod guest;
 mod helper_command;
+mod lab;
 mod load_source;
 pub mod metrics;
+pub mod model;
 mod placed;
 pub mod programs;
 mod search;
@@ -14,6 +18,7 @@ use std::io;
 use std::path::Path;
 
 use quell_change::journal::{Journal, JournalError, Keeper};
+use quell_change::recovery::Found;
 use quell_change::transaction::ChangeError;
 use quell_experiment::{DesignError, SliceStage, Switchback};
 use quell_host::findings::Finding;
@@ -22,24 +27,69 @@ use quell_host::steer::{CannotSteer, LookError};
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
+use quell_linux::visible;
 use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::experiment::{EndOfExperiment, ExperimentResult, SubjectFacts};
-use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneResult, TuneSpace, Tuner};
+use quell_result::experiment::{EndOfExperiment, ExperimentResult};
+use quell_result::facts::{CommandFacts, ProgramsFacts};
+use quell_result::tune::TuneFile;
+use quell_tune::{RefusedMode, TunePlan, TunePlanError, TuneSpace, Tuner};
+use quell_vm::store::{StoreError, StoredKernel};
+use serde::{Deserialize, Serialize};
 
+pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
-pub use search::{GuardError, guarded_run_max, refused_kinds};
+pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::clients::ClientsError;
 use crate::experiment::command::CommandSubjectError;
 use crate::experiment::judge::JudgeError;
 use crate::experiment::program::SubjectError;
 use crate::experiment::{ComparisonError, Timing};
+use crate::run::{LabRequest, LabRunError};
+use crate::vm::VmLabError;
+use command::CommandSpec;
 use metrics::MetricError;
+use model::ModelSpec;
+use programs::ProgramsSpec;
+
+/// A subject, and what loads and measures it.
+#[derive(Debug, Clone)]
+pub enum SubjectSpec {
+    /// Running programs of this host.
+    Programs(ProgramsSpec),
+    /// A command that is started under each mode.
+    Command(CommandSpec),
+    /// A server in a private lab on this machine.
+    Lab(LabRequest),
+    /// A server in a guest with another kernel or NIC.
+    Guest(GuestSpec),
+    /// The model of a host.
+    Model(Box<ModelSpec>),
+}
+
+impl SubjectSpec {
+    /// Answers a question on this subject.
+    pub fn answer(
+        &self,
+        question: Question,
+        tools: &Tools<'_>,
+        operator: &mut dyn Operator,
+    ) -> Result<Answer, Unanswered> {
+        match self {
+            Self::Programs(spec) => programs::answer(spec, question, tools, operator),
+            Self::Command(spec) => command::answer(spec, question, tools, operator),
+            Self::Lab(request) => lab::answer(request, question, tools, operator),
+            Self::Guest(spec) => guest::answer(spec, question, operator),
+            Self::Model(spec) => model::answer(spec, question, operator),
+        }
+    }
+}
 
 /// What is asked of a subject.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Question {
     /// Which of these modes is best.
     Compare(Comparison),
@@ -48,7 +98,8 @@ pub enum Question {
 }
 
 /// Modes to compare.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Comparison {
     /// Delivery modes. The first one is the reference.
     pub modes: Vec<DeliveryMode>,
@@ -80,26 +131,13 @@ impl Question {
     }
 }
 
-/// A search on a subject.
-#[derive(Debug)]
-pub struct Searched {
-    /// Subject whose mode was switched.
-    pub subject: SubjectFacts,
-    /// The search and its answer.
-    pub result: TuneResult,
-    /// Reason why the result is not a measurement.
-    pub not_a_measurement: Option<String>,
-    /// Settings that another program changed, and that were therefore not restored.
-    pub left_alone: Vec<String>,
-}
-
 /// Answer to a question, with the slices from which it follows.
 #[derive(Debug)]
 pub enum Answer {
     /// To [`Question::Compare`].
     Compared(Box<ExperimentResult>),
     /// To [`Question::Search`].
-    Searched(Box<Searched>),
+    Searched(Box<TuneFile>),
 }
 
 impl Answer {
@@ -112,7 +150,7 @@ impl Answer {
                     last.end = EndOfExperiment::Failed(why);
                 }
             }
-            Self::Searched(searched) => search::interrupted_because(&mut searched.result, why),
+            Self::Searched(searched) => search::interrupted_because(&mut searched.search, why),
         }
     }
 }
@@ -122,9 +160,21 @@ impl Answer {
 pub struct Planned<'a> {
     /// The question. The plan of a search is complete: it has the present setting and the modes that are possible.
     pub question: &'a Question,
-    pub subject: &'a SubjectFacts,
-    /// Other programs whose packets are affected, by PID.
-    pub affected: BTreeMap<Pid, String>,
+    pub subject: PlannedSubject<'a>,
+}
+
+/// A subject before it is changed.
+#[derive(Debug)]
+pub enum PlannedSubject<'a> {
+    Programs {
+        facts: &'a ProgramsFacts,
+        /// Other programs whose packets are affected, by PID.
+        affected: BTreeMap<Pid, String>,
+    },
+    Command(&'a CommandFacts),
+    Lab(&'a LabRequest),
+    Guest(&'a StoredKernel),
+    Model(&'a ModelSpec),
 }
 
 /// What a subject does.
@@ -132,16 +182,44 @@ pub struct Planned<'a> {
 pub enum SubjectStep<'a> {
     /// Something that takes a while.
     Doing(&'static str),
-    /// Before and after a slice of a comparison.
-    Comparing {
+    /// Changes left by killed runs were searched for and reverted, because they would disturb the measurement.
+    Recovered(&'a [Found]),
+    /// Something that the operator should know.
+    Note(&'a str),
+    /// A part of a published experiment begins; its number is from 1.
+    PartBegins { number: usize, of: usize, name: &'a str },
+    /// A slice of a comparison begins.
+    Slice {
         /// Offered load. `None` if Quell does not generate it.
         load: Option<OfferedLoad>,
-        experiment: &'a Switchback<DeliveryMode>,
-        /// What happens to its next slice.
-        stage: SliceStage<'a>,
+        /// Share of the budget that is used, 0 to 1.
+        spent: f64,
+        block: u32,
+        mode: &'a str,
     },
+    /// A mode cannot be set, and is left out.
+    NotSettable { mode: &'a str, reason: &'a str },
     /// A slice of a search was recorded.
     Searching(&'a Tuner),
+}
+
+/// Receives the steps of a subject.
+pub type Follow<'a> = dyn FnMut(SubjectStep<'_>) + 'a;
+
+/// Reports what happens to the next slice of a comparison.
+pub(crate) fn report_slice(
+    follow: &mut Follow<'_>,
+    load: Option<OfferedLoad>,
+    experiment: &Switchback<DeliveryMode>,
+    stage: SliceStage<'_>,
+) {
+    let Some(slice) = experiment.next_slice() else { return };
+    let mode = &slice.treatment.name;
+    match stage {
+        SliceStage::Begins => follow(SubjectStep::Slice { load, spent: experiment.spent(), block: slice.block, mode }),
+        SliceStage::NotSettable(reason) => follow(SubjectStep::NotSettable { mode, reason }),
+        SliceStage::Recorded => {}
+    }
 }
 
 /// Whoever asks.
@@ -213,6 +291,18 @@ pub enum Unanswered {
          nothing was changed"
     )]
     PresentDiffers,
+    /// The lab could not be set up, or the measurement in it failed.
+    #[error(transparent)]
+    Lab(#[from] LabRunError),
+    /// No kernel is stored.
+    #[error(transparent)]
+    KernelStore(#[from] StoreError),
+    /// The guest failed.
+    #[error(transparent)]
+    Guest(#[from] VmLabError),
+    /// The guest's kernel can set no mode.
+    #[error("no mode can be set on Linux {}: {}", visible::name(kernel_release), visible::name(reason))]
+    NothingSettable { kernel_release: String, reason: String },
     /// No mode can be searched.
     #[error("no mode can be set on these programs; nothing was changed:\n{}", reasons(.0))]
     NothingToTry(Vec<RefusedMode>),

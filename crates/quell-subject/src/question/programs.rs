@@ -18,14 +18,15 @@ use quell_host::switching::{BegunSwitching, SwitchError, refuse_queues_of_others
 use quell_linux::{CpuList, Pid, kernel};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::{PRESENT, PlacementFacts, ProblemFacts, ProgramsFacts};
+use quell_result::facts::{PRESENT, ProblemFacts, ProgramsFacts};
+use quell_result::tune::TuneFile;
 use quell_tune::{RefusedMode, TuneMetric, TunePlan, TuneSpace};
 
 use super::load_source::{UnderLoad, under_load};
-use super::search::search;
+use super::search::{refused_kinds, search};
 use super::{
-    Answer, HelperError, LoadSource, Operator, Planned, Question, Searched, SubjectStep, Tools, Unanswered, metrics,
-    placed, refused_kinds,
+    Answer, Follow, HelperError, LoadSource, Operator, Planned, PlannedSubject, Question, SubjectStep, Tools,
+    Unanswered, metrics, placed, report_slice,
 };
 use crate::experiment::clients::RemoteClients;
 use crate::experiment::figures;
@@ -167,13 +168,12 @@ impl Measurement<'_> {
         let groups = self.decide_groups(&mut preview.snapshot)?;
         let prepared = Prepared { modes, present, preview, groups, problems, has_load: load.has_load };
         let facts = self.facts(&prepared, load.clients.as_ref());
-        let placement = facts.placement.clone();
-        let subject = SubjectFacts::Programs(facts);
-        let planned = Planned { question: &question, subject: &subject, affected: affected(&prepared.preview) };
-        if !operator.agrees(&planned) {
+        let subject = PlannedSubject::Programs { facts: &facts, affected: affected(&prepared.preview) };
+        if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
-        self.measure(question, prepared, placement, load.clients, operator)
+        let begun = ExperimentResult::begin(SubjectFacts::Programs(facts)).map_err(ComparisonError::from)?;
+        self.measure(question, prepared, begun, load.clients, &mut |step| operator.follow(step))
     }
 
     /// Takes a snapshot, in which the sockets that have or would get a filter are marked, and plans the modes.
@@ -204,37 +204,42 @@ impl Measurement<'_> {
         }
     }
 
-    /// Begins the experiment, and places connections and workers. The programs may use other queues afterwards, so the
-    /// modes are planned again.
-    fn begin(
+    /// Begins the experiment, places connections and workers, and records the modes. The programs may use other queues
+    /// after the placement, so the modes are planned again.
+    fn open(
         &self,
         purpose: Purpose,
-        prepared: &mut Prepared,
-        placement: &mut Option<PlacementFacts>,
-        slice_ms: u32,
-        operator: &mut dyn Operator,
-    ) -> Result<BegunSwitching, Unanswered> {
-        let ProgramsSpec { targets, judges, .. } = self.spec;
-        let mut start_keeper = self.tools.start_keeper;
+        mut prepared: Prepared,
+        (mut judges, (budget_ms, slice_ms)): (Judges, (u64, u32)),
+        clients: Option<RemoteClients>,
+        follow: &mut Follow<'_>,
+    ) -> Result<(Programs<'_>, ProgramsFacts), Unanswered> {
+        let (targets, mut start_keeper) = (&self.spec.targets, self.tools.start_keeper);
+        let is_search = purpose == Purpose::Search;
         let mut begun = BegunSwitching::begin(self.tools.journal, purpose, targets.clone(), Some(&mut start_keeper))?;
-        let wanted = placed::requested(&self.spec.placement, &self.attached);
-        if wanted.is_nothing() {
-            return Ok(begun);
-        }
-        operator.follow(SubjectStep::Doing("waiting for connections through the filters"));
-        let restart = || Ok((self.restart_load)()?);
-        let groups = &prepared.groups;
-        let placed = placed::place(wanted, groups, &mut begun, (judges, slice_ms), &restart, self.stopped)?;
-        if let Some(facts) = placement {
+        let mut placement = placed::planned(&self.spec.placement, &prepared.groups, &prepared.preview.snapshot);
+        if let Some(facts) = &mut placement {
+            follow(SubjectStep::Doing("waiting for connections through the filters"));
+            let wanted = placed::requested(&self.spec.placement, &self.attached);
+            let restart = || Ok((self.restart_load)()?);
+            let placed =
+                placed::place(wanted, &prepared.groups, &mut begun, (&judges, slice_ms), &restart, self.stopped)?;
             placed::add_result(facts, &placed);
+            let look = || {
+                let mut snapshot = observe()?;
+                mark_attached_filters(&mut snapshot, self.tools.journal);
+                Ok(self.preview_of(snapshot, &prepared.modes))
+            };
+            prepared.preview = preview_with(&look, prepared.has_load, self.stopped)?;
         }
-        let look = || {
-            let mut snapshot = observe()?;
-            mark_attached_filters(&mut snapshot, self.tools.journal);
-            Ok(self.preview_of(snapshot, &prepared.modes))
-        };
-        prepared.preview = preview_with(&look, prepared.has_load, self.stopped)?;
-        Ok(begun)
+        judges.end_after(budget_ms, slice_ms);
+        let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
+        let Prepared { modes, preview, .. } = &prepared;
+        let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
+        let watched = if is_search { watched } else { server_side::with_cpus_of(modes, watched) };
+        let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
+        let switching = begun.record(&preview.plan)?;
+        Ok((Programs::new(switching, &preview.plan, modes, &[], watched, traffic, self.stopped), facts))
     }
 
     /// Adds the mode of the attachments, unless it is one of `modes`. Returns it if it was added.
@@ -260,64 +265,44 @@ impl Measurement<'_> {
     fn measure(
         &self,
         question: Question,
-        mut prepared: Prepared,
-        mut placement: Option<PlacementFacts>,
+        prepared: Prepared,
+        mut begun: ExperimentResult,
         clients: Option<RemoteClients>,
-        operator: &mut dyn Operator,
+        follow: &mut Follow<'_>,
     ) -> Result<Answer, Unanswered> {
-        let (mut judges, stopped) = (self.spec.judges.clone(), self.stopped);
+        let (judges, stopped) = (self.spec.judges.clone(), self.stopped);
         // The first run happens before any change. It detects commands that fail, and shows the names of their figures.
         let printed = match judges.is_empty() {
             true => PrintedFigures::new(),
             false => judges.run(question.slice_ms(), stopped)?.ok_or(Unanswered::Interrupted)?,
         };
-        let purpose = match &question {
-            Question::Compare(_) => Purpose::Experiment,
-            Question::Search(_) => Purpose::Search,
-        };
-        let offered = clients.as_ref().map(RemoteClients::offered_load);
-        let design = match &question {
+        match question {
             Question::Compare(comparison) => {
+                let offered = clients.as_ref().map(RemoteClients::offered_load);
                 let criteria = offered.map_or_else(|| figures::criteria_of_judge(&printed), criteria);
                 let mut design = design(&prepared.modes, criteria, comparison.timing, 1);
                 let is_present = |treatment: &&mut Treatment<_>| Some(treatment.setting) == prepared.present;
                 design.treatments.iter_mut().filter(is_present).for_each(|row| row.name = PRESENT.to_owned());
                 design.check()?;
-                Some(design)
+                let timing = (comparison.timing.budget_ms, comparison.timing.slice_ms);
+                let (mut programs, facts) =
+                    self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
+                begun.subject = SubjectFacts::Programs(facts);
+                let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
+                let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
+                let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
+                begun.experiments.push(experiment);
+                Ok(Answer::Compared(Box::new(begun)))
             }
             Question::Search(plan) => {
                 if !judges.is_empty() {
-                    metrics::of_command(&judges, &printed).check(plan)?;
+                    metrics::of_command(&judges, &printed).check(&plan)?;
                 }
-                None
-            }
-        };
-        let begun = self.begin(purpose, &mut prepared, &mut placement, question.slice_ms(), operator)?;
-        judges.end_after(question.budget_ms(), question.slice_ms());
-        let facts = ProgramsFacts { placement, ..self.facts(&prepared, clients.as_ref()) };
-        let subject = SubjectFacts::Programs(facts);
-        let Prepared { modes, preview, .. } = &prepared;
-        let watched = server_side::watched(&preview.snapshot, &self.spec.targets.pids(), &preview.plan.napis());
-        let watched = if design.is_some() { server_side::with_cpus_of(modes, watched) } else { watched };
-        let traffic = clients.map_or(Traffic::Live(judges), |clients| Traffic::Clients(Box::new(clients)));
-        let switching = begun.record(&preview.plan)?;
-        let mut programs = Programs::new(switching, &preview.plan, modes, &[], watched, traffic, stopped);
-        match (question, design) {
-            (Question::Search(plan), _) => {
-                let result = search(&mut programs, *plan, operator, stopped)?;
-                let left_alone = programs.left_alone;
-                Ok(Answer::Searched(Box::new(Searched { subject, result, not_a_measurement: None, left_alone })))
-            }
-            (Question::Compare(_), design) => {
-                let design = design.unwrap_or_else(|| unreachable!("a comparison has a design"));
-                let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
-                let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
-                let mut watch = |experiment: &_, stage: SliceStage<'_>| {
-                    operator.follow(SubjectStep::Comparing { load: None, experiment, stage });
-                };
-                let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
-                result.experiments.push(experiment);
-                Ok(Answer::Compared(Box::new(result)))
+                let timing = (plan.budget_ms, plan.slice_ms);
+                let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
+                begun.subject = SubjectFacts::Programs(facts);
+                let result = search(&mut programs, *plan, follow, stopped)?;
+                Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, programs.left_alone))))
             }
         }
     }

@@ -9,7 +9,7 @@ use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_tune::{RefusedMode, TuneEnd, TunePlan, TuneResult, Tuner, tune};
 
-use super::{Operator, SubjectStep, Unanswered};
+use super::{Follow, SubjectStep, Unanswered};
 
 /// Longest time for which a mode that violates a guard is set, in ms: the slice, and the time to evaluate it.
 const GUARDED_MS: u64 = 1_000;
@@ -45,7 +45,7 @@ pub fn guarded_run_max(plan: &TunePlan) -> Result<Option<Duration>, GuardError> 
 pub(super) fn search<T>(
     subject: &mut T,
     plan: TunePlan,
-    operator: &mut dyn Operator,
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<TuneResult, Unanswered>
 where
@@ -55,7 +55,7 @@ where
 {
     let mut watch = |tuner: &Tuner, stage: SliceStage<'_>| {
         if stage == SliceStage::Recorded {
-            operator.follow(SubjectStep::Searching(tuner));
+            follow(SubjectStep::Searching(tuner));
         }
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
@@ -66,7 +66,7 @@ where
 }
 
 /// Kinds of mode of which no value can be set, with the reason for the first one.
-pub fn refused_kinds<W: Display>(
+pub(super) fn refused_kinds<W: Display>(
     modes: &[DeliveryMode],
     why_impossible: &dyn Fn(&DeliveryMode) -> Option<W>,
 ) -> Vec<RefusedMode> {

@@ -27,7 +27,8 @@ use crate::experiment::{CommandRequest, ComparisonError, Timing, run_command};
 use crate::lab::veth::VethLab;
 use crate::question::Tools;
 use crate::question::command::Runner;
-use crate::run::{BenchError, LabEvent, LabSpec, in_empty_lab};
+use crate::question::{Follow, SubjectStep, report_slice};
+use crate::run::{LabRunError, LabSpec, in_empty_lab};
 use crate::server::ServerCommand;
 
 pub use table::{PLAYED, offered};
@@ -125,7 +126,7 @@ impl ReplayPart {
         lab: &VethLab,
         tools: &Tools<'_>,
         max_per_s: Option<f64>,
-        watch: &mut dyn FnMut(LabEvent<'_>),
+        follow: &mut Follow<'_>,
         stopped: &dyn Fn() -> bool,
     ) -> Result<ExperimentResult, ComparisonError> {
         let cpus = &lab.plan.cpus;
@@ -139,7 +140,7 @@ impl ReplayPart {
         let (modes, timing, judges) = (self.modes.clone(), request.timing, Judges::default());
         let of_command = CommandRequest { modes, timing, command, load: None, judges, placement: Vec::new() };
         let mut runner = Runner::new(tools, &of_command.command, None).at(place);
-        let mut watch = |experiment: &_, stage: SliceStage<'_>| watch(LabEvent::Slice(experiment, stage));
+        let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
         let mut result = run_command(&of_command, Some(client), &mut runner, &mut watch, stopped)?;
         result.not_a_measurement = cpus.overcommitted.clone();
         Ok(result)
@@ -153,11 +154,11 @@ impl ReplayPart {
 pub fn play(
     request: &ReplayRequest,
     tools: &Tools<'_>,
-    watch: &mut dyn FnMut(LabEvent<'_>),
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<PublishedRun, BenchError> {
+) -> Result<PublishedRun, LabRunError> {
     let replay = &request.replay;
-    in_empty_lab(&lab_spec(request, tools)?, tools.journal, watch, |host, lab, watch| {
+    in_empty_lab(&lab_spec(request, tools)?, tools.journal, follow, |host, lab, follow| {
         let counters = || HardwareCounters::open(&host.cpus.iter().copied().collect());
         let mut run = PublishedRun {
             schema: PublishedRun::SCHEMA.to_owned(),
@@ -174,8 +175,8 @@ pub fn play(
         for (index, part) in replay.parts.iter().enumerate() {
             let &ReplayPart { transport, shape, message_bytes, load, .. } = part;
             let name = part_name(transport, shape, message_bytes, load);
-            watch(LabEvent::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
-            let (result, not_possible) = match part.measure(request, lab, tools, max_per_s, watch, stopped) {
+            follow(SubjectStep::PartBegins { number: index + 1, of: replay.parts.len(), name: &name });
+            let (result, not_possible) = match part.measure(request, lab, tools, max_per_s, follow, stopped) {
                 Ok(result) => (Some(result), None),
                 Err(error @ (ComparisonError::NoModeLeft(_) | ComparisonError::Reference { .. })) => {
                     (None, Some(error.to_string()))
@@ -207,7 +208,7 @@ pub fn play(
 }
 
 /// A lab with a queue per server thread: as many as published, or as there are CPUs beside the generator's.
-fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, BenchError> {
+fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, LabRunError> {
     let Replay { threads, connections, parts, .. } = &request.replay;
     let cpus = HostFacts::read(&ProcRoot::default())?.cpus.len();
     let has_memcached = parts.iter().any(|part| part.message_bytes.is_none());

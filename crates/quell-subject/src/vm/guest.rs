@@ -35,11 +35,12 @@ use quell_tune::{TunePlan, TunePlanError, TuneResult, Tuner, tune};
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::nearest::NearestFinder;
-use super::{EMULATED, GuestEvent, GuestTask, SEARCH_EMULATED, features};
+use super::{EMULATED, GuestEvent, SEARCH_EMULATED, design, features, set_modes};
 use crate::counters::Watched;
 use crate::experiment::program::{GeneratorTraffic, Programs, SubjectError, Traffic};
 use crate::experiment::{ComparisonError, Preview, compare as compare_modes, needs_launch};
 use crate::lab::napi::Queues;
+use crate::question::Question;
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
@@ -114,21 +115,21 @@ pub enum GuestLabError {
     Load(#[from] LoadError),
 }
 
-/// Sets up the lab in this guest, carries out the task, and reports each event immediately.
+/// Sets up the lab in this guest, answers the question, and reports each event immediately.
 ///
 /// # Errors
 /// See [`GuestLabError`]. A mode that cannot be set is not an error; the other modes are still measured.
 pub fn carry_out(
-    task: &GuestTask,
+    question: &Question,
     journal: &Journal,
     report: &mut dyn FnMut(&GuestEvent),
 ) -> Result<(), GuestLabError> {
-    let modes = task.modes();
+    let modes = set_modes(question);
     let (lab, facts) = GuestLab::set_up(&modes, journal)?;
     let mut result = ExperimentResult::begin(SubjectFacts::Guest(facts)).map_err(ComparisonError::from)?;
-    match task {
-        GuestTask::Compare(request) => {
-            let design = request.design();
+    match question {
+        Question::Compare(comparison) => {
+            let design = design(comparison);
             result.not_a_measurement = Some(EMULATED.to_owned());
             result.experiments.push(LoadExperiment {
                 load: Some(OfferedLoad::Max),
@@ -140,7 +141,7 @@ pub fn carry_out(
             let end = lab.serve(&modes, false, journal, report, |subject, report| compare(subject, design, report))?;
             report(&GuestEvent::Ended(end));
         }
-        GuestTask::Search(plan) => {
+        Question::Search(plan) => {
             result.not_a_measurement = Some(SEARCH_EMULATED.to_owned());
             report(&GuestEvent::Up(Box::new(result)));
             let found = lab.serve(&modes, true, journal, report, |subject, report| search(subject, plan, report))?;
@@ -437,7 +438,7 @@ fn answers(probe: &UdpSocket) -> bool {
 mod tests {
     use super::*;
     use crate::experiment::Timing;
-    use crate::vm::GuestRequest;
+    use crate::question::Comparison;
 
     /// A server whose queue stalls under one mode.
     #[derive(Default)]
@@ -476,7 +477,7 @@ mod tests {
     fn a_mode_that_stalls_the_server_is_dropped_and_the_experiment_goes_on() {
         let modes = ["base", "suspend20", "defer20"].map(|mode| mode.parse().unwrap()).to_vec();
         let timing = Timing { budget_ms: 10_000, slice_ms: 100, settle_ms: 0, margin: 0.03, seed: 1 };
-        let design = GuestRequest { modes, timing }.design();
+        let design = super::design(&Comparison { modes, timing });
         let (mut dropped, mut slices) = (Vec::new(), 0);
         let mut take = |event: &GuestEvent| match event {
             GuestEvent::Dropped { mode, .. } => dropped.push(mode.clone()),

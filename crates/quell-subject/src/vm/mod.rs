@@ -8,22 +8,21 @@ pub mod guest;
 mod nearest;
 mod search;
 
-use std::time::Duration;
-
-use quell_experiment::{DesignError, ExperimentDesign, SliceObservation};
+use quell_experiment::{ExperimentDesign, SliceObservation};
 use quell_linux::proc::Schedstat;
 use quell_mode::{DeliveryMode, Threaded};
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
-use quell_tune::{TunePlan, TuneResult, Tuner};
+use quell_result::tune::TuneFile;
+use quell_tune::{TunePlan, TuneResult};
 use quell_vm::machine::{Machine, MachineError};
 use serde::{Deserialize, Serialize};
 
 use self::collect::{Collected, take_line};
 use self::search::FollowedSearch;
-pub use self::search::GuestSearch;
-use crate::experiment::{self, Timing};
+use crate::experiment;
+use crate::question::{Comparison, Follow, Question, SubjectStep};
 
-/// Subcommand of quell that runs in the guest. Its argument is a [`GuestTask`] as JSON.
+/// Subcommand of quell that runs in the guest. Its argument is a [`Question`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
 
 /// Reason why a result of a guest is not a measurement of time.
@@ -31,33 +30,11 @@ const EMULATED: &str = "the machine was emulated: interrupt counts are valid, ti
 /// Reason why a search in a guest is not a measurement.
 const SEARCH_EMULATED: &str = "times in an emulated guest mean nothing, and the answer holds for no real machine";
 
-/// An experiment in a guest.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct GuestRequest {
-    /// Delivery modes to compare. The first one is the reference. Modes that the guest's kernel refuses are dropped.
-    pub modes: Vec<DeliveryMode>,
-    /// Durations and limits, measured by the guest's clock.
-    pub timing: Timing,
-}
-
-/// What the guest does with its lab.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum GuestTask {
-    /// Compares modes.
-    Compare(GuestRequest),
-    /// Searches the best mode for a goal. The load is a closed loop, so the plan has one load.
-    Search(Box<TunePlan>),
-}
-
-impl GuestTask {
-    /// Modes that the guest sets, with the reference or the present setting first.
-    fn modes(&self) -> Vec<DeliveryMode> {
-        match self {
-            Self::Compare(request) => request.modes.clone(),
-            Self::Search(plan) => searched_modes(plan),
-        }
+/// Modes that the guest sets for a question, with the reference or the present setting first.
+pub(crate) fn set_modes(question: &Question) -> Vec<DeliveryMode> {
+    match question {
+        Question::Compare(comparison) => comparison.modes.clone(),
+        Question::Search(plan) => searched_modes(plan),
     }
 }
 
@@ -75,31 +52,15 @@ fn searched_modes(plan: &TunePlan) -> Vec<DeliveryMode> {
 /// Number of virtual CPUs of a guest that sets these modes: one for the server, one for the client, and one for a
 /// thread that polls continuously, if a mode has one.
 #[must_use]
-pub fn cpus(modes: &[DeliveryMode]) -> u32 {
+pub(crate) fn cpus(modes: &[DeliveryMode]) -> u32 {
     let polls = modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
     2 + u32::from(polls)
 }
 
-impl GuestRequest {
-    fn design(&self) -> ExperimentDesign<DeliveryMode> {
-        // The guest decides when to stop, but only the host can detect disturbed blocks.
-        let design = experiment::design(&self.modes, guest::criteria(), self.timing, 1);
-        ExperimentDesign { foreign_cpu_range_max: 1.0, ..design }
-    }
-
-    /// Checks the design before a guest is started.
-    ///
-    /// # Errors
-    /// See [`DesignError`].
-    pub fn check(&self) -> Result<(), DesignError> {
-        self.design().check()
-    }
-
-    /// Returns the maximum duration of the experiment, measured by the guest's clock.
-    #[must_use]
-    pub fn budget(&self) -> Duration {
-        Duration::from_millis(self.timing.budget_ms)
-    }
+/// The design of a comparison in a guest. The guest decides when to stop, but only the host can detect disturbed blocks.
+pub(crate) fn design(comparison: &Comparison) -> ExperimentDesign<DeliveryMode> {
+    let design = experiment::design(&comparison.modes, guest::criteria(), comparison.timing, 1);
+    ExperimentDesign { foreign_cpu_range_max: 1.0, ..design }
 }
 
 /// Events that the guest prints as they happen, each as a line of JSON.
@@ -159,51 +120,57 @@ pub enum VmLabError {
     NeverUp,
 }
 
-/// Compares modes in a guest and passes the guest's events to `watch`. Calls `stopped` and ends early when it returns
-/// true; the result then contains the slices measured so far.
+/// Compares modes in a guest. Calls `stopped` and ends early when it returns true; the result then contains the slices
+/// measured so far.
 ///
 /// # Errors
 /// See [`VmLabError`].
-pub fn run_guest(
+pub(crate) fn run_guest(
     machine: &Machine,
-    request: &GuestRequest,
-    watch: &mut dyn FnMut(&GuestEvent),
+    question: &Question,
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
 ) -> Result<ExperimentResult, VmLabError> {
     let mut collected = Collected::default();
     let mut take = |event: GuestEvent, host| {
-        watch(&event);
+        match &event {
+            GuestEvent::SliceBegins { block, mode, spent, .. } => {
+                follow(SubjectStep::Slice { load: None, spent: *spent, block: *block, mode });
+            }
+            GuestEvent::Dropped { mode, reason } => follow(SubjectStep::NotSettable { mode, reason }),
+            _ => {}
+        }
         collected.take(event, host);
     };
-    let ended = run_task(machine, &GuestTask::Compare(request.clone()), &mut take, stopped);
+    let ended = run_task(machine, question, &mut take, stopped);
     outcome(ended, collected.into_result())
 }
 
-/// Searches in a guest and passes the state of the search to `watch` after each slice. Calls `stopped` and ends early
-/// when it returns true; the result then contains the slices observed so far.
+/// Searches in a guest. Calls `stopped` and ends early when it returns true; the result then contains the slices observed
+/// so far.
 ///
 /// # Errors
 /// See [`VmLabError`].
-pub fn search_in_guest(
+pub(crate) fn search_in_guest(
     machine: &Machine,
     plan: &TunePlan,
-    watch: &mut dyn FnMut(&Tuner),
+    follow: &mut Follow<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<GuestSearch, VmLabError> {
+) -> Result<TuneFile, VmLabError> {
     let mut search = FollowedSearch::new(plan);
-    let mut take = |event, _| search.take(event, watch);
-    let ended = run_task(machine, &GuestTask::Search(Box::new(plan.clone())), &mut take, stopped);
+    let mut take = |event, _| search.take(event, &mut |tuner| follow(SubjectStep::Searching(tuner)));
+    let ended = run_task(machine, &Question::Search(Box::new(plan.clone())), &mut take, stopped);
     outcome(ended, search.into_result())
 }
 
 /// Runs a task in a guest and passes each event to `take`, with the emulator's scheduling statistics.
 fn run_task(
     machine: &Machine,
-    task: &GuestTask,
+    question: &Question,
     take: &mut dyn FnMut(GuestEvent, Option<Schedstat>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<(), VmLabError> {
-    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(task)?];
+    let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(question)?];
     let mut unreadable = None;
     let mut line = |line: &str, host| take_line(line, host, &mut unreadable, take);
     let ended = machine.run(&arguments, &mut line, stopped)?;

@@ -2,24 +2,11 @@
 //! host derives it from the guest's events. It shows progress, and it is the result if the user interrupts the search.
 
 use quell_mode::DeliveryMode;
-use quell_result::experiment::{ExperimentResult, SubjectFacts};
-use quell_result::facts::HostFacts;
+use quell_result::experiment::ExperimentResult;
+use quell_result::tune::TuneFile;
 use quell_tune::{TuneEnd, TunePlan, TuneResult, Tuner};
 
 use super::GuestEvent;
-
-/// A search in a guest.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GuestSearch {
-    /// The guest.
-    pub host: HostFacts,
-    /// The guest's server.
-    pub subject: SubjectFacts,
-    /// Reason why the result is not a measurement.
-    pub not_a_measurement: Option<String>,
-    /// The search and its answer.
-    pub result: TuneResult,
-}
 
 /// Events of a search received so far.
 pub(super) struct FollowedSearch {
@@ -56,13 +43,12 @@ impl FollowedSearch {
     }
 
     /// The guest's result, or the slices so far. `None` if the lab was not set up, or the search could not be followed.
-    pub(super) fn into_result(self) -> Option<GuestSearch> {
+    pub(super) fn into_result(self) -> Option<TuneFile> {
         let so_far = self.tuner.map(|mut tuner| {
             tuner.stop(TuneEnd::Interrupted);
             tuner.finish()
         });
-        let ExperimentResult { host, subject, not_a_measurement, .. } = self.lab?;
-        Some(GuestSearch { host, subject, not_a_measurement, result: self.result.or(so_far)? })
+        Some(TuneFile::of(self.lab?, self.result.or(so_far)?, Vec::new()))
     }
 }
 
@@ -139,7 +125,7 @@ mod tests {
         assert_eq!(
             followed(&[&events[..], &[GuestEvent::Searched(Box::new(result.clone()))]].concat())
                 .into_result()
-                .map(|search| search.result),
+                .map(|file| file.search),
             Some(result)
         );
     }
@@ -147,10 +133,10 @@ mod tests {
     #[test]
     fn an_interrupted_search_keeps_the_slices_so_far() {
         let (events, _) = guest();
-        let search = followed(&events[..30]).into_result().unwrap();
-        assert_eq!((search.result.answer, search.result.end), (TuneAnswer::None, TuneEnd::Interrupted));
-        assert!(search.result.slices.len() > 3, "{}", search.result.slices.len());
-        let refused = search.result.arms.iter().find(|arm| arm.mode.to_string() == REFUSED).unwrap();
+        let search = followed(&events[..30]).into_result().unwrap().search;
+        assert_eq!((search.answer, search.end), (TuneAnswer::None, TuneEnd::Interrupted));
+        assert!(search.slices.len() > 3, "{}", search.slices.len());
+        let refused = search.arms.iter().find(|arm| arm.mode.to_string() == REFUSED).unwrap();
         assert_eq!(refused.state, ArmState::NotSettable { reason: "no napi-set".to_owned() });
     }
 

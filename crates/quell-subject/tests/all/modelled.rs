@@ -1,25 +1,29 @@
 //! Experiments on the model of a host.
 
-use quell_experiment::{ContrastVerdict, SliceStage, StopReason};
+use quell_experiment::{ContrastVerdict, StopReason};
 use quell_mode::DeliveryMode;
 use quell_result::experiment::{EndOfExperiment, ExperimentResult};
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
-use quell_subject::experiment::model::{ModelRequest, run_model};
+use quell_subject::experiment::model::run_model;
 use quell_subject::experiment::{ComparisonError, Timing};
+use quell_subject::question::model::ModelSpec;
+use quell_subject::question::{Comparison, SubjectStep};
 
-fn request(modes: &str, loads: &[&str]) -> ModelRequest {
-    ModelRequest {
-        modes: DeliveryMode::parse_list(modes).expect("modes"),
+type Asked = (ModelSpec, Comparison);
+
+fn request(modes: &str, loads: &[&str]) -> Asked {
+    let spec = ModelSpec {
         loads: loads.iter().map(|load| load.parse().expect("a load")).collect(),
-        timing: Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 },
         setup: Setup::new(HostProfile::shipped("epyc7662-cx5").expect("it ships")).with_queues(2),
         threads: 2,
-    }
+    };
+    let timing = Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 };
+    (spec, Comparison { modes: DeliveryMode::parse_list(modes).expect("modes"), timing })
 }
 
-fn run(request: &ModelRequest) -> ExperimentResult {
-    run_model(request, &mut |_, _, _| (), &|| false).expect("it runs")
+fn run((spec, comparison): &Asked) -> ExperimentResult {
+    run_model(spec, comparison, &mut |_| (), &|| false).expect("it runs")
 }
 
 /// Threads that poll continuously improve neither throughput nor efficiency, and each uses a whole CPU (cover letter of
@@ -56,10 +60,11 @@ fn a_large_effect_is_decided_before_the_budget_is_spent() {
 
 #[test]
 fn slices_depend_on_the_seed_and_not_on_the_number_of_threads() {
-    let one = ModelRequest { threads: 1, ..request("base,defer20", &["50%", "max"]) };
-    let many = ModelRequest { threads: 7, ..one.clone() };
-    let another = ModelRequest { timing: Timing { seed: 2, ..one.timing }, ..one.clone() };
-    let experiments = |request: &ModelRequest| run(request).experiments;
+    let (spec, comparison) = request("base,defer20", &["50%", "max"]);
+    let one = (ModelSpec { threads: 1, ..spec.clone() }, comparison.clone());
+    let many = (ModelSpec { threads: 7, ..spec.clone() }, comparison.clone());
+    let another = (spec, Comparison { timing: Timing { seed: 2, ..comparison.timing }, ..comparison });
+    let experiments = |asked: &Asked| run(asked).experiments;
     assert!(experiments(&one) == experiments(&many));
     assert!(experiments(&one) != experiments(&another));
 }
@@ -78,15 +83,18 @@ fn slices_of_one_mode_differ_because_each_has_its_own_seed() {
 fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
     let mixed = run(&request("base,defer20,sockpoll50", &["50%"]));
     assert_eq!(mixed.experiments[0].record.dropped.keys().collect::<Vec<_>>(), [&3]);
-    let alone = run_model(&request("base,sockpoll50", &["50%"]), &mut |_, _, _| (), &|| false);
+    let (spec, alone) = request("base,sockpoll50", &["50%"]);
+    let alone = run_model(&spec, &alone, &mut |_| (), &|| false);
     assert!(matches!(alone, Err(ComparisonError::NoModeLeft(_))), "{alone:?}");
 }
 
 #[test]
 fn an_interrupted_experiment_keeps_its_slices_and_is_the_last_one() {
     let slices = std::cell::Cell::new(0);
-    let mut count = |_, _: &_, stage: SliceStage<'_>| slices.set(slices.get() + u32::from(stage == SliceStage::Begins));
-    let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
+    let mut count =
+        |step: SubjectStep<'_>| slices.set(slices.get() + u32::from(matches!(step, SubjectStep::Slice { .. })));
+    let (spec, comparison) = request("base,defer20", &["50%", "max"]);
+    let result = run_model(&spec, &comparison, &mut count, &|| slices.get() > 4);
     let result = result.expect("it has slices");
     assert_eq!(result.experiments.len(), 1);
     assert_eq!(result.experiments[0].end, EndOfExperiment::Interrupted);

@@ -12,7 +12,8 @@ use quell_result::facts::{LabFacts, ServerFacts};
 use quell_sampler::Sampler;
 use quell_subject::cpus::CpuError;
 use quell_subject::experiment::ComparisonError;
-use quell_subject::run::{BenchError, LabEvent};
+use quell_subject::question::SubjectStep;
+use quell_subject::run::LabRunError;
 use quell_subject::server::ServerCommand;
 use quell_test_support::{Lacks, skip_part};
 
@@ -33,7 +34,7 @@ fn a_small_run_gives_a_complete_result() {
         return;
     }
     let affinity = sched::affinity(Pid::of_this_thread()).unwrap();
-    let result = run_to_the_end(&request("base,suspend50", &["50%", "max"]), |_| {}).unwrap();
+    let result = run_to_the_end(&request("base,suspend50", &["50%", "max"]), &mut |_| {}).unwrap();
     assert_eq!(
         sched::affinity(Pid::of_this_thread()).unwrap(),
         affinity,
@@ -69,7 +70,7 @@ fn every_readable_counter_is_present() {
     if !can_raise_a_lab() {
         return;
     }
-    let result = run_to_the_end(&request("base,suspend200", &["max"]), |_| {}).unwrap();
+    let result = run_to_the_end(&request("base,suspend200", &["max"]), &mut |_| {}).unwrap();
     // On a busy machine the counters of a slice can be read too late. They are then absent.
     let slices: Vec<_> = slices(&result).filter(|slice| slice.foreign_cpu.is_some()).collect();
     assert!(!slices.is_empty());
@@ -97,7 +98,7 @@ fn modes_that_cannot_be_set_are_dropped_with_the_reason_and_the_others_are_measu
         return;
     }
     let result =
-        run_to_the_end(&request("base,sockpoll50,eventspin50,defer200,threaded,threadedbusy", &["max"]), |_| {})
+        run_to_the_end(&request("base,sockpoll50,eventspin50,defer200,threaded,threadedbusy", &["max"]), &mut |_| {})
             .unwrap();
     let record = &result.experiments[0].record;
     let dropped = |name: &str| {
@@ -118,8 +119,8 @@ fn a_reference_that_cannot_be_set_is_an_error_with_the_reason() {
     if !can_raise_a_lab() {
         return;
     }
-    let error = run_to_the_end(&request("sockpoll50,base", &["max"]), |_| {}).unwrap_err();
-    let BenchError::Experiment(ComparisonError::Reference { why, .. }) = &error else { panic!("{error}") };
+    let error = run_to_the_end(&request("sockpoll50,base", &["max"]), &mut |_| {}).unwrap_err();
+    let LabRunError::Experiment(ComparisonError::Reference { why, .. }) = &error else { panic!("{error}") };
     assert!(why.contains("SO_BUSY_POLL"), "{why}");
 }
 
@@ -128,12 +129,15 @@ fn too_many_workers_and_generators_are_refused_before_any_change() {
     if !can_raise_a_lab() {
         return;
     }
-    let mut request = request("base", &["max"]);
+    let (mut request, comparison) = request("base", &["max"]);
     request.lab.queues = 1_000;
     let names = Namespace::list_named().unwrap();
     let mut lab_was_up = false;
-    let error = run_to_the_end(&request, |event| lab_was_up |= matches!(event, LabEvent::LabIsUp(_))).unwrap_err();
-    assert!(matches!(error, BenchError::Cpus(CpuError::TooFew { workers: 1_000, .. })), "{error}");
+    let error = run_to_the_end(&(request, comparison), &mut |step| {
+        lab_was_up |= matches!(step, SubjectStep::Doing("measuring in the lab"))
+    })
+    .unwrap_err();
+    assert!(matches!(error, LabRunError::Cpus(CpuError::TooFew { workers: 1_000, .. })), "{error}");
     assert!(!lab_was_up);
     let made: Vec<_> = Namespace::list_named().unwrap().into_iter().filter(|name| !names.contains(name)).collect();
     let own = format!("quell-{:x}-", std::process::id());
@@ -145,9 +149,9 @@ fn four_workers_on_shared_cpus_have_one_napi_each_and_the_result_is_marked() {
     if !can_raise_a_lab() {
         return;
     }
-    let mut request = request("base,suspend200", &["max"]);
+    let (mut request, comparison) = request("base,suspend200", &["max"]);
     (request.lab.queues, request.lab.connections, request.lab.insist) = (4, 32, true);
-    let result = run_to_the_end(&request, |_| {}).unwrap();
+    let result = run_to_the_end(&(request, comparison), &mut |_| {}).unwrap();
     let (facts, server) = lab(&result);
     let queues: BTreeSet<u32> = facts.server_napi_ids.iter().copied().collect();
     let seen: Vec<u32> = server.workers.iter().flat_map(|worker| worker.napi_ids.iter().copied()).collect();
@@ -169,12 +173,12 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
     if !can_raise_a_lab() {
         return;
     }
-    let mut request = request("base,defer200", &["max"]);
+    let (mut request, comparison) = request("base,defer200", &["max"]);
     request.lab.interrupt_stand_in = false;
     // Without the stand-in, softirqs run on the sending CPU. The check of the server's CPUs may therefore fail, and
     // `insist` ignores it.
     request.lab.insist = true;
-    let result = run_to_the_end(&request, |_| {}).unwrap();
+    let result = run_to_the_end(&(request, comparison), &mut |_| {}).unwrap();
     assert!(!lab(&result).0.interrupt_stand_in);
     // On a busy machine a slice can pass without a response.
     assert!(slices(&result).any(|slice| slice.metric("cpu-us-per-request").is_some()));
@@ -186,9 +190,9 @@ fn another_server_is_started_with_its_address_and_measured() {
         return;
     }
     let words = "memcached -u root -U 0 -l {address} -p {port} -t {workers}".split(' ').map(str::to_owned);
-    let mut request = request("base,defer200", &["2000"]);
+    let (mut request, comparison) = request("base,defer200", &["2000"]);
     request.lab.server = ServerCommand::Other(words.collect());
-    let result = run_to_the_end(&request, |_| {}).unwrap();
+    let result = run_to_the_end(&(request, comparison), &mut |_| {}).unwrap();
     assert_eq!(lab(&result).1.version.as_deref(), None, "Quell cannot query the version of other servers");
     assert_eq!(result.experiments[0].offered_per_s, Some(2_000.0));
 }

@@ -1,7 +1,6 @@
 //! One module per command: it parses options, calls the library crate, and passes the result to `render`.
 
 pub(crate) mod apply;
-mod asked;
 pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod conformance;
@@ -19,6 +18,7 @@ pub(crate) mod sim;
 mod snapshot_scope;
 mod stalls;
 pub(crate) mod status;
+mod subject;
 pub(crate) mod top;
 pub(crate) mod tune;
 pub(crate) mod vm;

@@ -223,7 +223,7 @@ fn store() -> Result<Store, Failure> {
     Store::of_user().map_err(|error| of_store(&error))
 }
 
-fn of_store(error: &StoreError) -> Failure {
+pub(crate) fn of_store(error: &StoreError) -> Failure {
     let exit = match error {
         StoreError::NotHere { .. } | StoreError::Empty | StoreError::NotOwn { .. } => Exit::NotSupported,
         _ => Exit::RolledBack,

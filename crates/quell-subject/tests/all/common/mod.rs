@@ -5,8 +5,9 @@ use quell_load::Workload;
 use quell_result::experiment::ExperimentResult;
 use quell_subject::bench_load;
 use quell_subject::experiment::Timing;
+use quell_subject::question::{Comparison, SubjectStep};
 use quell_subject::requirements::missing;
-use quell_subject::run::{BenchError, LabEvent, LabRequest, LabSpec, run};
+use quell_subject::run::{LabRequest, LabRunError, LabSpec, run};
 use quell_subject::server::ServerCommand;
 use quell_test_support::{LabTurn, skip_missing};
 
@@ -25,13 +26,13 @@ pub(crate) fn can_raise_a_lab() -> bool {
 }
 
 /// Parameters of a short experiment on one queue.
-pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
+pub(crate) fn request(modes: &str, loads: &[&str]) -> (LabRequest, Comparison) {
     let loads: Vec<_> = loads.iter().map(|load| load.parse().unwrap()).collect();
     let budget_ms = 3_000 * loads.len() as u64;
-    LabRequest {
-        modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(),
+    let timing = Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 };
+    let comparison = Comparison { modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(), timing };
+    let request = LabRequest {
         loads,
-        timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
         workload: Workload::Memcached(bench_load::published_keys()),
         beside: None,
         lab: LabSpec {
@@ -42,18 +43,19 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> LabRequest {
             interrupt_stand_in: true,
             insist: false,
         },
-    }
+    };
+    (request, comparison)
 }
 
 /// Runs the experiment while holding the machine-wide lab lock. Uses a private journal and checks that it is empty
 /// afterwards.
 pub(crate) fn run_to_the_end(
-    request: &LabRequest,
-    mut watch: impl FnMut(&LabEvent<'_>),
-) -> Result<ExperimentResult, BenchError> {
+    (request, comparison): &(LabRequest, Comparison),
+    follow: &mut dyn FnMut(SubjectStep<'_>),
+) -> Result<ExperimentResult, LabRunError> {
     let _turn = LabTurn::wait();
     let dir = tempfile::tempdir().unwrap();
-    let result = run(request, &Journal::in_dir(dir.path()), &mut |event| watch(&event), &|| false);
+    let result = run(request, comparison, &Journal::in_dir(dir.path()), follow, &|| false);
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert!(left.is_empty(), "journals remain: {left:?}");
     result

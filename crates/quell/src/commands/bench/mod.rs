@@ -1,102 +1,124 @@
-//! `quell bench`: compares delivery modes and writes a result file. The subject is a set of running programs, a
-//! command, a server in a private lab, a model, or a guest.
+//! `quell bench`: compares delivery modes and writes a result file.
 
-pub(super) mod args;
-pub(super) mod on_command;
-pub(super) mod on_programs;
-pub(crate) mod on_published;
-mod on_sim;
-pub(super) mod on_veth;
-pub(super) mod on_vm;
+mod args;
+mod published;
 
 use std::time::Duration;
 
-use quell_experiment::{SliceStage, Switchback};
+use quell_linux::clock;
 use quell_linux::output_file::OutputFile;
-use quell_linux::{clock, visible};
-use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
 use quell_result::Document;
-use quell_result::experiment::ExperimentResult;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::Check;
+use quell_result::guest_checks as checks;
 use quell_result::published::{INTERRUPTED, PublishedRun};
 use quell_result::store::ResultStore;
 use quell_subject::experiment::Timing;
-use quell_subject::experiment::judge::{Judge, Judges};
+use quell_subject::experiment::judge::Judges;
 use quell_subject::extent::Extent;
-use quell_subject::run::BenchError;
-
-use args::Where;
-use on_veth::NotRun;
+use quell_subject::question::{Answer, Comparison, Question, SubjectSpec};
+use quell_subject::run::{LabRunError, check_possible};
+use quell_vm::KernelName;
+use quell_vm::machine::Emulator;
 
 pub(crate) use args::BenchArgs;
 
 use super::results;
+use super::subject::asked::{Consent, answered, of_lab_run};
+use super::subject::{ModelDefault, Place, judge, server_command};
+use super::vm::stored_kernel;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::render::progress::Progress;
-use crate::render::{experiment, published};
+use crate::render::{experiment, published as render_published};
 
 /// Smallest relevant difference, as a share: 0.05 means 5 %.
 const MARGIN: f64 = 0.05;
+
+/// Modes of programs. They do not increase the CPU use of servers in production.
+const MODES_OF_PROGRAMS: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
+/// Modes of a command. The last two need the preload library.
+const MODES_OF_COMMANDS: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
+const MODES_OF_GUESTS: [&str; 3] = ["base", "defer20", "suspend20"];
 
 /// Runs the command.
 ///
 /// # Errors
 /// Fails with the exit code of the error.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    if args.on != Some(Where::Vm)
-        && let Some(option) = args.of_guest_only().first()
-    {
-        return Err(Failure::usage(format!("{option} can only be used with --on vm")));
-    }
-    if args.host.is_some() && args.on != Some(Where::Sim) {
-        return Err(Failure::usage("--host can only be used with --on sim"));
-    }
-    let destination = ResultStore::of_user().new_file(args.output.as_ref(), "bench").map_err(Failure::usage)?;
+    let place = match args.experiment {
+        Some(_) => Place::Published,
+        None => args.subject.place().unwrap_or(Place::Lab),
+    };
+    args.subject.check_applies(place, &args.applies())?;
+    let destination = ResultStore::of_user().new_file(args.subject.output.as_ref(), "bench").map_err(Failure::usage)?;
     destination.check_writable().map_err(Failure::usage)?;
     if let Some(experiment) = args.experiment {
-        return finish_published(args, &on_published::run(args, experiment)?, &destination);
+        return finish_published(args, &published::run(args, experiment)?, &destination);
     }
-    if let Some(targets) = args.programs() {
-        return finish(args, &on_programs::run(args, targets)?, &destination);
-    }
-    if !args.command.is_empty() {
-        return finish(args, &on_command::run(args)?, &destination);
-    }
-    if let Some(option) = args.of_programs_only().first() {
-        return Err(Failure::usage(format!(
-            "{option} can only be used for programs of this host: specify --pid, --unit or --cgroup, or a command after --"
-        )));
-    }
-    match args.on {
-        Some(Where::Sim) => finish(args, &on_sim::run(args)?, &destination),
-        Some(Where::Lab) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
-        Some(Where::Vm) => {
-            let result = on_vm::run(args)?;
-            finish(args, &result, &destination)?;
-            on_vm::verdict(&result)
-        }
-        None => wherever_possible(args, &destination),
-    }
+    let place = match args.subject.place() {
+        Some(place) => place,
+        None => lab_or_model(args)?,
+    };
+    let result = compare(args, place)?;
+    finish(args, &result, &destination)?;
+    check_counts(&result)
 }
 
-/// Measures in the lab, or on the model if the lab is not possible and no option requires it. The output mentions the
-/// guest but does not start it, because a guest only counts interrupts.
-fn wherever_possible(args: &BenchArgs, destination: &OutputFile) -> Result<(), Failure> {
-    let why = match on_veth::run(args) {
-        Ok(result) => return finish(args, &result, destination),
-        Err(NotRun::Bench(BenchError::NotPossibleHere(missing))) if !args.asks_for_a_lab() => {
-            on_veth::not_possible(&missing)
+/// The lab, or the model if the lab is not possible and no option requires it. The output mentions the guest but does not
+/// start it, because a guest only counts interrupts.
+fn lab_or_model(args: &BenchArgs) -> Result<Place, Failure> {
+    let why = match check_possible(&args.subject.of_lab(Vec::new(), None)?.lab) {
+        Ok(_) => return Ok(Place::Lab),
+        Err(error @ (LabRunError::NotPossibleHere(_) | LabRunError::Cpus(_))) if !args.asks_for_a_lab() => {
+            of_lab_run(error).text
         }
-        Err(NotRun::Bench(BenchError::Cpus(error))) if !args.asks_for_a_lab() => error.to_string(),
-        Err(error) => return Err(on_veth::failure(error)),
+        Err(error) => return Err(of_lab_run(error)),
     };
+    let newest = stored_kernel(None).ok().map(|kernel| kernel.origin.name);
     output::say(&format!(
         "{why}\n\n{}\n\nThe following result is simulated on the model of another machine (use --on lab to require the \
          lab):\n",
-        on_vm::offer()
+        offer_of_guest(newest.as_ref(), Emulator::find().is_ok())
     ));
-    finish(args, &on_sim::run(args)?, destination)
+    Ok(Place::Sim)
+}
+
+/// Describes what `quell bench --on vm` offers on a machine without lab, and which of its requirements are missing.
+fn offer_of_guest(newest: Option<&KernelName>, emulator: bool) -> String {
+    let kernel = newest.map_or_else(|| "a newer kernel".to_owned(), |name| format!("Linux {name}"));
+    let get = if newest.is_none() { "; `quell vm get` fetches it" } else { "" };
+    let install = if emulator { "" } else { "; it needs QEMU (Debian: qemu-system-x86)" };
+    format!(
+        "quell bench --on vm can count the interrupts of {kernel} in a guest on this machine, without root{get}{install}."
+    )
+}
+
+fn compare(args: &BenchArgs, place: Place) -> Result<ExperimentResult, Failure> {
+    let question = Question::Compare(Comparison { modes: modes(args, place)?, timing: timing(args, place) });
+    let (subject, extent) = (&args.subject, extent(args));
+    let spec = match place {
+        Place::Programs => {
+            let targets = subject.targets().map_err(|error| Failure::usage(error).unchanged())?;
+            SubjectSpec::Programs(subject.of_programs(targets, judges(args)?, false)?)
+        }
+        Place::Command => SubjectSpec::Command(subject.of_command(judges(args)?)?),
+        Place::Lab | Place::Published => {
+            let beside = args.beside.as_deref().map(|command| server_command("--beside", command)).transpose()?;
+            SubjectSpec::Lab(subject.of_lab(extent.loads(), beside)?)
+        }
+        Place::Sim => SubjectSpec::Model(Box::new(subject.of_model(ModelDefault::of_host(extent.loads()))?)),
+        Place::Vm => SubjectSpec::Guest(subject.of_guest()),
+    };
+    let consent = match place {
+        Place::Programs => Consent::Ask { question: "switch the programs between these modes?", yes: subject.yes },
+        Place::Command => Consent::Ask { question: "start the command under these modes?", yes: subject.yes },
+        _ => Consent::Tell,
+    };
+    match answered(&spec, question, consent)? {
+        Some(Answer::Compared(result)) => Ok(*result),
+        _ => unreachable!("a comparison that is carried out has a result"),
+    }
 }
 
 /// Stores and prints a result. Fails if the experiment failed or was interrupted.
@@ -105,7 +127,7 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
         true => Ok(experiment::render(result) + &experiment::details(result)),
         false => Ok(experiment::render(result)),
     };
-    store_and_print(result, destination, args.json, text)?;
+    store_and_print(result, destination, args.subject.json, text)?;
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; all settings were restored"))),
         None if result.was_interrupted() => Err(interrupted()),
@@ -115,7 +137,7 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &OutputFile)
 
 /// As [`finish`], for a published experiment.
 fn finish_published(args: &BenchArgs, run: &PublishedRun, destination: &OutputFile) -> Result<(), Failure> {
-    store_and_print(run, destination, args.json, || published::render(run).map_err(Failure::usage))?;
+    store_and_print(run, destination, args.subject.json, || render_published::render(run).map_err(Failure::usage))?;
     match run.ended.as_deref() {
         None => Ok(()),
         Some(INTERRUPTED) => Err(interrupted()),
@@ -145,106 +167,65 @@ fn store_and_print<D: Document>(
     Ok(())
 }
 
+/// Fails if a check of the counts of a guest fails.
+fn check_counts(result: &ExperimentResult) -> Result<(), Failure> {
+    let SubjectFacts::Guest(_) = &result.subject else { return Ok(()) };
+    let checked = result.experiments.iter().flat_map(checks::checks);
+    let broken: Vec<String> = checked.filter(|check| !check.holds).map(|check| Check::violation(&check)).collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    let is_starved = result.experiments.iter().any(|experiment| checks::starved_by(experiment).is_some());
+    let host = if is_starved { "; the emulator waited too long for CPUs of this host, so try again" } else { "" };
+    Err(Failure::new(Exit::VerifyFailed, format!("check failed; {}{host}", broken.join("; "))))
+}
+
 /// Modes of an experiment. The first one is the reference.
-fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failure> {
+fn modes(args: &BenchArgs, place: Place) -> Result<Vec<DeliveryMode>, Failure> {
+    let default = match place {
+        Place::Programs => &MODES_OF_PROGRAMS[..],
+        Place::Command => &MODES_OF_COMMANDS,
+        Place::Vm => &MODES_OF_GUESTS,
+        Place::Lab | Place::Sim | Place::Published => extent(args).modes(),
+    };
     let modes = args.modes.clone().unwrap_or_else(|| default.join(","));
     DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
 }
 
-/// Judges of an experiment: the commands that measure each slice.
+/// The commands that measure each slice.
 fn judges(args: &BenchArgs) -> Result<Judges, Failure> {
-    let (latency, beside) = (judge(args.latency.as_deref())?, judge(args.beside_latency.as_deref())?);
+    let (latency, beside) = (judge(args.subject.latency.as_deref())?, judge(args.beside_latency.as_deref())?);
     Ok(Judges { latency, beside, ..Judges::default() })
 }
 
-/// Parses the command of a judge.
-pub(super) fn judge(command: Option<&str>) -> Result<Option<Judge>, Failure> {
-    command.map(Judge::new).transpose().map_err(Failure::usage)
-}
-
-/// Returns the program and the arguments of a command, such as the load.
-pub(super) fn words(command: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
-    Ok(judge(command)?.map(|command| command.words().to_vec()))
-}
-
-/// How slices are produced. This determines their default duration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slices {
-    /// The modes of running programs are switched.
-    Switched,
-    /// A judge measures each slice. Many load generators accept only whole seconds.
-    Judged,
-    /// The server is started for each slice.
-    Started,
-    /// The model simulates each slice in virtual time and starts idle.
-    Simulated,
-    /// The mode of a server in a guest is switched. It answers about 400 requests per slice.
-    Emulated,
-}
-
-impl Slices {
-    fn default_of(args: &BenchArgs) -> Self {
-        if args.latency.is_some() || args.beside_latency.is_some() { Self::Judged } else { Self::Switched }
-    }
-
-    fn slice_ms(self) -> u32 {
-        match self {
-            Self::Switched => 200,
-            Self::Judged | Self::Started => 1_000,
-            Self::Simulated => 100,
-            Self::Emulated => 500,
-        }
-    }
-
-    fn settle_ms(self) -> u32 {
-        match self {
-            Self::Switched | Self::Judged => 10,
-            Self::Started => 300,
-            Self::Simulated => 150,
-            Self::Emulated => 200,
-        }
-    }
-}
-
-fn timing(args: &BenchArgs, budget: Duration, slices: Slices) -> Timing {
+fn timing(args: &BenchArgs, place: Place) -> Timing {
+    let is_judged = args.subject.latency.is_some() || args.beside_latency.is_some();
+    let (slice_ms, settle_ms) = match place {
+        // Many load generators accept only whole seconds.
+        Place::Programs if is_judged => (1_000, 10),
+        Place::Programs | Place::Lab => (200, 10),
+        Place::Command => (1_000, 300),
+        // A simulated run starts idle.
+        Place::Sim => (100, 150),
+        // About 400 requests of an emulated server.
+        Place::Vm => (500, 200),
+        Place::Published => (500, 200),
+    };
+    let budget = match place {
+        Place::Programs | Place::Command if args.quick => Duration::from_secs(30),
+        Place::Programs | Place::Command => Duration::from_secs(120),
+        Place::Lab => extent(args).budget(),
+        Place::Sim => extent(args).virtual_budget(),
+        Place::Vm => Duration::from_secs(60),
+        Place::Published => published::budget(args.quick),
+    };
     Timing {
-        budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
-        slice_ms: args.slice.unwrap_or(slices.slice_ms()),
-        settle_ms: args.settle.unwrap_or(slices.settle_ms()),
+        budget_ms: u64::try_from(args.subject.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
+        slice_ms: args.subject.slice.unwrap_or(slice_ms),
+        settle_ms: args.subject.settle.unwrap_or(settle_ms),
         margin: MARGIN,
-        seed: args.seed.unwrap_or_else(seed_from_the_clock),
+        seed: args.subject.seed.unwrap_or_else(seed_from_the_clock),
     }
-}
-
-/// Description of the current load for progress messages.
-pub(super) fn under(load: OfferedLoad) -> String {
-    match load {
-        OfferedLoad::Max => " in a closed loop".to_owned(),
-        load => format!(" at {load}"),
-    }
-}
-
-/// Prints the progress of an experiment.
-pub(super) fn show_progress(
-    progress: &Progress,
-    under: &str,
-    experiment: &Switchback<DeliveryMode>,
-    stage: SliceStage<'_>,
-) {
-    let Some(slice) = experiment.next_slice() else { return };
-    let mode = &slice.treatment.name;
-    match stage {
-        SliceStage::Begins => show_slice(progress, under, experiment.spent(), slice.block, mode),
-        SliceStage::NotSettable(reason) => {
-            progress.say(&format!("{} cannot be set on this host: {reason}", visible::name(mode)));
-        }
-        SliceStage::Recorded => {}
-    }
-}
-
-fn show_slice(progress: &Progress, under: &str, spent: f64, block: u32, mode: &str) {
-    let percent = (spent * 100.0).clamp(0.0, 100.0) as usize;
-    progress.step(percent, 100, &format!("% of the budget, block {}{under}: {mode}", block + 1));
 }
 
 fn extent(args: &BenchArgs) -> Extent {
@@ -258,4 +239,20 @@ fn extent(args: &BenchArgs) -> Extent {
 pub(super) fn seed_from_the_clock() -> u64 {
     // The seed is short so that users can type it again.
     clock::realtime_ns() / 1_000_000 % 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offer_of_a_guest_lists_its_missing_requirements() {
+        let kernel = "7.3".parse().unwrap();
+        assert_eq!(
+            offer_of_guest(Some(&kernel), true),
+            "quell bench --on vm can count the interrupts of Linux 7.3 in a guest on this machine, without root."
+        );
+        let nothing = offer_of_guest(None, false);
+        assert!(nothing.contains("`quell vm get` fetches it") && nothing.contains("it needs QEMU"), "{nothing}");
+    }
 }

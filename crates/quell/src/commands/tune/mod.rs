@@ -1,98 +1,90 @@
 //! `quell tune`: searches the values of a delivery mode that are best for a goal, confirms them on fresh slices, and
-//! writes a profile. The subject is a set of running programs, a command, a server in a private
-//! lab or in a guest, or the model of a host.
+//! writes a profile.
 
+mod advise;
 mod args;
-mod on_command;
-mod on_lab;
-mod on_model;
-mod on_programs;
-mod on_vm;
 mod profile;
 mod seen;
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_experiment::SliceStage;
-use quell_linux::clock;
+use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_linux::output_file::OutputFile;
-use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
+use quell_load::OfferedLoad;
 use quell_mode::DeliveryMode;
-use quell_result::Document as _;
-use quell_result::facts::HostFacts;
 use quell_result::store::ResultStore;
 use quell_result::tune::TuneFile;
-use quell_subject::question::Searched;
-use quell_tune::{TuneEnd, TunePlan, TuneSpace, Tuner};
+use quell_subject::experiment::judge::Judges;
+use quell_subject::question::{Answer, GUEST_ARMS, Question, SubjectSpec, guarded_run_max};
+use quell_tune::{TuneEnd, TuneGoal, TuneMetric, TunePlan, TuneSpace};
 
-use crate::commands::bench::args::Where;
-pub(crate) use args::TuneArgs;
-
+use super::subject::asked::{Consent, answered};
+use super::subject::{ModelDefault, Place, judge};
 use crate::commands::bench::seed_from_the_clock;
-use crate::commands::{asked, attach, results};
+use crate::commands::{attach, results};
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
-use crate::render::progress::Progress;
 use crate::render::tune as render;
+
+pub(crate) use args::TuneArgs;
 
 /// Runs the command.
 ///
 /// # Errors
 /// Fails with the exit code of the error.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
-    args.check()?;
+    let place = args.place()?;
     let profile_file = args.profile.clone().map(|path| OutputFile::named(path, "the profile"));
-    if args.profile.is_some() && args.profile == args.output {
+    let output = args.subject.output.as_ref();
+    if args.profile.is_some() && args.profile.as_ref() == output {
         return Err(Failure::usage("--profile and --output name the same file; nothing was changed"));
     }
+    let targets = match place {
+        Place::Programs => Some(args.subject.targets().map_err(|error| Failure::usage(error).unchanged())?),
+        _ => None,
+    };
+    if args.advise {
+        return advise::advise(args, targets.as_ref());
+    }
+    if let Some(targets) = targets.as_ref().filter(|_| args.keep) {
+        // Otherwise the search would end with a mode that cannot be attached.
+        refuse_what_is_attached(&journal(), targets).map_err(|error| Failure::usage(error).unchanged())?;
+    }
     let store = ResultStore::of_user();
-    let result_file = match args.advise {
-        true => None,
-        false if args.dry_run => store.check_creatable(args.output.as_ref()).map(|()| None).map_err(Failure::usage)?,
-        false => Some(store.new_file(args.output.as_ref(), "tune").map_err(Failure::usage)?),
+    let result_file = match args.dry_run {
+        true => store.check_creatable(output).map(|()| None).map_err(Failure::usage)?,
+        false => Some(store.new_file(output, "tune").map_err(Failure::usage)?),
     };
     for file in result_file.iter().chain(profile_file.as_ref().filter(|_| result_file.is_some())) {
         file.check_writable().map_err(Failure::usage)?;
     }
-    let mut host = HostFacts::read(&ProcRoot::default()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let started_unix_s = clock::realtime_ns() / 1_000_000_000;
-    let found = match args.programs() {
-        Some(targets) => {
-            let targets = targets.map_err(|error| Failure::usage(error).unchanged())?;
-            if args.advise {
-                let seen = seen::see(&targets)?;
-                return on_model::advise(args, Some(&seen));
-            }
-            on_programs::run(args, targets)?.map(|(searched, targets)| (searched, Some(targets)))
+    let plan = plan(args, place)?;
+    let run_max = guarded_run_max(&plan).map_err(Failure::usage)?;
+    let (subject, yes) = (&args.subject, args.subject.yes);
+    let (spec, consent) = match (place, &targets) {
+        (Place::Programs, Some(targets)) => {
+            // The server answers others, too.
+            let spec = subject.of_programs(targets.clone(), judges(args, false, run_max)?, args.dry_run)?;
+            (SubjectSpec::Programs(spec), Consent::of(args.dry_run, "search?", yes))
         }
-        None if args.advise => return on_model::advise(args, None),
-        None if !args.command.is_empty() => on_command::run(args)?.map(|searched| (searched, None)),
-        None if args.on == Some(Where::Lab) => on_lab::run(args)?.map(|searched| (searched, None)),
-        None if args.on == Some(Where::Vm) => on_vm::run(args)?.map(|(searched, guest)| {
-            host = guest;
-            (searched, None)
-        }),
-        None => on_model::run(args)?.map(|searched| (searched, None)),
+        (Place::Command, _) => {
+            // With --load, the server answers that load, too.
+            let spec = subject.of_command(judges(args, subject.load.is_none(), run_max)?)?;
+            (SubjectSpec::Command(spec), Consent::of(args.dry_run, "start the command under these modes?", yes))
+        }
+        (Place::Lab, _) => (SubjectSpec::Lab(subject.of_lab(loads(args, place), None)?), told(args)),
+        (Place::Vm, _) => (SubjectSpec::Guest(subject.of_guest()), told(args)),
+        _ => (SubjectSpec::Model(Box::new(subject.of_model(ModelDefault::of_host(loads(args, place)))?)), told(args)),
     };
-    let (Some((searched, targets)), Some(result_file)) = (found, result_file) else { return Ok(()) };
-    let Searched { subject, result, not_a_measurement, left_alone } = searched;
-    let quell_version = env!("CARGO_PKG_VERSION").to_owned();
-    let schema = TuneFile::SCHEMA.to_owned();
-    let file = TuneFile {
-        schema,
-        quell_version,
-        started_unix_s,
-        host,
-        subject,
-        not_a_measurement,
-        left_alone,
-        search: result,
-    };
+    let answer = answered(&spec, Question::Search(Box::new(plan)), consent)?;
+    let (Some(Answer::Searched(file)), Some(result_file)) = (answer, result_file) else { return Ok(()) };
     finish(args, &file, &result_file, profile_file.as_ref())?;
     match (targets, file.search.answer.mode()) {
-        (Some(targets), Some(mode)) if args.keep => attach::keep(&targets, mode, &args.placement, args.accept_stalls),
+        (Some(targets), Some(mode)) if args.keep => {
+            attach::keep(&targets, mode, &subject.placement, subject.accept_stalls)
+        }
         (Some(_), None) if args.keep => {
             output::say("no mode was left attached, because none was found");
             Ok(())
@@ -101,40 +93,65 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     }
 }
 
-/// The plan of a search with the options of the user.
-fn plan(args: &TuneArgs, loads: Vec<String>, slice_ms: u32, settle_ms: u32, budget: Duration) -> TunePlan {
-    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    TunePlan {
+fn told(args: &TuneArgs) -> Consent {
+    if args.dry_run { Consent::DryRun } else { Consent::Tell }
+}
+
+fn judges(args: &TuneArgs, counts_all_requests: bool, run_max: Option<Duration>) -> Result<Judges, Failure> {
+    let default = Judges::default();
+    let run_max = run_max.unwrap_or(default.run_max);
+    Ok(Judges { latency: judge(args.subject.latency.as_deref())?, counts_all_requests, run_max, ..default })
+}
+
+/// The plan of a search. The subject completes it.
+fn plan(args: &TuneArgs, place: Place) -> Result<TunePlan, Failure> {
+    let seed = args.subject.seed.unwrap_or_else(seed_from_the_clock);
+    let is_judged = args.subject.latency.is_some();
+    let (slice_ms, settle_ms, budget_s) = match place {
+        Place::Programs => (if is_judged { 500 } else { 200 }, 10, 180),
+        // Each slice starts the command.
+        Place::Command => (500, 300, 300),
+        Place::Lab | Place::Published => (200, 10, 180),
+        // A simulated run starts idle.
+        Place::Sim => (100, 150, 180),
+        Place::Vm => (guest_slice_ms(args), 200, 90),
+    };
+    let loads = match place {
+        Place::Programs => vec!["the present load".to_owned()],
+        Place::Command => vec!["present".to_owned()],
+        Place::Vm => vec![OfferedLoad::Max.to_string()],
+        _ => loads(args, place).iter().map(ToString::to_string).collect(),
+    };
+    let budget = args.subject.budget.unwrap_or(Duration::from_secs(budget_s));
+    let plan = TunePlan {
         guards: args.never.clone(),
         loads,
-        slice_ms: args.slice.unwrap_or(slice_ms),
-        settle_ms: args.settle.unwrap_or(settle_ms),
-        budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
+        slice_ms: args.subject.slice.unwrap_or(slice_ms),
+        settle_ms: args.subject.settle.unwrap_or(settle_ms),
+        budget_ms: u64::try_from(budget.as_millis()).unwrap_or(u64::MAX),
         ..TunePlan::new(args.goal.clone(), DeliveryMode::default(), TuneSpace::default(), seed)
+    };
+    if place != Place::Vm {
+        return Ok(plan);
     }
+    let arms: Result<Vec<DeliveryMode>, _> = GUEST_ARMS.iter().map(|mode| mode.parse()).collect();
+    Ok(TunePlan { arms: arms.map_err(Failure::usage)?, space: None, ..plan })
 }
 
-/// Checks the plan of a search.
-fn check(plan: &TunePlan) -> Result<(), Failure> {
-    plan.check().map_err(|error| asked::invalid_plan(plan, error))
+/// Loads of a search in the lab or on the model.
+fn loads(args: &TuneArgs, place: Place) -> Vec<OfferedLoad> {
+    let percents: &[f64] = if place == Place::Sim { &[25.0, 50.0, 90.0] } else { &[50.0, 90.0] };
+    let default = || percents.iter().copied().map(OfferedLoad::Percent).collect();
+    args.subject.loads.clone().unwrap_or_else(default)
 }
 
-/// Shows the state of a search after each slice, until it is stopped.
-fn watch<'a>(
-    progress: &'a Progress,
-    stopped: &'a dyn Fn() -> bool,
-) -> impl FnMut(&Tuner, SliceStage<'_>) -> ControlFlow<()> + 'a {
-    move |tuner, stage| {
-        if stage == SliceStage::Recorded {
-            show_progress(progress, tuner);
-        }
-        if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
-fn show_progress(progress: &Progress, tuner: &Tuner) {
-    let percent = (tuner.spent() * 100.0).clamp(0.0, 100.0) as u64;
-    progress.table(percent, &render::standing(tuner));
+/// Default duration of a slice in a guest, in ms, with some 1,000 requests; on a host with other work there are fewer. A
+/// p99 needs 500. With guards, an arm must be left within a second.
+fn guest_slice_ms(args: &TuneArgs) -> u32 {
+    let TuneGoal { objective, limits, .. } = &args.goal;
+    let mut metrics = std::iter::once(objective).chain(limits.iter().map(|limit| &limit.metric));
+    let names_latency = metrics.any(|metric| matches!(metric, TuneMetric::Latency { .. }));
+    if names_latency && args.never.is_empty() { 1_000 } else { 500 }
 }
 
 /// Writes the files and prints the result. If one of them fails, the others are still done.
@@ -156,7 +173,7 @@ fn finish(
         )),
         _ => Ok(()),
     };
-    match args.json {
+    match args.subject.json {
         true => output::json(file)?,
         false => output::data(&render::render(file))?,
     }

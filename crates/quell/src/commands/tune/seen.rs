@@ -14,8 +14,8 @@ use quell_subject::experiment::{Preview, server_side};
 use quell_subject::question::programs::preview;
 use quell_tune::TuneSpace;
 
-use crate::commands::asked;
 use crate::commands::attach::refuse_every_process;
+use crate::commands::subject::asked;
 use crate::exit::{Exit, Failure};
 
 /// Time for which the programs are observed, in ms.

@@ -2,8 +2,8 @@
 
 use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::pidfd::Signal;
-use quell_linux::process::Child;
 use quell_linux::proc::ProcRoot;
+use quell_linux::process::Child;
 use quell_linux::reuseport::Detachment;
 use quell_linux::{CpuList, Pid, sched};
 use quell_test_support::{Lacks, skip};

@@ -85,7 +85,8 @@ impl Stage {
     /// Command of a load of 16 connections on the server of [`Self::of_workers`], from the client's namespace.
     pub(crate) fn load_of_workers(&self) -> String {
         let (quell, client) = (env!("CARGO_BIN_EXE_quell"), self.lab.server_name.replace("-server", "-client"));
-        let load = format!("{WORKERS_ADDRESS} --protocol request-response -c 16 --rate 1K --polling epoll --seconds 600");
+        let load =
+            format!("{WORKERS_ADDRESS} --protocol request-response -c 16 --rate 1K --polling epoll --seconds 600");
         format!("nsenter --net=/run/netns/{client} {quell} load {load}")
     }
 

@@ -1,0 +1,95 @@
+//! The model of a host as a subject, in virtual time.
+
+use quell_linux::signal::Interruption;
+use quell_load::OfferedLoad;
+use quell_mode::DeliveryMode;
+use quell_result::experiment::{ExperimentResult, SubjectFacts};
+use quell_result::facts::ModelFacts;
+use quell_result::tune::TuneFile;
+use quell_sim::sweep::Setup;
+use quell_sim::{Load, RunError};
+use quell_tune::{ModelPrior, RankedMode, TunePlan, TuneSpace};
+
+use super::search::search;
+use super::{Answer, Operator, Planned, PlannedSubject, Question, SubjectStep, Unanswered, metrics};
+use crate::experiment::model::{Model, base_reaches, run_model};
+use crate::experiment::{ComparisonError, check_designs};
+
+/// A host and a server to simulate.
+#[derive(Debug, Clone)]
+pub struct ModelSpec {
+    /// Its warm-up and measured time are replaced by those of the question.
+    pub setup: Setup,
+    /// Offered loads, in percent of `base`'s maximum on the model or in requests per second.
+    pub loads: Vec<OfferedLoad>,
+    /// Number of threads that simulate. The result does not depend on it.
+    pub threads: usize,
+}
+
+impl ModelSpec {
+    /// The set-up of a run that is a slice.
+    pub(crate) fn slice(&self, slice_ms: u32, settle_ms: u32) -> Setup {
+        let ns = |ms: u32| u64::from(ms) * 1_000_000;
+        Setup { measured_ns: ns(slice_ms), warm_up_ns: ns(settle_ms), ..self.setup.clone() }
+    }
+
+    /// The loads of a search. Measures on the model which rate `base` reaches if a load is a percentage of it.
+    fn rates(&self, setup: &Setup, seed: u64) -> Result<Vec<Load>, ComparisonError> {
+        let needs_reach = self.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
+        let reaches_per_s = if needs_reach { base_reaches(setup, seed)? } else { 0.0 };
+        Ok(self.loads.iter().map(|load| load.rate_per_s(reaches_per_s).map_or(Load::Max, Load::Qps)).collect())
+    }
+
+    /// Ranks all modes for the goal of a plan by the model alone, best first.
+    ///
+    /// # Errors
+    /// When a metric is not of the model, or the model cannot run `base` or the present setting.
+    pub fn rank(&self, plan: &TunePlan) -> Result<Vec<RankedMode>, Unanswered> {
+        metrics::of_model().check(plan)?;
+        let setup = self.slice(plan.slice_ms, plan.settle_ms);
+        let (loads, present, seed) = (self.rates(&setup, plan.seed)?, plan.present, plan.seed);
+        let mut modes = TuneSpace::default().all();
+        if !modes.contains(&present) {
+            modes.push(present);
+        }
+        let ranked = ModelPrior { setup, loads, present, seed }.rank(&plan.goal, &modes, self.threads);
+        Ok(ranked.map_err(|error: RunError| ComparisonError::Reference { mode: base(), why: error.to_string() })?)
+    }
+}
+
+fn base() -> String {
+    DeliveryMode::default().to_string()
+}
+
+/// Answers a question on the model.
+pub(super) fn answer(spec: &ModelSpec, question: Question, operator: &mut dyn Operator) -> Result<Answer, Unanswered> {
+    match &question {
+        Question::Compare(comparison) => check_designs(&spec.loads, comparison)?,
+        Question::Search(plan) => {
+            metrics::of_model().check(plan)?;
+            plan.check().map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
+        }
+    }
+    if !operator.agrees(&Planned { question: &question, subject: PlannedSubject::Model(spec) }) {
+        return Err(Unanswered::Declined);
+    }
+    let interruption = Interruption::listen().map_err(Unanswered::Signals)?;
+    let flag = interruption.flag();
+    let stopped = || flag.get().is_some();
+    let mut follow = |step: SubjectStep<'_>| operator.follow(step);
+    match question {
+        Question::Compare(comparison) => {
+            Ok(Answer::Compared(Box::new(run_model(spec, &comparison, &mut follow, &stopped)?)))
+        }
+        Question::Search(plan) => {
+            let setup = spec.slice(plan.slice_ms, plan.settle_ms);
+            let facts = SubjectFacts::Model(ModelFacts::of(&setup));
+            let mut begun = ExperimentResult::begin(facts).map_err(ComparisonError::from)?;
+            begun.not_a_measurement = Some(format!("simulated on the model of {}", setup.host.name));
+            let loads = spec.rates(&setup, plan.seed)?;
+            let mut subject = Model::new(setup, loads, plan.seed);
+            let result = search(&mut subject, *plan, &mut follow, &stopped)?;
+            Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, Vec::new()))))
+        }
+    }
+}
