@@ -102,6 +102,9 @@ pub struct LabFacts {
     pub client_napi_ids: Vec<u32>,
     /// NAPI settings of the client's queues. They are the same in every trial.
     pub client_napi: NapiSettings,
+    /// Whether filters steered the connections of each queue to its own worker.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steered: bool,
     /// Checks made before the measurement, with their observations.
     pub checks: Vec<Check>,
 }

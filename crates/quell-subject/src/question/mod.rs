@@ -23,7 +23,7 @@ use quell_change::transaction::ChangeError;
 use quell_experiment::{DesignError, SliceStage, Switchback};
 use quell_host::findings::Finding;
 use quell_host::snapshot::{Snapshot, TakeError};
-use quell_host::steer::{CannotSteer, LookError};
+use quell_host::steer::LookError;
 use quell_host::switching::SwitchError;
 use quell_linux::Pid;
 use quell_linux::process::ProcessError;
@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 pub use guest::{GUEST_ARMS, GuestSpec};
 pub use helper_command::HelperCommand;
 pub use load_source::LoadSource;
+pub use placed::NothingSteered;
 pub use search::{GuardError, guarded_run_max};
 
 use crate::experiment::clients::ClientsError;
@@ -270,8 +271,8 @@ pub enum Unanswered {
     #[error(transparent)]
     Groups(#[from] LookError),
     /// Filters were requested, and no group can get one.
-    #[error("nothing can be steered; nothing was changed{}", why_not_steered(.0))]
-    NotSteered(Vec<CannotSteer>),
+    #[error("{0}; nothing was changed")]
+    NotSteered(#[from] NothingSteered),
     /// The plan of the search is invalid.
     #[error("{error}")]
     Plan { error: TunePlanError, plan: Box<TunePlan> },
@@ -323,13 +324,6 @@ pub enum Unanswered {
     Journal(#[from] JournalError),
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
-}
-
-fn why_not_steered(refused: &[CannotSteer]) -> String {
-    match refused {
-        [] => ": the programs have no TCP listener, and no UDP sockets with SO_REUSEPORT".to_owned(),
-        refused => refused.iter().map(|why| format!("\n  not steered: {why}")).collect(),
-    }
 }
 
 fn reasons(refused: &[RefusedMode]) -> String {

@@ -223,5 +223,6 @@ fn lab_spec(request: &ReplayRequest, tools: &Tools<'_>) -> Result<LabSpec, LabRu
         connections: *connections,
         interrupt_stand_in: true,
         insist: request.insist,
+        steer: None,
     })
 }

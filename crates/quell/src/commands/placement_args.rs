@@ -27,9 +27,12 @@ impl PlacementArgs {
         self.steer.is_some() || self.pin
     }
 
-    /// The option that requests it.
-    pub(super) fn first_option(&self) -> &'static str {
-        if self.steer.is_some() { "--steer" } else { "--pin" }
+    pub(super) fn steers(&self) -> bool {
+        self.steer.is_some()
+    }
+
+    pub(super) fn pins(&self) -> bool {
+        self.pin
     }
 
     pub(super) fn wanted(&self) -> Wanted {

@@ -218,7 +218,8 @@ impl Placement {
             self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
-        Ok(())
+        // Before the caller lets clients reconnect: later connections came through the filters.
+        self.filters.list_connections(connections).map_err(AttachError::Connections)
     }
 
     /// Observes new connections for at most `within`, until every filter is verified. If requested, binds workers to
@@ -236,7 +237,6 @@ impl Placement {
         let give_up = Instant::now() + within;
         let mut placed = PlacementResult::default();
         loop {
-            self.filters.list_connections(connections).map_err(AttachError::Connections)?;
             let snapshot = look_at_programs(programs.targets, programs.steered).map_err(AttachError::Look)?;
             self.filters.see(&snapshot, |_| true);
             if let Some(group) = self.filters.mixed() {

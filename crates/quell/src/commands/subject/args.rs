@@ -186,7 +186,7 @@ impl SubjectArgs {
     /// Returns whether an option requires a lab.
     pub(crate) fn asks_for_a_lab(&self) -> bool {
         let sized = self.queues.is_some() || self.generators.is_some() || self.connections.is_some();
-        sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
+        sized || self.placement.steers() || self.server.is_some() || self.no_interrupt_stand_in || self.insist
     }
 
     /// Refuses options that do not apply to a place. `others` are those of one command alone.
@@ -208,14 +208,16 @@ impl SubjectArgs {
         }
     }
 
-    fn applies(&self) -> [Applies; 16] {
+    fn applies(&self) -> [Applies; 17] {
         const SERVERS: &[Place] = &[Place::Programs, Place::Command];
         const MODELLED: &[Place] = &[Place::Lab, Place::Sim];
         [
             (self.load.is_some(), "--load", SERVERS),
             (self.clients.is_some(), "--clients", &[Place::Programs]),
             (self.latency.is_some(), "--latency", SERVERS),
-            (self.placement.is_requested(), self.placement.first_option(), SERVERS),
+            (self.placement.steers(), "--steer", &[Place::Programs, Place::Command, Place::Lab]),
+            // The workers of a lab are always pinned.
+            (self.placement.pins(), "--pin", SERVERS),
             (self.yes, "--yes", SERVERS),
             (self.accept_stalls, "--accept-stalls", &[Place::Programs]),
             (self.loads.is_some(), "--loads", MODELLED),

@@ -332,6 +332,7 @@ pub(in crate::commands) fn of_comparison(error: &ComparisonError) -> Failure {
 /// An error of a lab with its exit code.
 pub(in crate::commands) fn of_lab_run(error: LabRunError) -> Failure {
     match error {
+        LabRunError::NotSteered(_) => Failure::new(Exit::NotSupported, error),
         LabRunError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
         LabRunError::Cpus(error) => Failure::new(Exit::NotSupported, error),
         LabRunError::Experiment(ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_)) => {

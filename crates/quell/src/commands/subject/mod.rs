@@ -120,6 +120,7 @@ impl SubjectArgs {
                 connections: self.connections.unwrap_or(bench_load::CONNECTIONS),
                 interrupt_stand_in: !self.no_interrupt_stand_in,
                 insist: self.insist,
+                steer: self.placement.wanted().steer,
             },
         })
     }

@@ -270,6 +270,10 @@ impl Stage {
     /// Checks the settings, and that no journal is left.
     pub(crate) fn assert_as_before(&self) {
         self.assert_settings_as_before();
+        self.assert_no_journal_remains();
+    }
+
+    pub(crate) fn assert_no_journal_remains(&self) {
         wait_until(|| {
             let left: Vec<_> = std::fs::read_dir(self.dir.path().join("journal")).into_iter().flatten().collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
