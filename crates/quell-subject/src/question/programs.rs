@@ -150,18 +150,18 @@ impl Measurement<'_> {
         };
         let mut preview = preview_with(&|| self.look(&question.modes()), load.has_load, self.stopped)?;
         refuse_queues_of_others(self.tools.journal, &self.attached, &preview.plan)?;
-        let mut problems = Vec::new();
-        let modes = match &mut question {
+        let (modes, problems) = match &mut question {
             Question::Compare(comparison) => {
                 self.use_settings_from_before(&mut comparison.modes, &mut preview)?;
-                problems = self.problems(&comparison.modes, &preview)?;
-                comparison.modes.clone()
+                let serious = self.serious(comparison.modes.iter().zip(preview.plans()), &preview);
+                self.refuse_stalls(&serious)?;
+                (comparison.modes.clone(), by_problem(serious))
             }
             Question::Search(plan) => {
-                let modes = self.complete(plan, &mut preview)?;
+                let completed = self.complete(plan, &mut preview)?;
                 let checked = plan.check();
                 checked.map_err(|error| Unanswered::Plan { error, plan: plan.clone() })?;
-                modes
+                completed
             }
         };
         self.tools.journal.check_writable()?;
@@ -307,37 +307,43 @@ impl Measurement<'_> {
         }
     }
 
-    /// Serious findings under each mode. Refuses modes that would stall the programs.
-    fn problems(&self, modes: &[DeliveryMode], preview: &Preview) -> Result<Vec<ProblemFacts>, Unanswered> {
-        let pids = self.spec.targets.pids();
-        let polls = preview.plans().iter().any(AttachPlan::polls_queues);
+    /// Serious findings under these modes.
+    fn serious<'b>(
+        &self,
+        planned: impl Iterator<Item = (&'b DeliveryMode, &'b AttachPlan)>,
+        preview: &Preview,
+    ) -> Vec<(DeliveryMode, Finding)> {
+        let (pids, planned) = (self.spec.targets.pids(), planned.collect::<Vec<_>>());
+        let polls = planned.iter().any(|(_, plan)| plan.polls_queues());
         let behavior = polls.then(|| behavior::observe(&preview.snapshot, &pids, true));
-        let mut problems: Vec<ProblemFacts> = Vec::new();
-        for (mode, plan) in modes.iter().zip(preview.plans()) {
+        let of_mode = |(mode, plan): (&DeliveryMode, &AttachPlan)| {
             let mut findings = consequences_observed(&preview.snapshot, None, plan, behavior.as_ref());
             if self.spec.placement.steer.is_some() || self.attached.steers {
                 are_steered(&mut findings, &pids);
             }
-            for finding in findings.into_iter().filter(|finding| finding.severity == Severity::Serious) {
-                if finding.predicts_stall() && !self.spec.accepts_stalls {
-                    return Err(Unanswered::Stalls(Box::new(finding)));
-                }
-                match problems.iter_mut().find(|known| known.id == finding.id && known.observed == finding.observed) {
-                    Some(known) => known.modes.push(*mode),
-                    None => problems.push(ProblemFacts {
-                        id: finding.id.to_owned(),
-                        observed: finding.observed,
-                        modes: vec![*mode],
-                    }),
-                }
-            }
+            findings.retain(|finding| finding.severity == Severity::Serious);
+            let mode = *mode;
+            findings.into_iter().map(move |finding| (mode, finding))
+        };
+        planned.into_iter().flat_map(of_mode).collect()
+    }
+
+    /// Refuses modes that would stall the programs.
+    fn refuse_stalls(&self, serious: &[(DeliveryMode, Finding)]) -> Result<(), Unanswered> {
+        match serious.iter().find(|(_, finding)| finding.predicts_stall()) {
+            Some((_, finding)) if !self.spec.accepts_stalls => Err(Unanswered::Stalls(Box::new(finding.clone()))),
+            _ => Ok(()),
         }
-        Ok(problems)
     }
 
     /// Completes the plan of a search: which mode the programs have now, and which kinds of mode are not possible for
-    /// them. Returns all modes; a setting that is not in the grid is added to them and to the preview.
-    fn complete(&self, plan: &mut TunePlan, preview: &mut Preview) -> Result<Vec<DeliveryMode>, Unanswered> {
+    /// them. Returns all modes; a setting that is not in the grid is added to them and to the preview. Returns the problems
+    /// of the first mode of each kind, too.
+    fn complete(
+        &self,
+        plan: &mut TunePlan,
+        preview: &mut Preview,
+    ) -> Result<(Vec<DeliveryMode>, Vec<ProblemFacts>), Unanswered> {
         let targets = &self.spec.targets;
         let mut modes = TuneSpace::default().all();
         if preview.plan.present().is_none()
@@ -347,8 +353,16 @@ impl Measurement<'_> {
             *preview = self.look(&modes)?;
         }
         let present = preview.plan.present().ok_or(Unanswered::PresentDiffers)?;
-        let stall = self.stall_of_suspension(preview);
-        let mut refused = refused_here(preview, &modes, stall.as_ref());
+        let kind = |at: usize| modes[at].kind().word();
+        let is_first = |at: &usize| (0..*at).all(|other| kind(other) != kind(*at));
+        let first = (0..modes.len()).filter(is_first).map(|at| (&modes[at], &preview.plans()[at]));
+        let mut serious = self.serious(first, preview);
+        let stalls = |(mode, finding): &&(DeliveryMode, Finding)| {
+            mode.napi().irq_suspend_timeout_ns > 0 && finding.predicts_stall() && !self.spec.accepts_stalls
+        };
+        let stall = serious.iter().find(stalls).map(|(_, finding)| finding);
+        let mut refused = refused_here(preview, &modes, stall);
+        serious.retain(|(mode, _)| refused.iter().all(|one| one.kind != mode.kind().word()));
         if hides_napi_threads(plan, preview, targets) {
             let kinds = ["threaded", "threadedbusy"].into_iter();
             let kinds = kinds.filter(|kind| refused.iter().all(|one| one.kind != *kind));
@@ -362,20 +376,20 @@ impl Measurement<'_> {
             return Err(Unanswered::NothingToTry(space.refused));
         }
         (plan.present, plan.arms, plan.space) = (modes[present], arms, Some(space));
-        Ok(modes)
+        Ok((modes, by_problem(serious)))
     }
+}
 
-    /// The stall that the first suspending mode would cause, from an observation of the programs.
-    fn stall_of_suspension(&self, preview: &Preview) -> Option<Finding> {
-        if self.spec.accepts_stalls {
-            return None;
+/// The modes that cause each problem.
+fn by_problem(serious: Vec<(DeliveryMode, Finding)>) -> Vec<ProblemFacts> {
+    let mut problems: Vec<ProblemFacts> = Vec::new();
+    for (mode, Finding { id, observed, .. }) in serious {
+        match problems.iter_mut().find(|known| known.id == id && known.observed == observed) {
+            Some(known) => known.modes.push(mode),
+            None => problems.push(ProblemFacts { id: id.to_owned(), observed, modes: vec![mode] }),
         }
-        let suspends = |plan: &&AttachPlan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
-        let suspending = preview.plans().iter().find(suspends)?;
-        let behavior = behavior::observe(&preview.snapshot, &self.spec.targets.pids(), true);
-        let findings = consequences_observed(&preview.snapshot, None, suspending, Some(&behavior));
-        findings.into_iter().find(Finding::predicts_stall)
     }
+    problems
 }
 
 /// Other programs on the queues, by PID.
