@@ -90,7 +90,7 @@ pub(super) fn subject(subject: &SubjectFacts, host: &HostFacts) -> String {
             let beside =
                 beside.as_ref().map(|words| format!("; second server on the same queues: {}", command_line(words)));
             let beside = beside.unwrap_or_default();
-            let steered = if lab.steered { "; connections are steered to the worker of their queue" } else { "" };
+            let steered = if lab.steered { "; connections are steered" } else { "" };
             let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
             format!(
                 "{name} in a veth lab, {}, {}, {stand_in}{steered}{shared}{beside}\n{host}\n",
