@@ -325,12 +325,6 @@ impl BegunSwitching {
         Ok(Self { transaction, targets, measured, steered: BTreeMap::new(), changes: 0 })
     }
 
-    /// Sockets with a filter of this experiment, and the number of queues that it selects for each.
-    #[must_use]
-    pub fn steered(&self) -> &BTreeMap<u64, u32> {
-        &self.steered
-    }
-
     /// Records the values of all modes. Sets none of them.
     ///
     /// # Errors

@@ -71,13 +71,13 @@ impl Others {
             history.pending().filter_map(owned).collect()
         };
         let mut owned = own.map_or(Vec::new(), |own| of_journal(own, Owner::ThisJournal, &self.own));
-        for listed in self.journal.list()? {
+        for listed in self.journal.list_besides(&self.own)? {
             let (path, history, is_running) = match listed {
                 ListedJournal::Running { path, history: Some(history) } => (path, history, true),
                 ListedJournal::Abandoned { path, history } => (path, history, false),
                 _ => continue,
             };
-            if path != self.own && history.begin.boot_id == self.boot_id {
+            if history.begin.boot_id == self.boot_id {
                 let name = name_of_owner(&history);
                 let serves_programs = is_running && history.begin.purpose.is_of_programs();
                 let owner = if serves_programs { Owner::OfPrograms(name) } else { Owner::Other(name) };
@@ -120,17 +120,16 @@ impl Others {
 
     /// Whether an experiment switches one of these programs, or has died and is not reverted yet.
     pub(crate) fn measure(&self, programs: &[TargetProgram]) -> Result<bool, JournalError> {
-        let measures = |path: &Path, history: &History| {
+        let measures = |history: &History| {
             let is_meant = |target: &TargetProgram| programs.iter().any(|program| program.is_same_process(target));
-            path != self.own
-                && history.begin.boot_id == self.boot_id
+            history.begin.boot_id == self.boot_id
                 && history.begin.purpose.is_experiment()
                 && !history.only_waits()
                 && history.targets.iter().any(is_meant)
         };
-        Ok(self.journal.list()?.iter().any(|listed| match listed {
-            ListedJournal::Running { path, history: Some(history) } | ListedJournal::Abandoned { path, history } => {
-                measures(path, history)
+        Ok(self.journal.list_besides(&self.own)?.iter().any(|listed| match listed {
+            ListedJournal::Running { history: Some(history), .. } | ListedJournal::Abandoned { history, .. } => {
+                measures(history)
             }
             _ => false,
         }))
