@@ -64,7 +64,7 @@ test-mpi: ## check quell-mpi and test it on machines that are network namespaces
 	$(CARGO) build --locked -p quell
 	@tools/count-tests $(CARGO) test --locked -p quell-mpi --features mpi --no-fail-fast
 
-bench-servers: ## measure the figures of docs/servers.md on this machine (root; 35 minutes)
+bench-servers: ## measure packaged servers with and without a delivery mode on this machine (root; 35 minutes)
 	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 

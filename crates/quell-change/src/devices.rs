@@ -72,7 +72,6 @@ fn is_same(namespace: &Namespace, link: &Link, key: &RecordedDevice) -> Result<b
     }
 }
 
-/// Finds the device with this inode in any namespace.
 fn find_moved(proc: &ProcRoot, inode: u64) -> Result<Option<FoundDevice>, SettingsError> {
     let mut seen = std::collections::HashSet::new();
     let mut found = None;

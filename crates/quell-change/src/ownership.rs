@@ -35,7 +35,6 @@ impl<T> Default for Claims<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End<T> {
     Nothing,
-    /// A newer owner has set the value.
     Covered,
     Set(T),
     /// Another program has set the value in force. It is kept; before the owner the value was this one.

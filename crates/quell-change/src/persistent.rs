@@ -85,7 +85,6 @@ pub enum WatchEnded {
     Reverted(Reverted),
 }
 
-/// Lists persistent changes, ordered by journal name. Only reads.
 pub fn list(journal: &Journal) -> Result<Vec<Persistent>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -128,11 +127,9 @@ fn persist_state(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<
     }
 }
 
-/// Undoes the persistent changes of one journal. Returns `None` if there is no such journal.
-///
-/// # Errors
-/// When the journal cannot be read, removed or acted upon, or the boot ID cannot be read. Also when a running process
-/// holds the journal ([`give_up`] ends a watchdog's).
+/// Undoes the persistent changes of one journal. Returns `None` if there is no such journal. Fails if the journal
+/// cannot be read, removed or acted upon, or the boot ID cannot be read. Also when a running process holds the journal
+/// ([`give_up`] ends a watchdog's).
 pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, PersistError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -189,9 +186,6 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 }
 
 /// Confirms the changes that a watchdog guards. Returns when the confirmation is recorded.
-///
-/// # Errors
-/// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
     signal_guardian(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Persistent| kept.path == path && kept.state == PersistState::UntilReverted;
@@ -264,11 +258,8 @@ impl PersistError {
     }
 }
 
-/// Waits for the owner of the journal at `path` to release or lose its lock, and takes it over. Returns `None` if the owner
-/// has reverted all changes.
-///
-/// # Errors
-/// When the journal cannot be read; names the holder of the lock ten seconds after a signal.
+/// Waits for the owner of the journal at `path` to release or lose its lock, and takes it over. `None` if the owner has
+/// reverted all changes. Fails if the journal cannot be read; names the holder of the lock ten seconds after a signal.
 pub fn take_over(
     journal: &Journal,
     path: &Path,

@@ -246,10 +246,8 @@ pub fn is_running(pid: Pid, start_time_ticks: u64, boot_id: BootId, proc: &ProcR
 }
 
 /// Undoes all changes of a journal. A journal of an earlier boot needs no undo, because no change survives a reboot.
-/// Changes that wait for a queue stay in the journal, which gets another name to make room for a new one.
-///
-/// # Errors
-/// When the journal could not be removed or renamed, after everything else was undone.
+/// Changes that wait for a queue stay in the journal, which gets another name to make room for a new one. An error
+/// means that the journal could not be removed or renamed, after everything else was undone.
 pub fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
     let _span = error_span!(
         "revert",

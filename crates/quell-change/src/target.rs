@@ -14,7 +14,6 @@ use crate::journal::TargetProgram;
 pub enum Selection {
     /// These processes and their descendants.
     Processes(Vec<Pid>),
-    /// The processes of a cgroup and their descendants.
     Cgroup(Cgroup),
 }
 
@@ -48,7 +47,6 @@ pub enum TargetError {
     Proc(#[from] ProcError),
 }
 
-/// Data of `/proc/PID/stat` for one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     parent: Option<Pid>,
@@ -92,7 +90,6 @@ impl Targets {
         Ok(with_descendants(&seen, &living.collect::<Vec<_>>()).into_values().collect())
     }
 
-    /// Searches again and returns the difference.
     pub fn refresh(&mut self) -> Result<Turnover, TargetError> {
         let seen = self.see()?;
         let is_same = |target: &&TargetProgram| {

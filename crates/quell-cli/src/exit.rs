@@ -52,7 +52,6 @@ impl Exit {
 }
 
 impl ProgramFailure {
-    /// A failure with this text.
     pub fn new(exit: Exit, text: impl fmt::Display) -> Self {
         Self { exit, text: text.to_string() }
     }

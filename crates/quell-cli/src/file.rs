@@ -10,9 +10,6 @@ use crate::exit::ProgramFailure;
 pub const BY_HAND_MAX: u64 = 1 << 20;
 
 /// Reads a text file of at most `max_bytes`; endless files such as `/dev/zero` are refused.
-///
-/// # Errors
-/// When the file cannot be read, is not UTF-8, or is larger.
 pub fn read(file: &Path, max_bytes: u64) -> Result<String, ProgramFailure> {
     own_file::read_text(file, max_bytes)
         .map_err(|error| ProgramFailure::usage(format!("could not read {}: {error}", visible::path(file))))

@@ -1,6 +1,6 @@
-//! Number formatting: significant digits, thousands separators.
+//! Number formatting: significant digits.
 
-use quell_linux::visible::noun;
+use quell_linux::visible::thousands;
 
 /// Placeholder for a missing value.
 pub const ABSENT: &str = "–";
@@ -24,33 +24,11 @@ pub fn count(value: usize) -> String {
     thousands(&value.to_string())
 }
 
-#[must_use]
-pub fn counted(value: usize, one: &str) -> String {
-    format!("{} {}", count(value), noun(&value, one))
-}
-
 /// Formats with up to three decimals, without trailing zeros.
 #[must_use]
 pub fn plain(value: f64) -> String {
     let decimals = format!("{value:.3}");
     decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn thousands(digits: &str) -> String {
-    let (integer, fraction) = digits.split_once('.').map_or((digits, ""), |(integer, fraction)| (integer, fraction));
-    let (sign, integer) = integer.strip_prefix('-').map_or(("", integer), |integer| ("-", integer));
-    let mut out = String::from(sign);
-    for (index, digit) in integer.chars().enumerate() {
-        if index > 0 && (integer.len() - index) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    if !fraction.is_empty() {
-        out.push('.');
-        out.push_str(fraction);
-    }
-    out
 }
 
 #[cfg(test)]

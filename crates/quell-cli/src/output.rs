@@ -16,34 +16,22 @@ use serde::Serialize;
 use crate::exit::{Exit, ProgramFailure};
 use crate::terminal::Terminal;
 
-/// Writes text to standard output.
-///
-/// # Errors
-/// When standard output cannot be written; a closed pipe is not an error.
+/// Writes text to standard output. Fails if standard output cannot be written; a closed pipe is not an error.
 pub fn data(text: &str) -> Result<(), ProgramFailure> {
     write(&visible::text(text, Kept::Layout))
 }
 
 /// Writes text with color sequences if `terminal` shows them. Names in it go through [`on_one_line`] first.
-///
-/// # Errors
-/// As [`data`].
 pub fn styled(text: &str, terminal: Terminal) -> Result<(), ProgramFailure> {
     write(&visible::text(text, if terminal.colour { Kept::LayoutAndStyle } else { Kept::Layout }))
 }
 
 /// Writes a value as JSON to standard output.
-///
-/// # Errors
-/// As [`data`].
 pub fn json(value: &impl Serialize) -> Result<(), ProgramFailure> {
     write_json(serde_json::to_string_pretty(value))
 }
 
 /// Writes a value as one line of JSON to standard output.
-///
-/// # Errors
-/// As [`data`].
 pub fn json_line(value: &impl Serialize) -> Result<(), ProgramFailure> {
     write_json(serde_json::to_string(value))
 }
@@ -57,17 +45,11 @@ pub enum Reader {
 }
 
 /// Writes text of a command that goes on until interrupted.
-///
-/// # Errors
-/// As [`data`].
 pub fn live(text: &str) -> Result<Reader, ProgramFailure> {
     write_to_reader(&visible::text(text, Kept::Layout))
 }
 
 /// Writes a value as one line of JSON, for a command that goes on until interrupted.
-///
-/// # Errors
-/// As [`data`].
 pub fn live_json(value: &impl Serialize) -> Result<Reader, ProgramFailure> {
     write_to_reader(&json_text(serde_json::to_string(value))?)
 }

@@ -64,7 +64,6 @@ impl Progress {
         self.bar.suspend(|| output::say(line));
     }
 
-    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -22,16 +22,12 @@ pub struct HostArg {
 }
 
 impl HostArg {
-    /// Loads the profile.
     pub fn profile(&self) -> Result<HostProfile, ProgramFailure> {
         profile(&self.host)
     }
 }
 
 /// Loads a shipped host profile by name, or a profile file by path.
-///
-/// # Errors
-/// When the name is unknown, or the file cannot be read or parsed.
 pub fn profile(host: &str) -> Result<HostProfile, ProgramFailure> {
     if Path::new(host).extension().is_none_or(|extension| extension != "toml") {
         return HostProfile::shipped(host)
@@ -51,7 +47,6 @@ pub fn refused_mode(error: &ParseModeError) -> ProgramFailure {
     ProgramFailure::usage(format!("{error}\n\n{}", error.caret()))
 }
 
-/// Error of an invalid list of modes.
 pub fn refused_modes(error: &ModesError) -> ProgramFailure {
     match error {
         ModesError::Mode(error) => refused_mode(error),
@@ -71,17 +66,11 @@ fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, 
 }
 
 /// Value of `--seconds`, in ns.
-///
-/// # Errors
-/// When it is out of range.
 pub fn measured_ns(seconds: f64) -> Result<u64, ProgramFailure> {
     virtual_ns("--seconds", seconds, 0.0001, 100.0)
 }
 
 /// Value of `--warm-up`, in ns.
-///
-/// # Errors
-/// When it is out of range.
 pub fn warm_up_ns(seconds: f64) -> Result<u64, ProgramFailure> {
     virtual_ns("--warm-up", seconds, 0.0, 100.0)
 }

@@ -167,7 +167,6 @@ impl std::fmt::Display for Count {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ExpectationResult {
-    /// Whether the expectation held.
     pub holds: bool,
     /// Subject and expected value.
     pub expected: String,

@@ -14,7 +14,6 @@ pub struct Observations {
     pub waits: Vec<ObservedWait>,
     /// Every message that was sent, in file order.
     pub messages: Vec<SentMessage>,
-    /// Counters of each queue.
     pub queues: Vec<ScenarioQueueCounters>,
     /// `TcpExt BusyPollRxPackets` of the application's namespace.
     pub busy_poll_rx_packets: Option<u64>,
@@ -28,9 +27,7 @@ pub struct Observations {
 pub struct ObservedWait {
     /// Index of the application in the file.
     pub application: usize,
-    /// Time of the call.
     pub called_ns: u64,
-    /// Time of the return.
     pub returned_ns: u64,
     /// Number of events that it returned.
     pub events: usize,
@@ -44,13 +41,11 @@ pub struct SentMessage {
     pub packet: usize,
     /// Index within the row.
     pub index: usize,
-    /// Send time.
     pub sent_ns: u64,
     /// Time at which an application read it; absent if it was not read before the end.
     pub read_ns: Option<u64>,
 }
 
-/// Counters of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScenarioQueueCounters {

@@ -13,7 +13,6 @@ pub struct FileError {
     pub column: usize,
     pub message: String,
     pub text: String,
-    /// Spaces and carets to print below the line.
     pub caret: String,
 }
 

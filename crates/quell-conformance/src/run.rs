@@ -34,24 +34,20 @@ pub struct ConformanceReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScenarioResult {
-    /// Name of the scenario.
     pub scenario: String,
     /// Behaviour that the scenario demonstrates.
     pub statement: String,
     /// Backend that ran the scenario.
     pub arm: Backend,
-    /// Outcome on this backend.
     pub outcome: ScenarioOutcome,
 }
 
-/// Outcome of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum ScenarioOutcome {
     /// The expectations held in the required number of runs.
     Held {
-        /// Number of runs.
         runs: u32,
         /// Failed expectations of each failed run.
         misses: Vec<Vec<ExpectationResult>>,
@@ -60,7 +56,6 @@ pub enum ScenarioOutcome {
     },
     /// The expectations failed too often.
     DidNotHold {
-        /// Number of runs.
         runs: u32,
         /// Failed expectations of each failed run.
         misses: Vec<Vec<ExpectationResult>>,
@@ -70,15 +65,9 @@ pub enum ScenarioOutcome {
         observations: Box<Observations>,
     },
     /// The backend lacks a requirement of the scenario.
-    NotPossible {
-        /// Missing requirement.
-        reason: String,
-    },
+    NotPossible { reason: String },
     /// The scenario could not be run because permissions are missing or an operation failed.
-    NotRun {
-        /// Cause.
-        reason: String,
-    },
+    NotRun { reason: String },
 }
 
 impl ScenarioOutcome {
@@ -158,7 +147,6 @@ pub fn on_the_model(scenario: &Scenario) -> ScenarioOutcome {
     runs(scenario, Backend::Model, once, 1, model::play)
 }
 
-/// Runs a scenario on the running kernel. Each run uses a new veth pair.
 #[must_use]
 pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> ScenarioOutcome {
     if let Some(need) = scenario.needs.first() {

@@ -23,9 +23,7 @@ pub struct Scenario {
     /// Sockets, and events that stay ready after they are raised.
     pub descriptors: Vec<Descriptor>,
     pub applications: Vec<Application>,
-    /// Packets, in file order.
     pub packets: Vec<ScenarioPacket>,
-    /// External changes, in file order.
     pub changes: Vec<ScenarioChange>,
     pub kernel: KernelRule,
     pub expect: Expectations,

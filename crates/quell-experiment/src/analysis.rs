@@ -286,6 +286,7 @@ impl Looks {
             let last = statistic.as_ref().ok().map(|statistic| statistic.estimate(critical));
             let decided = self.decided[at];
             let verdict = match (decided, &statistic) {
+                // The control can differ at the last look only; it then withdraws verdicts of earlier looks.
                 _ if control_differs[criterion] => WhyUndecided::ControlDiffers.into(),
                 (Some((verdict, ..)), _) => verdict,
                 (None, Err(reason)) => (*reason).into(),

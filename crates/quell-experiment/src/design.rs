@@ -98,39 +98,19 @@ pub struct ExperimentDesign<S> {
 }
 
 /// Why a design is invalid.
+#[allow(missing_docs, reason = "the texts of the errors say it")]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DesignError {
-    /// A treatment occurs twice.
     #[error("the treatment {0} is listed twice; list the reference only once")]
     RepeatedTreatment(String),
-    /// A value is outside its range.
     #[error("{field} is {value}; it must be {expected}")]
-    OutOfRange {
-        /// Name of the field in the design.
-        field: &'static str,
-        /// Value of the field.
-        value: f64,
-        /// Description of the valid range.
-        expected: &'static str,
-    },
-    /// The design has no criterion.
+    OutOfRange { field: &'static str, value: f64, expected: &'static str },
     #[error("the experiment has no criterion: name at least one metric or latency quantile")]
     NoCriterion,
-    /// A criterion occurs twice.
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
-    /// The budget is too short for the minimum number of blocks.
     #[error("the budget of {budget_ms} ms has time for too few blocks of {block_ms} ms: {blocks} of {needed}")]
-    BudgetTooShort {
-        /// Budget in milliseconds.
-        budget_ms: u64,
-        /// Duration of one block in milliseconds.
-        block_ms: u64,
-        /// Number of blocks that fit the budget.
-        blocks: u64,
-        /// Minimum number of blocks.
-        needed: u64,
-    },
+    BudgetTooShort { budget_ms: u64, block_ms: u64, blocks: u64, needed: u64 },
 }
 
 /// Minimum number of blocks in an experiment. With fewer blocks, a 95 % interval has no ends.
@@ -212,9 +192,6 @@ impl<S> ExperimentDesign<S> {
     }
 
     /// Checks the conditions that the type does not enforce.
-    ///
-    /// # Errors
-    /// See [`DesignError`].
     pub fn check(&self) -> Result<(), DesignError> {
         let names: Vec<&str> = std::iter::once(&self.reference).chain(&self.treatments).map(|one| &*one.name).collect();
         if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {

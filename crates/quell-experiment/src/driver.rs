@@ -15,10 +15,7 @@ pub trait Designer {
     /// The next slice. `None` if the experiment has ended.
     fn next(&self) -> Option<SliceOrder<Self::Setting>>;
 
-    /// Records the observation of the next slice.
-    ///
-    /// # Errors
-    /// When a value is below 0, infinite or not a number.
+    /// Records the observation of the next slice. Fails if a value is below 0, infinite or not a number.
     fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation>;
 
     /// Leaves out the setting of the next slice, because it could not be set. Returns false if nothing can be compared
@@ -49,31 +46,20 @@ pub trait ExperimentSubject {
     type Error;
 
     /// Offers the load with this index from now on. Called before the first slice, and whenever the load changes.
-    ///
-    /// # Errors
-    /// When the subject failed. The experiment then ends.
     fn offer(&mut self, _load: usize) -> Result<(), Self::Error> {
         Ok(())
     }
 
     /// Sets and verifies a setting while the load continues. Every slice begins with this call, even if the setting
-    /// stays the same, so that all slices have the same history.
-    ///
-    /// # Errors
-    /// See [`SetFailure`]. After [`SetFailure::NotSettable`], the next setting is set.
+    /// stays the same, so that all slices have the same history. After [`SetFailure::NotSettable`], the next setting is
+    /// set.
     fn set(&mut self, setting: &Self::Setting) -> Result<(), SetFailure<Self::Error>>;
 
     /// Lets the subject run until the effects of the last setting are over.
-    ///
-    /// # Errors
-    /// When the subject failed. The experiment then ends.
     fn settle(&mut self, settle_ms: u32) -> Result<(), Self::Error>;
 
     /// Observes the subject. Returns `None` if the subject was asked to stop before the end of the slice. The
     /// experiment then ends as interrupted.
-    ///
-    /// # Errors
-    /// When the subject failed. The experiment then ends.
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, Self::Error>;
 
     /// Whether an error of [`Self::observe`] concerns only the present setting. It is left out then, and the experiment
@@ -84,9 +70,6 @@ pub trait ExperimentSubject {
 
     /// Restores the state that the subject had before the first slice. It is called once on every path, even after
     /// a failure and during a panic.
-    ///
-    /// # Errors
-    /// When something could not be restored.
     fn restore(&mut self) -> Result<(), Self::Error>;
 }
 

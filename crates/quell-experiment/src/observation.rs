@@ -63,9 +63,6 @@ impl SliceObservation {
     }
 
     /// Checks that every value is finite and not negative.
-    ///
-    /// # Errors
-    /// The first value that is not.
     pub fn check(&self) -> Result<(), InvalidObservation> {
         let fields = [("spent-ms", Some(self.spent_ms)), ("foreign-cpu", self.foreign_cpu)];
         let fields = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));

@@ -95,9 +95,6 @@ pub enum StopReason {
 
 impl<S> Switchback<S> {
     /// Starts an experiment.
-    ///
-    /// # Errors
-    /// When the design is invalid.
     pub fn new(design: ExperimentDesign<S>) -> Result<Self, DesignError> {
         design.check()?;
         Ok(Self {
@@ -117,10 +114,8 @@ impl<S> Switchback<S> {
         Some(NextSlice { block: self.block, arm, treatment: self.record.design.treatment(arm)? })
     }
 
-    /// Records the observation of the next slice.
-    ///
-    /// # Errors
-    /// When a value is below 0, infinite or not a number. The slice then remains the next one.
+    /// Records the observation of the next slice. Fails if a value is below 0, infinite or not a number. The slice then
+    /// remains the next one.
     pub fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
         observation.check()?;
         if self.stopped.is_some() {

@@ -1,5 +1,5 @@
 //! Launch parameters, combined from several sources. The command line overrides the environment, and the environment
-//! overrides the profile. Each value records its source for messages. The module has no side effects.
+//! overrides the profile. Each value records its source for messages.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -41,9 +41,6 @@ pub enum PlaceError {
 }
 
 /// Provides the library file for programs that this user starts, and returns its path.
-///
-/// # Errors
-/// When no directory is suitable, an existing file is not trustworthy, or the file cannot be written.
 pub fn place() -> Result<PathBuf, PlaceError> {
     let path =
         in_first_directory(|directory, mode| prepare(directory, mode)?.then(|| place_in(directory)).transpose())?;

@@ -55,7 +55,6 @@ impl Library {
     }
 }
 
-/// Offset of the report from the address at which the library is loaded.
 fn offset_of_report() -> Option<u64> {
     let header = FileHeader64::<Endianness>::parse(LIBRARY).ok()?;
     let endian = header.endian().ok()?;

@@ -1,5 +1,4 @@
-//! Translates a delivery mode to settings of the preload library, and to the program's environment. The module has no
-//! side effects.
+//! Translates a delivery mode to settings of the preload library, and to the program's environment.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;

@@ -54,7 +54,6 @@ pub enum WaitChange {
 pub struct Ranged<const MIN: u32, const MAX: u32>(u32);
 
 impl<const MIN: u32, const MAX: u32> Ranged<MIN, MAX> {
-    /// Creates the number. Returns `None` if it is out of range.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         (MIN..=MAX).contains(&number).then_some(Self(number))

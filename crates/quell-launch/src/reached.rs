@@ -1,6 +1,6 @@
 //! Checks whether a mode takes effect in the processes of a launched command. The check uses snapshots, which read
 //! epolls and sockets through duplicated descriptors, and the report of the preload library. A setting counts only if
-//! it was read back. The module has no side effects.
+//! it was read back.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,6 @@ impl Needs {
         }
     }
 
-    /// Whether the mode requires nothing in a process.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
@@ -219,7 +218,6 @@ impl ReachTracker {
         track.reported.clone()
     }
 
-    /// Whether no result is certain yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tracks.values().all(|track| track.reported.is_none())

@@ -60,22 +60,18 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
-    /// Opens another namespace. The calling thread does not change its namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
     }
 
     /// Adds an address to an interface. It is usable as soon as the interface is up. Duplicate address detection (DAD)
-    /// of IPv6 is skipped, because it would take a second or more.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Exists` if the interface already has the address, `Absent` if the interface does not exist.
+    /// of IPv6 is skipped, because it would take a second or more. Errors: `Exists` if the interface already has the
+    /// address.
     pub fn add(&mut self, index: Ifindex, address: InterfaceAddress) -> Result<(), NetlinkError> {
         let header = Ifaddrmsg {
             ifa_family: address.family(),

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 /// Upper limit (exclusive) of the bit numbers in a mask. It equals the highest CPU number that Quell accepts plus one.
 const BITS_MAX: usize = crate::CPU_LIMIT as usize;
 
-/// Parses a mask into the numbers of its set bits. Returns `None` if the text is invalid.
 pub(crate) fn parse(text: &[u8]) -> Option<BTreeSet<u32>> {
     let digits: Vec<u32> = text
         .trim_ascii()

@@ -1,6 +1,5 @@
 //! Tasks of the init process: mounts kernel file systems, loads driver modules, opens a serial port and restarts the
-//! machine. Only the guest of the vm lab uses this module, because Quell runs as init there. Nothing here is called on
-//! a host.
+//! machine. Only the guest of the vm lab uses this module, because Quell runs as init there.
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
@@ -46,10 +45,7 @@ impl BootError {
     }
 }
 
-/// Mounts the kernel file systems, and tmpfs on `/run` and `/tmp`.
-///
-/// # Errors
-/// When a mount fails. A kernel without tracefs is not an error.
+/// Mounts the kernel file systems, and tmpfs on `/run` and `/tmp`. A kernel without tracefs is not an error.
 pub fn mount_kernel_file_systems() -> Result<(), BootError> {
     for &(kind, place) in FILE_SYSTEMS {
         let place = Path::new(place);
@@ -79,11 +75,8 @@ pub fn start_further_cpus() -> Result<(), BootError> {
 }
 
 /// Loads a driver module from a file. The kernel decompresses `.ko.xz` and `.ko.zst`. An already loaded module is not
-/// an error.
-///
-/// # Errors
-/// The error returned by `finit_module(2)`. `ENOENT` means that a module it depends on is missing; the kernel log names
-/// that module.
+/// an error. Errors: those of `finit_module(2)`. `ENOENT` means that a module it depends on is missing; the kernel log
+/// names that module.
 pub fn load_module(path: &Path) -> Result<(), BootError> {
     let compressed = path.extension().is_some_and(|extension| extension != "ko");
     let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };

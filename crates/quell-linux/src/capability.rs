@@ -1,4 +1,4 @@
-//! The capabilities that Quell needs, with their names for messages. This module does not raise or drop any capability.
+//! The capabilities that Quell needs, with their names for messages.
 
 use std::fmt;
 use std::io;

@@ -16,7 +16,6 @@ use crate::proc::{ProcRoot, unescaped_unit};
 use crate::visible;
 
 const USUAL_MOUNT: &str = "/sys/fs/cgroup";
-/// Maximum number of ancestors whose mounts are searched.
 const ANCESTORS_MAX: usize = 64;
 /// Maximum depth of the search for units, because slices may be nested.
 const DEPTH_MAX: u32 = 16;
@@ -70,9 +69,6 @@ impl Cgroup {
 
     /// Finds the group of a systemd unit, for example `nginx.service`. A name without the suffix of a unit type means a
     /// service, as for `systemctl`.
-    ///
-    /// # Errors
-    /// When no group or several groups match, or no hierarchy is mounted.
     pub fn of_unit(unit: &str) -> Result<Self, CgroupError> {
         Hierarchies::mounted()?.of_unit(unit)
     }
@@ -87,8 +83,7 @@ impl Cgroup {
         below(&self.root, &self.path)
     }
 
-    /// PIDs of the processes in the group and its descendants, in ascending order. Returns an empty list if the group
-    /// no longer exists.
+    /// PIDs of the processes in the group and its descendants, in ascending order. Empty if the group no longer exists.
     pub fn processes(&self) -> Result<Vec<Pid>, CgroupError> {
         let mut pids = Vec::new();
         let mut refused = None;
@@ -114,8 +109,8 @@ struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Searches the mounts of this process, then those of its ancestors: `ip netns exec` replaces /sys, and with it hides
-    /// the cgroups that the shell before it sees.
+    /// Searches the mounts of this process, then those of its ancestors: `ip netns exec` replaces /sys, and with it
+    /// hides the cgroups that the shell before it sees.
     fn mounted() -> Result<Self, CgroupError> {
         if let Some(own) = Self::seen_by("self", PathBuf::from("/")) {
             return Ok(own);

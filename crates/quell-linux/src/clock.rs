@@ -22,8 +22,7 @@ pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
 }
 
-/// CPU time of all threads of this process in nanoseconds, including threads that exited
-/// (`CLOCK_PROCESS_CPUTIME_ID`).
+/// CPU time of all threads of this process in nanoseconds, including threads that exited (`CLOCK_PROCESS_CPUTIME_ID`).
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)

@@ -42,7 +42,6 @@ pub enum CpuSetReadError {
 }
 
 impl CpuList {
-    /// CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }

@@ -1,6 +1,6 @@
 //! Busy-poll parameters of an epoll, accessed with `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux 6.9).
 //! They belong to the open file description. A descriptor duplicated with `pidfd_getfd(2)` therefore accesses the
-//! parameters of the program that created the epoll. Callers decide when to set and restore them.
+//! parameters of the program that created the epoll.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -52,11 +52,7 @@ pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
     get_raw(epoll).map_err(|errno| refusal("reading", errno))
 }
 
-/// Sets all parameters of an epoll at once.
-///
-/// # Errors
-/// When a value is out of range or needs a capability, the file is not an epoll, or the kernel does not support the
-/// parameters. The parameters are then unchanged.
+/// Sets all parameters of an epoll at once. On an error none is changed.
 pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError> {
     if params.busy_poll_usecs > USECS_MAX {
         return Err(EpollParamsError::UsecsTooHigh(params.busy_poll_usecs));

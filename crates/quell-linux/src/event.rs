@@ -1,5 +1,5 @@
 //! Event primitives for programs that wait on many sockets: an epoll, an event that another thread raises, and a
-//! periodic ticker. `epoll_params` handles the busy-poll parameters of an epoll.
+//! periodic ticker.
 //!
 //! C library functions create epolls and wait on them, so that the preload library of `quell run` affects `quell
 //! respond` as it affects other programs. Waits that cannot sleep are raw system calls. In a program with threads, the
@@ -209,10 +209,7 @@ impl Ticker {
     }
 
     /// Consumes the reported tick. The next tick comes only after this call, because `timerfd_read_iter` in
-    /// `fs/timerfd.c` restarts the timer.
-    ///
-    /// # Errors
-    /// The error returned by `read(2)`; `WouldBlock` if no tick is pending.
+    /// `fs/timerfd.c` restarts the timer. Errors: those of `read(2)`; `WouldBlock` if no tick is pending.
     pub fn take(&self) -> io::Result<()> {
         read(&self.0, &mut [0; 8])?;
         Ok(())

@@ -1,6 +1,5 @@
 //! Busy polls one NAPI instance by its id, without a socket that receives from it. An io_uring without requests polls
-//! the NAPI ids that are registered with it (`IO_URING_NAPI_STATIC_ADD_ID` in `io_uring/napi.c`, Linux 6.13). Callers
-//! decide when to poll.
+//! the NAPI ids that are registered with it (`IO_URING_NAPI_STATIC_ADD_ID` in `io_uring/napi.c`, Linux 6.13).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +39,6 @@ pub enum NapiPollError {
 pub struct Ring(OwnedFd);
 
 impl Ring {
-    /// Creates a ring that any thread may use.
     pub fn new() -> io::Result<Self> {
         Ok(Self(setup(IoringSetupFlags::empty())?))
     }

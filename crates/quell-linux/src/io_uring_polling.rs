@@ -1,6 +1,5 @@
 //! Busy-poll settings of an io_uring, through its file descriptor or a duplicate of it. The ring polls the NAPI
-//! instances of its sockets while it waits (`IORING_REGISTER_NAPI` in `io_uring/napi.c`, Linux 6.9). Callers select the
-//! rings.
+//! instances of its sockets while it waits (`IORING_REGISTER_NAPI` in `io_uring/napi.c`, Linux 6.9).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,7 +25,6 @@ pub struct RingPolling {
     pub prefer_busy_poll: bool,
 }
 
-/// Why busy polling of a ring could not be configured.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingPollingError {
@@ -114,10 +112,7 @@ impl RingPollingInfo {
 }
 
 impl ProcDir {
-    /// Reads the busy-poll state of an io_uring at a file descriptor of this process.
-    ///
-    /// # Errors
-    /// When the file cannot be read, which needs ptrace access.
+    /// Reads the busy-poll state of an io_uring at a file descriptor of this process. Needs ptrace access.
     pub fn ring_polling(&self, fd: i32) -> Result<RingPollingInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingPollingInfo::parse(bytes)))
     }
@@ -137,8 +132,9 @@ pub enum RingRequests {
 }
 
 impl RingRequests {
-    /// Parses the `fdinfo` file (`__io_uring_show_fdinfo` in `io_uring/fdinfo.c`). It lists submitted requests by name, and
-    /// requests that wait for a file by the number of their opcode. It does not list requests of the kernel's workers.
+    /// Parses the `fdinfo` file (`__io_uring_show_fdinfo` in `io_uring/fdinfo.c`). It lists submitted requests by name,
+    /// and requests that wait for a file by the number of their opcode. It does not list requests of the kernel's
+    /// workers.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);

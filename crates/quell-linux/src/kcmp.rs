@@ -23,11 +23,9 @@ struct Slot {
 
 pub type FdOf = (Pid, i32);
 
-/// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
-///
-/// # Errors
-/// The error returned by `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `EINVAL` if it cannot compare epolls
-/// or the file is not an epoll.
+/// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program. Errors: those of
+/// `kcmp(2)`. `ENOSYS` if the kernel lacks the system call; `EINVAL` if it cannot compare epolls or the file is not an
+/// epoll.
 pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<bool> {
     let own = |fd: i32| (Pid::of_this_process(), fd);
     let (epoll, file) = (own(epoll.as_fd().as_raw_fd()), own(file.as_fd().as_raw_fd()));
@@ -42,11 +40,9 @@ pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<
 }
 
 /// Whether the file `file` is the one that `epoll` watches under the descriptor number `tfd`. Several files can be
-/// registered under one number: `number` counts them from 0, in the order of `fdinfo`.
-///
-/// # Errors
-/// The error returned by `kcmp(2)`: as for [`epoll_watches`], and `ENOENT` without such a registration, `EBADF` if one of
-/// the descriptors is closed, `EPERM` without ptrace access to both processes.
+/// registered under one number: `number` counts them from 0, in the order of `fdinfo`. Errors: those of `kcmp(2)`: as
+/// for [`epoll_watches`], and `ENOENT` without such a registration, `EBADF` if one of the descriptors is closed,
+/// `EPERM` without ptrace access to both processes.
 pub fn is_registered(epoll: FdOf, (tfd, number): (i32, u32), file: FdOf) -> io::Result<bool> {
     let slot = Slot { efd: epoll.1.unsigned_abs(), tfd: tfd.unsigned_abs(), toff: number };
     // SAFETY: the kernel reads one `Slot` through the last argument, and writes nothing.

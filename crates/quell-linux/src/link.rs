@@ -1,6 +1,5 @@
 //! Network interfaces via rtnetlink: lists, finds, moves and deletes them, creates veth pairs across two namespaces,
-//! and sets the state and MTU. Addresses are in `address`, offloads and channels in `ethtool`, queues and NAPI in
-//! `netdev`.
+//! and sets the state and MTU.
 
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs, PushLinkAttrs};
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
@@ -127,12 +126,10 @@ pub struct Links {
 }
 
 impl Links {
-    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
-    /// Opens another namespace. The calling thread does not change its namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
@@ -156,10 +153,8 @@ impl Links {
         self.socket.get("read the state of", &RequestTarget::Index(index), &request, decode_link)
     }
 
-    /// Reads the counters of lost packets. `namespace_id` is that of a [`Peer`], if the interface is in another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist, `Denied` without `CAP_NET_ADMIN` in the other namespace.
+    /// Reads the counters of lost packets. `namespace_id` is that of a [`Peer`], if the interface is in another
+    /// namespace. Errors: `Absent` if it does not exist, `Denied` without `CAP_NET_ADMIN` in the other namespace.
     pub(crate) fn drops(&mut self, index: Ifindex, namespace_id: Option<i32>) -> Result<DeviceDrops, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         if let Some(id) = namespace_id {
@@ -168,11 +163,8 @@ impl Links {
         self.socket.get("read the drops of", &RequestTarget::Index(index), &request, |reply| decode_drops(index, reply))
     }
 
-    /// Creates a veth pair, with each end directly in its own namespace. Both ends are down.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Exists` if a name is in use, `Denied` without `CAP_NET_ADMIN`, `Unsupported` if the kernel
-    /// lacks veth.
+    /// Creates a veth pair, with each end directly in its own namespace. Both ends are down. Errors: `Exists` if a name
+    /// is in use, `Denied` without `CAP_NET_ADMIN`, `Unsupported` if the kernel lacks veth.
     pub fn create_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>) -> Result<VethPair, NetlinkError> {
         let mut left_links = Self::open_in(left.namespace)?;
         let mut right_links = Self::open_in(right.namespace)?;
@@ -208,21 +200,15 @@ impl Links {
         self.socket.act(action, &RequestTarget::Index(index), &request)
     }
 
-    /// Sets the MTU in bytes.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Invalid` with the kernel's message if the driver does not support the MTU.
+    /// Sets the MTU in bytes. Errors: `Invalid` with the kernel's message if the driver does not support the MTU.
     pub fn set_mtu(&mut self, index: Ifindex, mtu: u32) -> Result<(), NetlinkError> {
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
         request.encode().push_mtu(mtu);
         self.socket.act("set the MTU of", &RequestTarget::Index(index), &request)
     }
 
-    /// Moves an interface that is down to another namespace and renames it to `name`.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Exists` if the name is in use there, `Invalid` if the interface cannot be moved, `Denied`
-    /// without `CAP_NET_ADMIN`.
+    /// Moves an interface that is down to another namespace and renames it to `name`. Errors: `Exists` if the name is
+    /// in use there, `Invalid` if the interface cannot be moved, `Denied` without `CAP_NET_ADMIN`.
     pub fn move_to(&mut self, index: Ifindex, namespace: &Namespace, name: &InterfaceName) -> Result<(), NetlinkError> {
         let namespace_fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
@@ -230,10 +216,8 @@ impl Links {
         self.socket.act("change the namespace of", &RequestTarget::Index(index), &request)
     }
 
-    /// Deletes an interface. Deleting one end of a veth pair also deletes the other end.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` for hardware.
+    /// Deletes an interface. Deleting one end of a veth pair also deletes the other end. Errors: `Unsupported` for
+    /// hardware.
     pub fn delete(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         let request = rt_link::Request::new().op_dellink_do(&header(index));
         self.socket.act("delete", &RequestTarget::Index(index), &request)

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::{own_file, visible};
 
-/// Why an output file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("could not write {content} to {}: {source}", visible::path(path))]
 pub struct OutputFileError {
@@ -45,9 +44,6 @@ impl OutputFile {
     }
 
     /// Checks that the file can be written, before minutes of work.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn check_writable(&self) -> Result<(), OutputFileError> {
         let is_new = !self.path.exists();
         (self.open)(&self.path).map_err(|source| self.error(source))?;
@@ -58,18 +54,11 @@ impl OutputFile {
         Ok(())
     }
 
-    /// Writes a value as JSON, streamed because it may be large.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
+    /// Streams the JSON, because it may be large.
     pub fn write_json(&self, value: &impl Serialize) -> Result<(), OutputFileError> {
         self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
     }
 
-    /// Writes a text.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, text: &str) -> Result<(), OutputFileError> {
         self.write_by(|out| out.write_all(text.as_bytes()))
     }

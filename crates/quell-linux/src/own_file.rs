@@ -73,11 +73,8 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), NotOwn> {
 }
 
 /// Opens a file for writing. The file is new or belongs only to this user. The function does not follow a link and does
-/// not truncate the file.
-///
-/// # Errors
-/// The error returned by `open(2)`, for example `ELOOP` for a link. `PermissionDenied` if others have access to the
-/// file.
+/// not truncate the file. Errors: those of `open(2)`, for example `ELOOP` for a link. `PermissionDenied` if others have
+/// access to the file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -97,10 +94,8 @@ pub fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// Reads a text of at most `max_bytes`. An endless file such as `/dev/zero` is refused.
-///
-/// # Errors
-/// When the file cannot be read, is not UTF-8 (`InvalidData`), or is larger (`FileTooLarge`).
+/// Reads a text of at most `max_bytes`. An endless file such as `/dev/zero` is refused. Errors: `InvalidData` if it is
+/// not UTF-8, `FileTooLarge`.
 pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(max_bytes + 1).read_to_string(&mut text)?;
@@ -113,12 +108,10 @@ pub fn read_text(path: &Path, max_bytes: u64) -> io::Result<String> {
     }
 }
 
-/// Opens a file that the user named for writing, without truncating it. Links of this user and of root are followed, also
-/// `/dev/stdout`. Another user who controls a directory on the path cannot redirect the output to a file of this user: their
-/// links are refused, and in their directories files with several names.
-///
-/// # Errors
-/// The error returned by `open(2)`; `PermissionDenied` for a link or file that another user could have prepared.
+/// Opens a file that the user named for writing, without truncating it. Links of this user and of root are followed,
+/// also `/dev/stdout`. Another user who controls a directory on the path cannot redirect the output to a file of this
+/// user: their links are refused, and in their directories files with several names. Errors: those of `open(2)`;
+/// `PermissionDenied` for a link or file that another user could have prepared.
 pub fn open_named(path: &Path) -> io::Result<File> {
     let path = std::path::absolute(path)?;
     for place in path.ancestors() {

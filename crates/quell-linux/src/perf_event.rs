@@ -1,5 +1,4 @@
-//! CPU cycles and instructions of whole CPUs, counted by `perf_event_open(2)`. Virtual machines often have no hardware
-//! counters.
+//! Cycles and instructions of whole CPUs by `perf_event_open(2)`. Virtual machines often have no hardware counters.
 
 use std::io;
 
@@ -8,8 +7,8 @@ use perf_event::{Builder, Counter};
 
 use crate::CpuList;
 
-/// Hardware counters of a set of CPUs, in user space and in the kernel. Needs CAP_PERFMON, or `perf_event_paranoid` of at
-/// most 0.
+/// Hardware counters of a set of CPUs, in user space and in the kernel. Needs CAP_PERFMON, or `perf_event_paranoid` of
+/// at most 0.
 #[derive(Debug)]
 pub struct HardwareCounters {
     cycles: CpuCounter,
@@ -40,10 +39,7 @@ impl HardwareCounters {
         })
     }
 
-    /// Reads the counters.
-    ///
-    /// # Errors
-    /// The error of `read(2)`, for example after a CPU went offline.
+    /// Reads the counters. Errors: those of `read(2)`, for example after a CPU went offline.
     pub fn read(&mut self) -> io::Result<HardwareReading> {
         Ok(HardwareReading { cycles: self.cycles.read()?, instructions: self.instructions.read()? })
     }

@@ -80,10 +80,8 @@ impl AsFd for BriefDuplicate {
 
 impl PidFd {
     /// Opens the process that currently has this PID. To detect reuse of the PID, compare its
-    /// [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
-    ///
-    /// # Errors
-    /// When the process does not exist. The number can be that of a thread, a process group or a session.
+    /// [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening. Fails also if the number is that of a thread, a
+    /// process group or a session.
     pub fn open(pid: Pid) -> Result<Self, PidFdError> {
         pidfd_open(pid.as_rustix(), PidfdFlags::empty()).map(|fd| Self { pid, fd }).map_err(|errno| match errno {
             // No process has this PID, but a process group, a session or a thread has (`pidfd_prepare`, kernel/fork.c).
@@ -93,10 +91,8 @@ impl PidFd {
     }
 
     /// Opens a process through one of its threads (`PIDFD_THREAD`, Linux 6.9). If the main thread of a process has
-    /// exited, its files are accessible only through another thread.
-    ///
-    /// # Errors
-    /// When there is no such thread, or the kernel supports main threads only.
+    /// exited, its files are accessible only through another thread. Fails if there is no such thread, or the kernel
+    /// supports main threads only.
     pub fn open_thread(tid: Pid) -> Result<Self, PidFdError> {
         // `PIDFD_THREAD` has the value of `O_EXCL` in `linux/pidfd.h`. rustix has no constant for it.
         let thread = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
@@ -118,10 +114,8 @@ impl PidFd {
     ///
     /// An epoll removes a file only when the last descriptor of that file is closed (`epoll(7)`). If the process closes
     /// its descriptor without `EPOLL_CTL_DEL` while a duplicate exists, its epoll continues to report the file. Drop
-    /// the duplicate as soon as possible.
-    ///
-    /// # Errors
-    /// When the process lacks the file descriptor or has exited, or the caller lacks ptrace access.
+    /// the duplicate as soon as possible. Fails if the process lacks the file descriptor or has exited, or the caller
+    /// lacks ptrace access.
     pub fn duplicate(&self, fd: i32) -> Result<DuplicatedFd, PidFdError> {
         let result = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty());
         result.map(DuplicatedFd).map_err(|errno| match errno {
@@ -156,8 +150,8 @@ impl DuplicatedFd {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
-    /// Which of these events, and of `EPOLLERR` and `EPOLLHUP`, are pending. The events are `EPOLLIN` and similar; flags
-    /// such as `EPOLLET` are ignored. An event stays pending for other waiters.
+    /// Which of these events, and of `EPOLLERR` and `EPOLLHUP`, are pending. The events are `EPOLLIN` and similar;
+    /// flags such as `EPOLLET` are ignored. An event stays pending for other waiters.
     pub fn pending(&self, events: u32) -> io::Result<u32> {
         // The low 16 bits of epoll events equal those of `poll(2)` (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);
@@ -166,8 +160,8 @@ impl DuplicatedFd {
         Ok(u32::from(polled[0].revents().bits()))
     }
 
-    /// Whether `poll(2)` has no effect on the file: a FIFO, a terminal, a TUN device or a POSIX message queue. Drivers of
-    /// other devices may do anything.
+    /// Whether `poll(2)` has no effect on the file: a FIFO, a terminal, a TUN device or a POSIX message queue. Drivers
+    /// of other devices may do anything.
     #[must_use]
     pub fn is_polled_without_effect(&self) -> bool {
         const TUN: (u32, u32) = (10, 200);

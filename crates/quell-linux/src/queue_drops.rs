@@ -1,5 +1,6 @@
-//! Received packets that were lost because a queue was full. `rx_dropped` of a device also counts frames that no protocol
-//! wanted (`__netif_receive_skb_core`), and on veth it does not count a full ring at all: `veth_xmit` charges the peer.
+//! Received packets that were lost because a queue was full. `rx_dropped` of a device also counts frames that no
+//! protocol wanted (`__netif_receive_skb_core`), and on veth it does not count a full ring at all: `veth_xmit` charges
+//! the peer.
 
 use crate::link::{DeviceDrops, Links};
 use crate::netdev::Netdev;
@@ -23,11 +24,9 @@ impl QueueDrops {
         Ok(Self { links: Links::open_in(namespace)?, netdev: Netdev::open_in(namespace).ok() })
     }
 
-    /// Packets for the device that were lost because a receive queue was full, since the device was created.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the device does not exist, `Denied` if the peer of a veth is in a namespace where the
-    /// caller lacks `CAP_NET_ADMIN`.
+    /// Packets for the device that were lost because a receive queue was full, since the device was created. Errors:
+    /// `Absent` if the device does not exist, `Denied` if the peer of a veth is in a namespace where the caller lacks
+    /// `CAP_NET_ADMIN`.
     pub fn received(&mut self, index: Ifindex) -> Result<u64, NetlinkError> {
         let device = self.links.drops(index, None)?;
         self.of(&device)

@@ -1,5 +1,5 @@
 //! CPU affinity and scheduling policy of threads, including threads of other processes and kernel threads
-//! (`napi/veth-1`). It reads everything that is needed to restore them exactly. Callers select CPUs and policies.
+//! (`napi/veth-1`). It reads everything that is needed to restore them exactly.
 
 use std::io;
 
@@ -45,7 +45,6 @@ pub enum Policy {
         runtime_ns: u64,
         /// Deadline within the period, in ns.
         deadline_ns: u64,
-        /// Period in ns.
         period_ns: u64,
     },
     /// Another policy, for example `SCHED_EXT` (7). Quell can read it but not set it.
@@ -109,8 +108,7 @@ impl CpuMask {
         Self(mask)
     }
 
-    /// Sets the affinity of a thread; 0 is the calling thread. It is async-signal-safe, because it makes only one
-    /// system call.
+    /// Sets the affinity of a thread; 0 is the calling thread. One system call: async-signal-safe.
     pub(crate) fn apply(&self, tid: libc::pid_t) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads `bytes` bytes from the pointer, which is the size of the vector.
@@ -174,12 +172,9 @@ pub fn scheduling(tid: Pid) -> Result<Scheduling, SchedError> {
     Ok(Scheduling { policy, reset_on_fork })
 }
 
-/// Sets the scheduling parameters of a thread. A custom time slice (`sched_runtime` under a non-real-time
-/// policy, Linux 6.12) is reset to the default.
-///
-/// # Errors
-/// When the thread does not exist, the caller lacks CAP_SYS_NICE for the policy or priority, or a value is out
-/// of range.
+/// Sets the scheduling parameters of a thread. A custom time slice (`sched_runtime` under a non-real-time policy, Linux
+/// 6.12) is reset to the default. Fails if the thread does not exist, the caller lacks CAP_SYS_NICE for the policy or
+/// priority, or a value is out of range.
 pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError> {
     let mut raw = empty_attr();
     let (policy, nice, priority) = match scheduling.policy {

@@ -1,6 +1,5 @@
 //! Notifies the service manager of this program's state (`sd_notify(3)`), with datagrams to the socket in
-//! `NOTIFY_SOCKET`. If that variable is not set, nothing is sent, which is not an error. The module also detects
-//! whether stderr is connected to the service manager's journal.
+//! `NOTIFY_SOCKET`. The module also detects whether stderr is connected to the service manager's journal.
 
 use std::io;
 use std::os::fd::AsFd;

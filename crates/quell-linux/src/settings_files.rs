@@ -243,7 +243,6 @@ pub fn parse_tuned_profile(text: &str) -> (Vec<String>, Vec<String>) {
     (includes, settings)
 }
 
-/// Files and sysctls that scripts write.
 const FILE_NAMES: [&str; 8] = [
     "napi_defer_hard_irqs",
     "gro_flush_timeout",
@@ -254,7 +253,6 @@ const FILE_NAMES: [&str; 8] = [
     "net.core.busy_poll",
     "net.core.busy_read",
 ];
-/// Options of `ethtool(8)` that set queues or interrupts.
 const ETHTOOL_OPTIONS: [&str; 16] = [
     "-C",
     "--coalesce",
@@ -274,8 +272,8 @@ const ETHTOOL_OPTIONS: [&str; 16] = [
     "--config-ntuple",
 ];
 
-/// Finds settings in a script or a udev rule: names of files, and commands of ethtool. Comments are ignored. A script that
-/// calls ethtool through a variable is not recognised: Debian's hook does so, and sets only what the user has
+/// Finds settings in a script or a udev rule: names of files, and commands of ethtool. Comments are ignored. A script
+/// that calls ethtool through a variable is not recognised: Debian's hook does so, and sets only what the user has
 /// configured for the device.
 #[must_use]
 pub fn parse_script(text: &str) -> Vec<String> {

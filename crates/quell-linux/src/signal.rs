@@ -59,8 +59,8 @@ impl Interruption {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
     }
 
-    /// Starts to listen also to SIGTSTP (Ctrl-Z), for commands that try settings: if the program stopped, the present one
-    /// would stay.
+    /// Starts to listen also to SIGTSTP (Ctrl-Z), for commands that try settings: if the program stopped, the present
+    /// one would stay.
     pub fn listen_and_never_stop() -> io::Result<Self> {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP, Signal::TSTP])
     }

@@ -1,5 +1,4 @@
 //! A queue of signals with their senders (`signalfd(2)`), for a program that forwards signals to another program.
-//! Callers decide which signals to forward.
 
 use std::fmt;
 use std::io;

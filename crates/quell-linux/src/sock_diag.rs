@@ -54,22 +54,17 @@ pub struct SockDiag {
 }
 
 impl SockDiag {
-    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_sock_diag()? })
     }
 
-    /// Opens another namespace. The calling thread does not change its namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, NetlinkSocket::open_sock_diag)? })
     }
 
     /// Passes every socket of a protocol and family to `take`, in the kernel's order. If sockets change during the
-    /// call, a socket can be listed twice or not at all.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the kernel lacks the module of the protocol (`CONFIG_INET_DIAG`,
-    /// `CONFIG_INET_UDP_DIAG`).
+    /// call, a socket can be listed twice or not at all. Errors: `Absent` if the kernel lacks the module of the
+    /// protocol (`CONFIG_INET_DIAG`, `CONFIG_INET_UDP_DIAG`).
     pub fn for_each(
         &mut self,
         protocol: InetProtocol,

@@ -61,8 +61,8 @@ pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
-/// NAPI instance that delivered the socket's last packet, or the first one of an unconnected UDP socket. `None` before the
-/// first packet, and for packets that no NAPI instance delivered (loopback, or a veth whose peer sends TSO frames).
+/// NAPI instance that delivered the socket's last packet, or the first one of an unconnected UDP socket. `None` before
+/// the first packet, and for packets that no NAPI instance delivered (loopback, or a veth whose peer sends TSO frames).
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptionError> {
     let value = get(socket, SocketOption::IncomingNapiId)?;
     Ok(NapiId::from_kernel(value.cast_unsigned()))
@@ -116,10 +116,8 @@ pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Socke
 }
 
 /// Sets whether this UDP socket accepts merged datagrams (`UDP_GRO` in `udp(7)`). If it does, GRO delays datagrams to
-/// merge them with later ones.
-///
-/// # Errors
-/// When the file is not a UDP socket, or the kernel does not support the option (before Linux 5.0).
+/// merge them with later ones. Fails if the file is not a UDP socket, or the kernel does not support the option (before
+/// Linux 5.0).
 pub fn set_udp_gro(socket: impl AsFd, merged: bool) -> Result<(), SocketOptionError> {
     let value = libc::c_int::from(merged);
     // SAFETY: the kernel reads one `int` from the pointer.
@@ -178,10 +176,8 @@ fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionEr
     }
 }
 
-/// Time since a TCP connection received its last data (`tcpi_last_data_recv` of `TCP_INFO`).
-///
-/// # Errors
-/// The error returned by `getsockopt(2)`: `ENOPROTOOPT` for other sockets.
+/// Time since a TCP connection received its last data (`tcpi_last_data_recv` of `TCP_INFO`). Errors: those of
+/// `getsockopt(2)`: `ENOPROTOOPT` for other sockets.
 pub fn time_since_data(connection: impl AsFd) -> io::Result<Duration> {
     /// `struct tcp_info` up to `tcpi_last_data_recv`, as 32-bit words (`include/uapi/linux/tcp.h`).
     const WORDS: usize = 14;

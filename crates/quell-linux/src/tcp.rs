@@ -25,10 +25,8 @@ pub enum Blocking {
 pub struct TcpConnection(OwnedFd);
 
 impl TcpConnection {
-    /// Starts to connect without waiting; [`TcpConnection::is_established`] reports completion.
-    ///
-    /// # Errors
-    /// The error returned by `socket(2)` or `connect(2)`. `EINPROGRESS` is not an error.
+    /// Starts to connect without waiting; [`TcpConnection::is_established`] reports completion. Errors: those of
+    /// `socket(2)` or `connect(2)`. `EINPROGRESS` is not an error.
     pub fn start(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
@@ -38,10 +36,8 @@ impl TcpConnection {
         }
     }
 
-    /// Connects and waits up to `timeout`. The connection is non-blocking.
-    ///
-    /// # Errors
-    /// The error returned by the kernel; `TimedOut` if no reply arrived in time.
+    /// Connects and waits up to `timeout`. The connection is non-blocking. Errors: `TimedOut` if no reply arrived in
+    /// time.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let connection = Self::start(address)?;
         let give_up = Instant::now() + timeout;
@@ -55,10 +51,8 @@ impl TcpConnection {
         Ok(connection)
     }
 
-    /// Whether the handshake is complete.
-    ///
-    /// # Errors
-    /// The reason why the handshake failed, for example `ConnectionRefused` or an unreachable network.
+    /// Whether the handshake is complete. If it failed, returns the reason, for example `ConnectionRefused` or an
+    /// unreachable network.
     pub fn is_established(&self) -> io::Result<bool> {
         sockopt::socket_error(&self.0)??;
         match getpeername(&self.0) {
@@ -69,19 +63,15 @@ impl TcpConnection {
     }
 
     /// Receives available bytes, up to the size of `buffer`. A result of 0 means that the peer closed the connection.
-    ///
-    /// # Errors
-    /// The error returned by `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket.
+    /// Errors: those of `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (length, _) = recv(&self.0, buffer, RecvFlags::empty())?;
         Ok(length)
     }
 
-    /// Sends as much of `bytes` as fits the socket buffer, without `SIGPIPE`.
-    ///
-    /// # Errors
-    /// The error returned by `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
+    /// Sends as much of `bytes` as fits the socket buffer, without `SIGPIPE`. Errors: those of `send(2)`; `WouldBlock`
+    /// if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
@@ -123,11 +113,8 @@ impl TcpListener {
         local_address(&self.0)
     }
 
-    /// Accepts one connection.
-    ///
-    /// # Errors
-    /// The error returned by `accept4(2)`; `WouldBlock` if no connection waits on a non-blocking listener; `InvalidInput`
-    /// after [`TcpListener::shut_down`].
+    /// Accepts one connection. Errors: those of `accept4(2)`; `WouldBlock` if no connection waits on a non-blocking
+    /// listener; `InvalidInput` after [`TcpListener::shut_down`].
     pub fn accept(&self, blocking: Blocking) -> io::Result<TcpConnection> {
         let connection = accept_with(&self.0, flags(blocking))?;
         // A connection that has already ended is an error of this connection only, not of the listener.

@@ -39,11 +39,9 @@ impl UdpSocket {
         local_address(&self.0)
     }
 
-    /// Receives one datagram. Returns its full length, even if that exceeds the buffer.
-    ///
-    /// # Errors
-    /// The error returned by `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket; `ConnectionRefused`
-    /// if the peer's host reported a closed port.
+    /// Receives one datagram. Returns its full length, even if that exceeds the buffer. Errors: those of `recv(2)`;
+    /// `WouldBlock` if nothing is available on a non-blocking socket; `ConnectionRefused` if the peer's host reported a
+    /// closed port.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (_, length) = recv(&self.0, buffer, RecvFlags::TRUNC)?;

@@ -1,5 +1,5 @@
-//! Text for terminals: counts with their nouns, and text from other sources. The kernel lets any process choose its name,
-//! and users choose the names of interfaces and files. Such names may contain escape sequences, line breaks and
+//! Text for terminals: counts with their nouns, and text from other sources. The kernel lets any process choose its
+//! name, and users choose the names of interfaces and files. Such names may contain escape sequences, line breaks and
 //! bidirectional overrides, which could forge output of this program. Each such character is replaced by its code, for
 //! example `\u{1b}`.
 
@@ -11,7 +11,6 @@ use std::path::Path;
 pub enum Kept {
     /// No control characters. The text is a name within a line.
     Nothing,
-    /// Line breaks and tabs.
     Layout,
     /// Line breaks, tabs, and color sequences (SGR).
     LayoutAndStyle,
@@ -50,11 +49,25 @@ pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// `1 packet`, `2 packets`.
+/// `1 packet`, `12,345 packets`.
 #[must_use]
 pub fn counted<N: fmt::Display + PartialEq + From<u8>>(count: N, one: &str) -> String {
-    let noun = noun(&count, one);
-    format!("{count} {noun}")
+    format!("{} {}", thousands(&count.to_string()), noun(&count, one))
+}
+
+/// Separates the thousands in the digits of a number.
+#[must_use]
+pub fn thousands(digits: &str) -> String {
+    let (integer, fraction) = digits.split_at(digits.find('.').unwrap_or(digits.len()));
+    let (sign, integer) = integer.split_at(usize::from(integer.starts_with('-')));
+    let mut out = String::from(sign);
+    for (index, digit) in integer.chars().enumerate() {
+        if index > 0 && (integer.len() - index) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + fraction
 }
 
 #[must_use]
@@ -165,8 +178,8 @@ mod tests {
     #[test]
     fn nouns_and_verbs_agree_with_their_count() {
         assert_eq!(
-            [counted(0_u64, "packet"), counted(1_u64, "packet"), counted(2_u64, "packet")],
-            ["0 packets", "1 packet", "2 packets"]
+            [0, 1, 2, 999, 4480, 1_234_567].map(|packets: u64| counted(packets, "packet")),
+            ["0 packets", "1 packet", "2 packets", "999 packets", "4,480 packets", "1,234,567 packets"]
         );
         assert_eq!([counted(1, "process"), counted(2, "process")], ["1 process", "2 processes"]);
         assert_eq!([agree(&1, "is", "are"), agree(&0, "is", "are")], ["is", "are"]);

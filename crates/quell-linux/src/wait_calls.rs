@@ -1,5 +1,5 @@
-//! The system calls in which programs wait for files: their numbers, and where BPF programs at `raw_syscalls` tracepoints
-//! find the arguments.
+//! The system calls in which programs wait for files: their numbers, and where BPF programs at `raw_syscalls`
+//! tracepoints find the arguments.
 
 /// Numbers of the calls on this architecture; `None` for a call that it lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

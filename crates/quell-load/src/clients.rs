@@ -62,11 +62,9 @@ impl ClockOffset {
 pub struct ClientFacts {
     /// Rank in `MPI_COMM_WORLD`.
     pub rank: u32,
-    /// Name of the machine.
     pub host: String,
     /// Whether the client measures at a low rate while the others load the server.
     pub measures_only: bool,
-    /// Number of its connections.
     pub connections: u32,
     /// Its clock relative to that of rank 0.
     pub clock: ClockOffset,
@@ -90,11 +88,8 @@ pub enum ClientsNotice {
     /// All clients have connected, and the load runs.
     Ready {
         version: String,
-        /// Specification of the whole load.
         spec: Box<LoadSpec>,
-        /// Schedule of the whole load.
         run: RunSpec,
-        /// All clients, by rank.
         clients: Vec<ClientFacts>,
     },
     Time {
@@ -109,7 +104,7 @@ pub enum ClientsNotice {
     },
     /// A client failed. The load ends.
     Failed {
-        /// Sentence that names the client and the reason.
+        /// Names the client and the reason.
         why: String,
     },
 }

@@ -17,7 +17,6 @@ pub const SCHEMA: &str = "quell-mpi/1";
 pub struct ClusterRun {
     /// Format of the document: [`SCHEMA`].
     pub schema: String,
-    /// Version of Quell on all clients.
     pub quell_version: String,
     /// Specification of the whole load.
     pub spec: LoadSpec,
@@ -45,13 +44,11 @@ pub struct ClusterRun {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClientRun {
-    /// The client.
     pub client: ClientFacts,
     /// Its report over all windows.
     pub report: LoadReport,
 }
 
-/// Names a client in a sentence.
 #[must_use]
 pub fn client_name(rank: u32, host: &str) -> String {
     format!("rank {rank} ({host})")
@@ -68,7 +65,6 @@ pub fn start_skew(clients: &[ClientFacts]) -> (u64, u64) {
 }
 
 impl ClusterRun {
-    /// The result as a table, with notes below.
     #[must_use]
     pub fn table(&self) -> String {
         let seconds = Duration::from_nanos(self.report.duration_ns).as_secs_f64();

@@ -153,7 +153,6 @@ impl Connection {
         }
     }
 
-    /// Sends `bytes`. Bytes that do not fit are stored for [`Connection::send_rest`].
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.unsent.is_empty() {

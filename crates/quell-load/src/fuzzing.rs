@@ -13,7 +13,6 @@ pub fn memcached_answers(bytes: &[u8]) {
     }
 }
 
-/// Returns every answer, and whether the whole stream was valid.
 fn read(pieces: &[&[u8]], parse: fn(&[u8]) -> Parsed) -> (Vec<Answer>, bool) {
     let mut reader = ResponseReader::default();
     let mut answers = Vec::new();

@@ -50,7 +50,6 @@ impl KeyTable {
         self.ends.len() as u32
     }
 
-    /// Key number `index`, which must be below [`KeyTable::len`].
     #[inline]
     pub(crate) fn key(&self, index: u32) -> &[u8] {
         let index = index as usize;
@@ -58,7 +57,6 @@ impl KeyTable {
         &self.keys[start as usize..self.ends[index] as usize]
     }
 
-    /// Value of key number `index`, which must be below [`KeyTable::len`].
     #[inline]
     pub(crate) fn value(&self, index: u32) -> &[u8] {
         let start = (index % VALUE_STARTS) as usize;

@@ -18,7 +18,6 @@ pub(crate) enum Purpose {
 pub(crate) struct Stream(Pcg64);
 
 impl Stream {
-    /// The stream of `purpose` in thread `thread`.
     pub(crate) fn new(seed: u64, purpose: Purpose, thread: u32) -> Self {
         let stream = u128::from(purpose as u32) << 32 | u128::from(thread);
         Self(Pcg64::new(u128::from(seed), stream))

@@ -125,11 +125,19 @@ pub(crate) fn write_decimal(number: usize, out: &mut Vec<u8>) {
 
 pub(crate) enum Source {
     /// Endless: gets and sets in the workload's ratio.
-    Drawn { keys: u32, get_share: f64, key_choice: Stream, get_or_set: Stream },
-    /// Endless: identical requests.
+    Drawn {
+        keys: u32,
+        get_share: f64,
+        key_choice: Stream,
+        get_or_set: Stream,
+    },
     Fixed,
     /// Each key of a range once.
-    Range { next: u32, end: u32, request: fn(u32) -> Request },
+    Range {
+        next: u32,
+        end: u32,
+        request: fn(u32) -> Request,
+    },
 }
 
 impl Source {
@@ -145,7 +153,6 @@ impl Source {
         }
     }
 
-    /// The next request. `None` at the end of a range.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Request> {
         match self {

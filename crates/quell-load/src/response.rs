@@ -145,7 +145,6 @@ impl ResponseReader {
         }
     }
 
-    /// Whether part of a response has been received.
     pub(crate) fn is_amid(&self) -> bool {
         !self.kept.is_empty()
     }

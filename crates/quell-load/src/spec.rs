@@ -16,7 +16,6 @@ use quell_linux::visible::counted;
 pub struct LoadSpec {
     /// Server addresses. Connections are distributed evenly.
     pub addresses: Vec<SocketAddr>,
-    /// TCP or UDP.
     pub transport: Transport,
     /// Requests and expected answers.
     pub workload: Workload,
@@ -53,7 +52,6 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// The transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -162,10 +160,8 @@ impl LoadSpec {
     }
 
     /// Part of this load for generator `index` of `count` generators with [`LoadSpec::threads`] each. Connections are
-    /// distributed evenly. All parts together draw the same requests as one generator with all threads.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] when a generator would have fewer connections than threads.
+    /// distributed evenly. All parts together draw the same requests as one generator with all threads. Errors:
+    /// [`LoadError::Spec`] if a generator would have fewer connections than threads.
     pub fn share(&self, index: u32, count: u32) -> Result<Self, LoadError> {
         let least = u64::from(count) * u64::from(self.threads);
         if u64::from(self.connections) < least {

@@ -111,14 +111,14 @@ fn connect_all(assignment: &Assignment) -> Result<Vec<Connection>, LoadError> {
 fn choose_finder(polling: Polling, connections: &[Connection]) -> Result<(Finder, EngineUsed), LoadError> {
     let refusal = match polling {
         Polling::Epoll => None,
-        Polling::Auto => why_not_busy_poll(connections).or_else(|| busy_poll_refusal(connections)),
+        Polling::Auto => fallback_reason(connections).or_else(|| busy_poll_refusal(connections)),
         Polling::BusyPoll => busy_poll_refusal(connections),
     };
     if polling == Polling::Epoll || refusal.is_some() {
-        let engine = EngineUsed { engine: Engine::Epoll, why_not_busy_poll: refusal };
+        let engine = EngineUsed { engine: Engine::Epoll, fallback_reason: refusal };
         return Ok((watch_all(connections)?, engine));
     }
-    let engine = EngineUsed { engine: Engine::BusyPoll, why_not_busy_poll: None };
+    let engine = EngineUsed { engine: Engine::BusyPoll, fallback_reason: None };
     Ok((Finder::BusyPoll(VecDeque::with_capacity(connections.len())), engine))
 }
 
@@ -133,7 +133,7 @@ fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
 }
 
 /// Reason why busy polling would not help, or does not seem to be intended. `None` if it should be used.
-fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
+fn fallback_reason(connections: &[Connection]) -> Option<String> {
     let most = Polling::CONNECTIONS_MAX;
     if connections.len() > most as usize {
         return Some(format!("a thread has {} connections, more than {most}", connections.len()));

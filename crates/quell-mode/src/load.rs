@@ -47,8 +47,7 @@ impl From<Load> for OfferedLoad {
 }
 
 impl OfferedLoad {
-    /// Returns the offered rate in requests per second, given `base`'s maximum throughput. Returns `None` for a closed
-    /// loop.
+    /// Returns the offered rate in requests per second, given `base`'s maximum throughput. `None` for a closed loop.
     #[must_use]
     pub fn rate_per_s(self, base_reaches_per_s: f64) -> Option<f64> {
         match self {

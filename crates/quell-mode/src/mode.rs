@@ -43,10 +43,6 @@ impl DeliveryMode {
 
     /// Parses modes that are separated by commas, each with its overrides. `base,suspend20,defer-hard-irqs=10,fullbusy`
     /// consists of three modes. An item with a `=` belongs to the mode before it.
-    ///
-    /// # Errors
-    ///
-    /// The error of the first invalid mode, with its position in the list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, ParseModeError> {
         parse::modes(text)
     }

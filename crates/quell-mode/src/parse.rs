@@ -100,7 +100,6 @@ fn blamed_span(given: &[(SettingKey, Range<usize>)], blamed: &[SettingKey], head
         .map_or_else(|| head.span(), |(_, span)| span.clone())
 }
 
-/// Applies one override and returns its key.
 fn apply(item: Token<'_>, kind: ModeKind, settings: &mut Settings) -> Result<SettingKey, Located> {
     let (word, value) = match item.split_once('=') {
         Some((word, value)) => (word, Some(value)),

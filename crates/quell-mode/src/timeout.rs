@@ -17,9 +17,6 @@ pub enum DurationError {
 }
 
 /// Parses a timeout in ns: `5000000`, `5000us`, `5ms`, `1.5ms` or `2s`.
-///
-/// # Errors
-/// See [`DurationError`].
 pub fn parse_timeout_ns(text: &str) -> Result<u64, DurationError> {
     parse_ns(text, TIMEOUT_UNITS)
 }
@@ -30,9 +27,6 @@ pub(crate) fn parse_usecs_as_ns(text: &str) -> Result<u64, DurationError> {
 }
 
 /// Parses a time for which somebody waits: `60s`, `5m`, or seconds without a unit.
-///
-/// # Errors
-/// See [`DurationError`].
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     parse_ns(text, LONG_UNITS).map(Duration::from_nanos)
 }

@@ -17,7 +17,6 @@ use crate::world::World;
 
 /// Time limit for the first message of a rank, after MPI itself has connected all ranks.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
-/// Time limit for all connections of a rank.
 const CONNECT_WITHIN: Duration = Duration::from_secs(120);
 /// Time from the order to start to the start.
 const START_LEAD: Duration = Duration::from_millis(100);
@@ -28,24 +27,23 @@ pub const REPORT_WITHIN: Duration = Duration::from_millis(1_400);
 const WINDOW_LEAD: Duration = Duration::from_millis(30);
 /// Upper limit of the doubled lead.
 const WINDOW_LEAD_MAX: Duration = Duration::from_secs(1);
-/// Interval between comparisons of clocks.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a run ends without a result. The text is a sentence that names the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct RunFailure {
-    /// Exit code of the job: that of `quell` for the same kind of failure.
+    /// That of `quell` for the same kind of failure.
     pub exit_code: i32,
-    /// Sentence that names the client and the reason.
+    /// Names the client and the reason.
     pub why: String,
 }
 
-/// Exit code: an option is invalid.
+/// An option is invalid.
 pub const USAGE: i32 = 1;
-/// Exit code: a client could not do what it had to.
+/// A client could not do what it had to.
 pub const REFUSED: i32 = 2;
-/// Exit code: the run was not valid.
+/// The run was not valid.
 pub const INVALID: i32 = 3;
 
 fn refused(why: String) -> RunFailure {
@@ -56,13 +54,11 @@ fn invalid(why: String) -> RunFailure {
     RunFailure { exit_code: INVALID, why }
 }
 
-/// All ranks under load.
 pub struct Conductor<'a> {
     world: &'a World,
     plan: ClusterPlan,
     load: RunningLoad,
     clients: Vec<ClientFacts>,
-    /// Current clocks, by rank.
     clocks: Vec<ClockOffset>,
     compared: Instant,
     saturated: SaturatedClients,
@@ -70,10 +66,8 @@ pub struct Conductor<'a> {
 }
 
 impl<'a> Conductor<'a> {
-    /// Prepares all ranks and starts the load: versions, plan, connections, keys, clocks, start. Returns after the warm-up.
-    ///
-    /// # Errors
-    /// A sentence that names the rank. The caller ends the job.
+    /// Prepares all ranks and starts the load: versions, plan, connections, keys, clocks, start. Returns after the
+    /// warm-up. On an error the caller ends the job.
     pub fn start(world: &'a World, plan: ClusterPlan, version: &str) -> Result<Self, RunFailure> {
         let hosts = hosts(world, version)?;
         let shares = (0..world.ranks()).map(|rank| plan.share(rank, world.ranks()));
@@ -108,13 +102,11 @@ impl<'a> Conductor<'a> {
         Ok(conductor)
     }
 
-    /// All clients, by rank.
     #[must_use]
     pub fn clients(&self) -> &[ClientFacts] {
         &self.clients
     }
 
-    /// The plan.
     #[must_use]
     pub fn plan(&self) -> &ClusterPlan {
         &self.plan
@@ -135,9 +127,6 @@ impl<'a> Conductor<'a> {
 
     /// Shows the ranks that this one is reachable, and compares clocks if it is time. Call it every second while no
     /// window is measured.
-    ///
-    /// # Errors
-    /// When a rank does not answer.
     pub fn stay(&mut self) -> Result<(), RunFailure> {
         if self.compared.elapsed() >= COMPARE_EVERY {
             let names: Vec<String> = self.clients.iter().map(|client| client_name(client.rank, &client.host)).collect();
@@ -147,10 +136,8 @@ impl<'a> Conductor<'a> {
         self.world.others().try_for_each(|rank| order(self.world, rank, &RankOrder::Stay))
     }
 
-    /// Measures a window on all ranks. Returns their reports by rank, or `None` if an order came too late.
-    ///
-    /// # Errors
-    /// A sentence that names the client that failed, is late or is saturated.
+    /// Measures a window on all ranks. Returns their reports by rank, or `None` if an order came too late. The error
+    /// names the client that failed, is late or is saturated.
     pub fn measure(&mut self, window_ns: &Range<u64>) -> Result<Option<Vec<LoadReport>>, RunFailure> {
         for rank in self.world.others() {
             let clock = self.clocks[rank as usize];
@@ -177,9 +164,6 @@ impl<'a> Conductor<'a> {
     }
 
     /// Measures the windows of the plan and ends the load.
-    ///
-    /// # Errors
-    /// As [`Self::measure`].
     pub fn run(mut self) -> Result<ClusterRun, RunFailure> {
         let mut totals: Vec<LoadReport> = Vec::new();
         let lengths_ms = self.plan.windows_ms();
@@ -210,10 +194,6 @@ impl<'a> Conductor<'a> {
         self.result(totals, lengths_ms.len())
     }
 
-    /// Ends the load on all ranks.
-    ///
-    /// # Errors
-    /// When an order cannot be sent.
     pub fn stop(&self) -> Result<(), RunFailure> {
         self.world.others().try_for_each(|rank| order(self.world, rank, &RankOrder::Stop))
     }

@@ -10,48 +10,24 @@ use std::process::Command;
 
 use quell_linux::visible;
 
-/// Why `mpirun` was not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// The host file cannot be read.
     #[error("could not read the host file {}: {source}", visible::path(.file))]
-    Read {
-        /// The host file.
-        file: PathBuf,
-        /// Error of the system call.
-        source: io::Error,
-    },
+    Read { file: PathBuf, source: io::Error },
     /// The host file names no host.
     #[error("the host file {} names no host; write one name or address per line", visible::path(.file))]
-    Empty {
-        /// The host file.
-        file: PathBuf,
-    },
-    /// A name does not resolve.
+    Empty { file: PathBuf },
     #[error(
         "host file {}, line {line}: {:?} does not resolve ({source}); correct the line, or add the name to DNS or /etc/hosts",
         visible::path(.file), visible::name(.host)
     )]
-    Unresolved {
-        /// The host file.
-        file: PathBuf,
-        /// Number of the line, from 1.
-        line: usize,
-        /// Name in the line.
-        host: String,
-        /// Error of the resolver.
-        source: io::Error,
-    },
-    /// `mpirun` could not be executed.
+    Unresolved { file: PathBuf, line: usize, host: String, source: io::Error },
     #[error("could not execute mpirun: {0}; install Open MPI (Debian: openmpi-bin)")]
     Execute(io::Error),
 }
 
 /// Resolves every name of a host file. The rest of a line, such as `slots=1`, is for `mpirun`.
-///
-/// # Errors
-/// See [`LaunchError`].
 pub fn check_hosts(file: &Path) -> Result<(), LaunchError> {
     let text = std::fs::read_to_string(file).map_err(|source| LaunchError::Read { file: file.to_owned(), source })?;
     let words = text.lines().map(|line| line.split('#').next().unwrap_or_default().split_whitespace().next());

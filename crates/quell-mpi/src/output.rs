@@ -6,10 +6,6 @@ use std::io::{self, Write as _};
 use quell_linux::visible::{self, Kept};
 use serde::Serialize;
 
-/// Writes text to standard output.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub fn data(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(visible::text(text, Kept::Layout).as_bytes())?;
@@ -17,9 +13,6 @@ pub fn data(text: &str) -> io::Result<()> {
 }
 
 /// Writes a value as one line of JSON to standard output.
-///
-/// # Errors
-/// When standard output cannot be written.
 pub fn json_line(value: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_string(value)?;
     let mut out = io::stdout().lock();

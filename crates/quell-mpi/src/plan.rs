@@ -17,7 +17,6 @@ pub const WINDOW: Duration = Duration::from_millis(500);
 pub struct ClusterPlan {
     /// The whole load, without that of a measuring rank.
     pub spec: LoadSpec,
-    /// Schedule and durations of the whole load.
     pub run: RunSpec,
     /// Time limit for storing the keys, ms. `None` if they are not stored.
     pub preload_ms: Option<u64>,
@@ -31,26 +30,19 @@ pub struct ClusterPlan {
 pub struct MeasuringLoad {
     /// Requests per second of its open loop.
     pub rate_per_s: f64,
-    /// Number of its connections.
     pub connections: u32,
 }
 
 /// Part of a load for one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankShare {
-    /// Specification of its generator.
     pub spec: LoadSpec,
-    /// Its schedule.
     pub schedule: Schedule,
-    /// Whether it measures only.
     pub measures_only: bool,
 }
 
 impl ClusterPlan {
     /// Derives the share of `rank` of `ranks`. The rate is divided in proportion to the connections.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] when the load cannot be divided among so many ranks, or a value is out of range.
     pub fn share(&self, rank: u32, ranks: u32) -> Result<RankShare, LoadError> {
         let (index, loading) = match self.measuring {
             None => (rank, ranks),

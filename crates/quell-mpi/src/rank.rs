@@ -17,53 +17,38 @@ pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// First message of a rank. Every version of Quell can read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Version of Quell.
     pub version: String,
-    /// Name of the machine.
     pub host: String,
 }
 
 /// Order of rank 0. Times are on the receiver's clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankOrder {
-    /// Answer a comparison of clocks.
     CompareClocks,
-    /// Start the load.
     Start {
-        /// Time of the start, ns.
         at_ns: u64,
     },
-    /// Measure a window.
     Measure {
-        /// The window, ns.
         window_ns: Range<u64>,
     },
     /// Go on. Shows that rank 0 is reachable.
     Stay,
-    /// End the load.
     Stop,
 }
 
-/// Answer of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RankReply {
     /// All connections are open, or the reason why not.
     Connected(Result<(), String>),
-    /// The load has started.
     Started {
-        /// Time of the start on the rank's clock, ns.
+        /// On the rank's clock.
         at_ns: u64,
     },
     /// The report of a window. `None` if the order came after the start of the window.
     Measured(Option<Box<LoadReport>>),
-    /// The load could not be started or measured.
     Failed(String),
 }
 
-/// Opens the connections of a share.
-///
-/// # Errors
-/// A sentence with the reason.
 pub fn connect(share: &RankShare) -> Result<Generator, String> {
     check_memory(&share.spec)?;
     Generator::connect(share.spec.clone(), None).map_err(|error| error.to_string())
@@ -97,9 +82,6 @@ fn check_memory(spec: &LoadSpec) -> Result<(), String> {
 }
 
 /// Starts the load at a time on this rank's clock. Returns the load and the time of its start.
-///
-/// # Errors
-/// A sentence with the reason.
 pub fn start(generator: Generator, schedule: Schedule, at_ns: u64) -> Result<(RunningLoad, u64), String> {
     sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
     let started_ns = monotonic_ns();
@@ -107,19 +89,12 @@ pub fn start(generator: Generator, schedule: Schedule, at_ns: u64) -> Result<(Ru
     Ok((load, started_ns))
 }
 
-/// Measures a window.
-///
-/// # Errors
-/// A sentence with the reason.
 pub fn measure(load: &mut RunningLoad, window_ns: Range<u64>) -> Result<Option<LoadReport>, String> {
     load.measure_at(window_ns, &mut ()).map_err(|error| error.to_string())
 }
 
-/// Follows the orders of rank 0 until the load ends.
-///
-/// # Errors
-/// A sentence if rank 0 is silent, or a message could not be exchanged. All other failures are sent to rank 0, which ends
-/// the job.
+/// Follows the orders of rank 0 until the load ends. Fails if rank 0 is silent. Other failures are sent to rank 0,
+/// which ends the job.
 pub fn follow(world: &World, version: &str) -> Result<(), String> {
     let sentence = |error: &dyn std::error::Error| error.to_string();
     let send = |reply: &RankReply| world.send(0, reply).map_err(|error| sentence(&error));

@@ -30,7 +30,6 @@ pub struct SaturatedClients {
 }
 
 impl SaturatedClients {
-    /// No client was saturated yet.
     #[must_use]
     pub fn new(clients: usize) -> Self {
         Self { in_a_row: vec![0; clients], lateness: vec![LatencyHistogram::new(); clients] }

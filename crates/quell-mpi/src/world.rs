@@ -20,7 +20,6 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Number of exchanges of a comparison of clocks.
 const EXCHANGES: usize = 64;
-/// Time limit of one exchange.
 const EXCHANGE_MAX: Duration = Duration::from_secs(2);
 
 const MESSAGE: mpi::Tag = 1;
@@ -36,26 +35,13 @@ pub struct World {
     _universe: Universe,
 }
 
-/// Why a message was not received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// No message arrived.
     #[error("nothing arrived from rank {rank} within {within:.1?}")]
-    Missing {
-        /// Rank that should have sent the message.
-        rank: u32,
-        /// Time limit.
-        within: Duration,
-    },
-    /// The message cannot be parsed.
+    Missing { rank: u32, within: Duration },
     #[error("a message from rank {rank} cannot be read: {source}")]
-    Unreadable {
-        /// Rank that sent the message.
-        rank: u32,
-        /// Error of the parser.
-        source: serde_json::Error,
-    },
+    Unreadable { rank: u32, source: serde_json::Error },
 }
 
 impl World {
@@ -71,19 +57,16 @@ impl World {
         Some(Self { comm, rank, ranks, host, _universe: universe })
     }
 
-    /// Rank of this process.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Name of this machine.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
@@ -99,20 +82,12 @@ impl World {
         self.comm.process_at_rank(mpi::Rank::try_from(rank).unwrap_or(0))
     }
 
-    /// Sends a message.
-    ///
-    /// # Errors
-    /// When the message cannot be written as JSON.
     pub fn send(&self, to: u32, message: &impl Serialize) -> serde_json::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         self.process(to).send_with_tag(&bytes[..], MESSAGE);
         Ok(())
     }
 
-    /// Waits for a message from `from`.
-    ///
-    /// # Errors
-    /// See [`MessageError`].
     pub fn receive<T: DeserializeOwned>(&self, from: u32, within: Duration) -> Result<T, MessageError> {
         let deadline = Instant::now() + within;
         loop {
@@ -129,9 +104,6 @@ impl World {
     }
 
     /// Broadcasts the value of rank 0, which alone passes one.
-    ///
-    /// # Errors
-    /// When the value cannot be converted to JSON or back.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, of_root: Option<&T>) -> serde_json::Result<T> {
         let mut bytes = of_root.map(serde_json::to_vec).transpose()?.unwrap_or_default();
         let mut length = bytes.len() as u64;
@@ -142,7 +114,6 @@ impl World {
         serde_json::from_slice(&bytes)
     }
 
-    /// Waits until all ranks have reached this point.
     pub fn barrier(&self) {
         let mut request: mpi::request::Request<'static, (), StaticScope> = self.comm.immediate_barrier();
         while let Err(pending) = request.test() {
@@ -152,9 +123,6 @@ impl World {
     }
 
     /// Rank 0: compares its clock with that of `rank`, which calls [`Self::answer_clock`]. The comparison spins.
-    ///
-    /// # Errors
-    /// When an answer is missing.
     pub fn compare_clock(&self, rank: u32) -> Result<ClockOffset, MessageError> {
         let mut offsets = Vec::with_capacity(EXCHANGES);
         for _ in 0..EXCHANGES {
@@ -166,10 +134,6 @@ impl World {
         ClockOffset::most_exact(offsets).ok_or(MessageError::Missing { rank, within: EXCHANGE_MAX })
     }
 
-    /// Answers the exchanges of [`Self::compare_clock`].
-    ///
-    /// # Errors
-    /// When a request of rank 0 is missing.
     pub fn answer_clock(&self) -> Result<(), MessageError> {
         for _ in 0..EXCHANGES {
             self.spin_for_clock(0)?;

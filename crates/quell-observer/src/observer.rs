@@ -73,10 +73,8 @@ pub struct Observer {
 
 impl Observer {
     /// Takes a snapshot, selects its NAPI instances and takes the first readings. Modes of programs are those of the
-    /// attachments in `journal`.
-    ///
-    /// # Errors
-    /// When no snapshot can be taken. Polls that cannot be sampled are not an error: reports contain the reason.
+    /// attachments in `journal`. Fails if no snapshot can be taken. Polls that cannot be sampled are not an error:
+    /// reports contain the reason.
     pub fn begin(scope: SnapshotScope, journal: Journal) -> Result<Self, TakeError> {
         let (snapshot, pause) = take(&scope, &journal)?;
         let now = Instant::now();
@@ -101,10 +99,6 @@ impl Observer {
         Ok(this)
     }
 
-    /// Reports what happened since the previous report.
-    ///
-    /// # Errors
-    /// When the process, device or namespace of the scope has vanished, or the kernel refuses a snapshot.
     pub fn report(&mut self) -> Result<IntervalReport, TakeError> {
         let (now, read) = (Instant::now(), self.readings());
         let interval_ns = u64::try_from((now - self.read_at).as_nanos()).unwrap_or(u64::MAX);
@@ -394,7 +388,6 @@ fn sees_all_programs(scope: &SnapshotScope, snapshot: &Snapshot) -> bool {
     scope.pids.is_empty() && snapshot.hidden_processes.is_empty()
 }
 
-/// Packets of each instance since its selection.
 fn packets(counters: &BTreeMap<NapiId, PollCounters>) -> BTreeMap<NapiId, u64> {
     counters.iter().map(|(napi, counters)| (*napi, counters.since(None).packets)).collect()
 }
@@ -521,7 +514,7 @@ mod tests {
         assert!(said(of(true, false)).starts_with("290 of 300 polls by the program found"));
         assert!(said(of(true, true)).starts_with("290 of 300 polls by the programs on the queue found"));
         let Some(ModeVerdict::NotInEffect(why)) = of(false, true) else { panic!("it cannot poll") };
-        assert!(why.starts_with("none of 1200 polls was by the program"), "{why}");
+        assert!(why.starts_with("none of 1,200 polls was by the program"), "{why}");
     }
 
     #[test]

@@ -35,15 +35,10 @@ pub struct EventLoopRow {
     /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
     pub form: EventLoopForm,
-    /// Number of round trips per second.
     pub throughput_rps: f64,
-    /// Median latency in µs.
     pub p50_us: f64,
-    /// 90th percentile of latency in µs.
     pub p90_us: f64,
-    /// 99th percentile of latency in µs.
     pub p99_us: f64,
-    /// 99.9th percentile of latency in µs.
     pub p999_us: f64,
 }
 
@@ -56,11 +51,6 @@ impl EventLoopRow {
     }
 }
 
-/// Reads the published rows.
-///
-/// # Errors
-///
-/// When the data is malformed.
 pub fn event_loop_rows() -> Result<Vec<EventLoopRow>, PublishedError> {
     rows(include_str!("../data/event-busyloop-2024.csv"))
 }

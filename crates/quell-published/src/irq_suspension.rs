@@ -10,7 +10,6 @@ use super::{PublishedError, rows};
 pub struct PublishedCell {
     pub mode: DeliveryMode,
     pub load: Load,
-    /// Published metrics.
     pub figures: Figures,
     /// Coefficient of variation of the mean latency across the published runs, in percent.
     pub mean_cov_pct: f64,
@@ -46,11 +45,6 @@ struct MoreRow {
     napi_polls_zero_pct: f64,
 }
 
-/// Reads the published cells.
-///
-/// # Errors
-///
-/// When the data is malformed.
 pub fn irq_suspension_cells() -> Result<Vec<PublishedCell>, PublishedError> {
     irq_suspension_cells_from(
         include_str!("../data/irq-suspension.csv"),
@@ -59,10 +53,6 @@ pub fn irq_suspension_cells() -> Result<Vec<PublishedCell>, PublishedError> {
 }
 
 /// Reads a table, and a second file with more metrics of the same cells.
-///
-/// # Errors
-///
-/// When the data is malformed.
 pub fn irq_suspension_cells_from(table: &str, more: &str) -> Result<Vec<PublishedCell>, PublishedError> {
     let table: Vec<Row> = rows(table)?;
     let more: Vec<MoreRow> = rows(more)?;

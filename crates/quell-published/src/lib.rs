@@ -1,6 +1,5 @@
-//! Published measurements of packet delivery, as tables of typed rows. [Their sources](../data/README.md).
-//! `quell bench --experiment` prints them beside measurements of this machine, `quell-study` compares them with the
-//! model.
+//! Published measurements of packet delivery, as tables of typed rows. [Their sources](../data/README.md). `quell bench
+//! --experiment` prints them beside measurements of this machine, `quell-study` compares them with the model.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +35,6 @@ pub enum Experiment {
     D,
 }
 
-/// Error for the name of an unknown experiment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown experiment `{0}`: {list}", list = Experiment::list())]
 pub struct ParseExperimentError(String);
@@ -84,7 +82,6 @@ impl Experiment {
         }
     }
 
-    /// Publication with the measurements.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -96,17 +93,14 @@ impl Experiment {
     }
 }
 
-/// Why published data is malformed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishedError {
     /// The data is not valid CSV. The message has the line.
     #[error(transparent)]
     Csv(#[from] csv::Error),
-    /// The data contains an unknown mode.
     #[error(transparent)]
     Mode(#[from] ParseModeError),
-    /// The data contains an invalid load.
     #[error(transparent)]
     Load(#[from] InvalidLoad),
     /// Two tables of an experiment contain different cells.

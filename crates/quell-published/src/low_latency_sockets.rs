@@ -12,12 +12,9 @@ pub const HARDWARE_THREADS: f64 = 32.0;
 /// Maximum relative difference between CPU use and service demand in a consistent row.
 const CONTRADICTION: f64 = 0.1;
 
-/// Transport protocol of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellTransport {
-    /// TCP, measured with TCP_RR.
     Tcp,
-    /// UDP, measured with UDP_RR.
     Udp,
 }
 
@@ -40,13 +37,11 @@ pub struct LowLatencyRow {
     pub cstates: String,
     /// Interrupt coalescing (`rx-usecs`): `0`, `100` or `adaptive`.
     pub rx_usecs: String,
-    /// Number of TCP round trips per second.
     pub tcp_tps: f64,
     /// CPU use with TCP, in percent of all hardware threads.
     pub tcp_cpu_pct: f64,
     /// Service demand with TCP, in µs per round trip.
     pub tcp_service_demand: f64,
-    /// Number of UDP round trips per second.
     pub udp_tps: f64,
     /// CPU use with UDP, in percent of all hardware threads.
     pub udp_cpu_pct: f64,
@@ -73,7 +68,6 @@ impl LowLatencyRow {
         self.figures(transport).1
     }
 
-    /// Number of busy hardware threads.
     #[must_use]
     pub fn busy_cpus(&self, transport: CellTransport) -> f64 {
         self.cpu_pct(transport) / 100.0 * HARDWARE_THREADS
@@ -101,11 +95,6 @@ impl LowLatencyRow {
     }
 }
 
-/// Reads the published rows.
-///
-/// # Errors
-///
-/// When the data is malformed.
 pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
     rows(include_str!("../data/ll-poll-2013.csv"))
 }

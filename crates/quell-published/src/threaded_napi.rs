@@ -46,15 +46,10 @@ pub struct ThreadedNapiRow {
     pub rate_kpps: f64,
     /// CPU time that the client spends on each reply, in µs.
     pub delay_us: f64,
-    /// Mechanism that polls the queues.
     pub mechanism: PollMechanism,
-    /// 5th percentile of latency, in ns.
     pub p5_ns: f64,
-    /// Median latency, in ns.
     pub p50_ns: f64,
-    /// 95th percentile of latency, in ns.
     pub p95_ns: f64,
-    /// 99th percentile of latency, in ns.
     pub p99_ns: f64,
 }
 
@@ -65,11 +60,6 @@ impl fmt::Display for ThreadedNapiRow {
     }
 }
 
-/// Reads the published rows.
-///
-/// # Errors
-///
-/// When the data is malformed.
 pub fn threaded_napi_rows() -> Result<Vec<ThreadedNapiRow>, PublishedError> {
     rows(include_str!("../data/threaded-napi-busy-poll.csv"))
 }

@@ -11,9 +11,6 @@ pub trait Document: Serialize + DeserializeOwned + JsonSchema {
     const SCHEMA: &'static str;
 
     /// Parses the JSON. Documents that are a sequence of lines have their own implementation.
-    ///
-    /// # Errors
-    /// With line and column.
     fn from_json(text: &str) -> serde_json::Result<Self> {
         serde_json::from_str(text)
     }
@@ -21,7 +18,6 @@ pub trait Document: Serialize + DeserializeOwned + JsonSchema {
 
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentKind {
-    /// Value of the field `schema`.
     pub schema: &'static str,
     pub json_schema: fn() -> schemars::Schema,
 }
@@ -46,22 +42,13 @@ pub enum DocumentError {
     /// The text is not JSON.
     #[error("not valid JSON: {}", visible::name(&.0.to_string()))]
     NotJson(serde_json::Error),
-    /// The document has no schema, or that of another program or version.
     #[error(
         "{}; `quell results schema` lists the kinds that this version reads",
         found.as_ref().map_or_else(|| "no field \"schema\"".to_owned(), |found| format!("unknown schema \"{}\"", visible::name(found)))
     )]
-    Schema {
-        /// Value of the field.
-        found: Option<String>,
-    },
-    /// The document does not have the fields of its schema.
+    Schema { found: Option<String> },
     #[error("not a valid {schema}: {}", visible::name(&source.to_string()))]
-    Malformed {
-        schema: &'static str,
-        /// First deviation, with line and column.
-        source: serde_json::Error,
-    },
+    Malformed { schema: &'static str, source: serde_json::Error },
 }
 
 /// The field by which documents are recognised. It stands first in the documents that Quell writes.
@@ -92,9 +79,6 @@ macro_rules! documents {
 
             /// Parses a document. Line ends within its strings are escaped, because names in a document of another host
             /// are printed.
-            ///
-            /// # Errors
-            /// See [`DocumentError`].
             pub fn parse(text: &str) -> Result<Self, DocumentError> {
                 let text = &*quell_linux::visible::json_of_others(text);
                 let found = document::schema_of(text)?;

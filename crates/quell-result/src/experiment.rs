@@ -24,9 +24,7 @@ pub struct ExperimentResult {
     pub started_unix_s: u64,
     /// Machine on which the measurement was made.
     pub host: HostFacts,
-    /// Subject whose mode was switched.
     pub subject: SubjectFacts,
-    /// Experiments, one for each load.
     pub experiments: Vec<LoadExperiment>,
     /// Reason why the result is not a measurement. Absent if it is a measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,13 +88,11 @@ pub enum EndOfExperiment {
 }
 
 impl LoadExperiment {
-    /// Analyses the slices and decides the verdicts.
     #[must_use]
     pub fn analyse(&self) -> SwitchbackAnalysis {
         quell_experiment::analyse(&self.record)
     }
 
-    /// Returns the arms of a treatment. The reference has two arms, all others have one.
     #[must_use]
     pub fn arms_of(&self, treatment: &str) -> Vec<usize> {
         let design = &self.record.design;
@@ -120,9 +116,6 @@ impl LoadExperiment {
 
 impl ExperimentResult {
     /// Creates a result without experiments that begins now, on this host.
-    ///
-    /// # Errors
-    /// Fails if the kernel does not report the CPUs that this process may use.
     pub fn begin(subject: SubjectFacts) -> Result<Self, SchedError> {
         Ok(Self {
             schema: Self::SCHEMA.to_owned(),
@@ -135,13 +128,11 @@ impl ExperimentResult {
         })
     }
 
-    /// Returns whether an experiment was interrupted.
     #[must_use]
     pub fn was_interrupted(&self) -> bool {
         self.experiments.iter().any(|experiment| experiment.end == EndOfExperiment::Interrupted)
     }
 
-    /// Returns the reason why an experiment failed. Returns `None` if no experiment failed.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.experiments.iter().find_map(|experiment| match &experiment.end {

@@ -21,7 +21,6 @@ pub struct HostFacts {
     pub kernel_release: String,
     /// Kernel version, as printed by `uname -v`.
     pub kernel_version: String,
-    /// Kernel command line.
     pub kernel_command_line: Option<String>,
     /// CPU model, as reported in `/proc/cpuinfo`.
     pub cpu_model: Option<String>,
@@ -35,9 +34,6 @@ pub struct HostFacts {
 
 impl HostFacts {
     /// Reads the facts. Facts that the machine does not report are absent.
-    ///
-    /// # Errors
-    /// Fails if the kernel does not report the CPUs that this process may use.
     pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
         let kernel = Kernel::running();
         let cpus = sched::affinity(Pid::of_this_process())?;
@@ -59,16 +55,13 @@ impl HostFacts {
 pub struct ModelFacts {
     /// Profile name of the modelled host.
     pub profile: String,
-    /// Description of the modelled host.
     pub description: String,
     /// Number of RX queues. The modelled server has one worker and one CPU per queue.
     pub queues: u32,
-    /// Total number of connections.
     pub connections: u32,
 }
 
 impl ModelFacts {
-    /// Describes the host and the server of a simulation.
     #[must_use]
     pub fn of(setup: &quell_sim::sweep::Setup) -> Self {
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -96,9 +89,7 @@ pub struct LabFacts {
     /// Whether a server CPU and a client CPU are hardware threads of the same core, which slow each other down. Absent
     /// if the machine does not report its topology.
     pub shared_core: Option<bool>,
-    /// NAPI IDs of the server's queues.
     pub server_napi_ids: Vec<u32>,
-    /// NAPI IDs of the client's queues.
     pub client_napi_ids: Vec<u32>,
     /// NAPI settings of the client's queues. They are the same in every trial.
     pub client_napi: NapiSettings,
@@ -129,15 +120,12 @@ impl Check {
     }
 }
 
-/// Facts about the server under test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerFacts {
-    /// Program and arguments.
     pub command: Vec<String>,
     /// Version that the server reports. Absent if the server reports no version.
     pub version: Option<String>,
-    /// Workers of the server.
     pub workers: Vec<WorkerFacts>,
 }
 
@@ -151,7 +139,6 @@ pub struct WorkerFacts {
     pub cpu: Option<u32>,
     /// File descriptor number of the epoll in the server.
     pub epoll_fd: i32,
-    /// Number of connections in the epoll.
     pub connections: u32,
     /// Number of connections in the epoll that bypass NAPI.
     pub connections_without_napi: u32,
@@ -243,7 +230,6 @@ pub struct ProblemFacts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CommandFacts {
-    /// Program and arguments.
     pub command: Vec<String>,
     /// Command that generated the load. Absent if the judge or live traffic was the load.
     pub load: Option<Vec<String>>,
@@ -264,7 +250,6 @@ pub struct CommandFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProcessFacts {
-    /// Process ID.
     pub pid: u32,
     /// Name of the main thread (`/proc/PID/comm`).
     pub name: String,
@@ -274,11 +259,9 @@ pub struct ProcessFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct QueueFacts {
-    /// Name of the network device.
     pub device: String,
     /// RX queue numbers of the NAPI instance. Empty if they are unknown.
     pub queues: Vec<u32>,
-    /// NAPI ID of the queue.
     pub napi: u32,
     /// IRQ number of the queue. Absent if the queue has no interrupt or the kernel does not report it.
     pub irq: Option<u32>,
@@ -288,7 +271,6 @@ pub struct QueueFacts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RemoteClientsFacts {
-    /// Command that started the clients.
     pub command: Vec<String>,
     /// All clients, by rank, with the offsets of their clocks to that of rank 0.
     pub clients: Vec<ClientFacts>,

@@ -46,7 +46,6 @@ document::documents! {
     List(list::ResultsList),
 }
 
-/// Documents of lower crates.
 mod registered {
     use super::Document;
 

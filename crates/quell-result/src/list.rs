@@ -11,7 +11,6 @@ use crate::Document;
 pub struct ResultsList {
     /// `quell-results/1`.
     pub schema: String,
-    /// Directory of the store.
     pub directory: String,
     /// Stored results, the newest one first.
     pub results: Vec<ListedResult>,

@@ -25,7 +25,6 @@ impl Document for LoadRun {
 }
 
 impl LoadRun {
-    /// Creates the document of a run.
     #[must_use]
     pub fn new(spec: LoadSpec, run: RunSpec, report: LoadReport) -> Self {
         Self { schema: Self::SCHEMA.to_owned(), spec, run, report }

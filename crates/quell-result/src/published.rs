@@ -17,7 +17,6 @@ pub const INTERRUPTED: &str = "interrupted";
 pub struct PublishedRun {
     /// `quell-published/1`.
     pub schema: String,
-    /// Published experiment.
     pub experiment: Experiment,
     /// Parts, in the order in which they were measured.
     pub parts: Vec<PublishedPart>,
@@ -38,7 +37,6 @@ impl Document for PublishedRun {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PublishedPart {
-    /// Transport protocol.
     pub transport: Transport,
     /// How the server waits for requests.
     pub shape: ServeShape,
@@ -48,7 +46,6 @@ pub struct PublishedPart {
     /// Published load of memcached. Here, the same share of the throughput of `base` in a closed loop is offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<OfferedLoad>,
-    /// Number of server threads.
     pub threads: u32,
     /// The measurement. Absent if the part is not possible here.
     pub result: Option<ExperimentResult>,

@@ -16,7 +16,6 @@ pub struct SimulationSetup {
     pub queues: usize,
     /// Whether each queue has an additional CPU for its interrupt or NAPI thread.
     pub irqs_apart: bool,
-    /// Number of connections over all queues.
     pub connections: usize,
     /// Virtual time at the start during which nothing is counted, in ns.
     pub warm_up_ns: u64,
@@ -43,7 +42,6 @@ impl From<&Setup> for SimulationSetup {
 pub struct SimulationRun {
     /// `quell-sim-run/1`.
     pub schema: String,
-    /// What all rows have in common.
     #[serde(flatten)]
     pub setup: SimulationSetup,
     /// One row for each mode, load and seed.
@@ -55,7 +53,6 @@ impl Document for SimulationRun {
 }
 
 impl SimulationRun {
-    /// Creates the document of these rows.
     #[must_use]
     pub fn new(setup: &Setup, rows: Vec<SweepRow>) -> Self {
         Self { schema: Self::SCHEMA.to_owned(), setup: setup.into(), rows }
@@ -70,7 +67,6 @@ pub struct SweepHeader {
     pub schema: String,
     /// Changes with the model and with the constants of the host.
     pub model: String,
-    /// What all rows have in common.
     #[serde(flatten)]
     pub setup: SimulationSetup,
 }

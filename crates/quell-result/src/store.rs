@@ -103,17 +103,11 @@ impl ReadError {
 
 /// Reads the text of a file that Quell wrote, possibly on another host. A file without an end, such as `/dev/zero`, is
 /// refused.
-///
-/// # Errors
-/// When the file cannot be read, is not UTF-8, or is larger than [`RESULT_MAX`].
 pub fn read_text(path: &Path) -> Result<String, ReadError> {
     own_file::read_text(path, RESULT_MAX).map_err(|source| ReadError::File { path: path.to_owned(), source })
 }
 
 /// Reads a document.
-///
-/// # Errors
-/// See [`ReadError`].
 pub fn read(path: &Path) -> Result<ResultDocument, ReadError> {
     let text = read_text(path)?;
     ResultDocument::parse(&text).map_err(|source| ReadError::Document { path: path.to_owned(), source })
@@ -142,9 +136,6 @@ impl StoredResult {
     }
 
     /// Reads the result. A file that is not regular is refused without opening it: a pipe would block.
-    ///
-    /// # Errors
-    /// See [`ReadError`].
     pub fn read(&self) -> Result<ResultDocument, ReadError> {
         let refused = |source| ReadError::File { path: self.path.clone(), source };
         match fs::metadata(&self.path) {
@@ -188,9 +179,6 @@ impl ResultStore {
     }
 
     /// Returns the file for a new result of `command`: `named`, or a new file of the store. Creates the directory.
-    ///
-    /// # Errors
-    /// When the directory cannot be created.
     pub fn new_file(&self, named: Option<&PathBuf>, command: &str) -> Result<OutputFile, ResultStoreError> {
         if let Some(file) = named {
             return Ok(OutputFile::named(file.clone(), "the result"));
@@ -206,9 +194,6 @@ impl ResultStore {
     }
 
     /// Checks whether [`Self::new_file`] would succeed, without creating anything.
-    ///
-    /// # Errors
-    /// When the result cannot be created.
     pub fn check_creatable(&self, named: Option<&PathBuf>) -> Result<(), ResultStoreError> {
         let directory = named.map_or(Some(&*self.directory), |file| file.parent());
         let check =
@@ -230,9 +215,6 @@ impl ResultStore {
     }
 
     /// Stored results in the order of their IDs. An absent directory has none. Files whose name is no ID are left out.
-    ///
-    /// # Errors
-    /// When the directory cannot be read.
     pub fn list(&self) -> Result<Vec<StoredResult>, ResultStoreError> {
         let failed = |source| ResultStoreError::NotListed { directory: self.directory.clone(), source };
         let entries = match fs::read_dir(&self.directory) {
@@ -251,9 +233,6 @@ impl ResultStore {
     }
 
     /// Finds the result with this ID, or the only one whose ID begins with it.
-    ///
-    /// # Errors
-    /// See [`ResultStoreError`].
     pub fn find(&self, id: &str) -> Result<StoredResult, ResultStoreError> {
         let stored = self.list()?;
         if let Some(exact) = stored.iter().find(|one| one.id == id) {

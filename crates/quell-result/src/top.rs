@@ -53,7 +53,6 @@ pub struct ObservedIdleState {
 pub struct ObservedDevice {
     /// Inode of its network namespace.
     pub namespace: u64,
-    /// Its name.
     pub name: String,
     /// Received packets that were dropped during the interval: `rx_dropped` and `rx_missed_errors`. Null if it cannot be
     /// read.
@@ -71,11 +70,9 @@ pub struct ObservedDevice {
 pub struct ObservedQueue {
     /// Inode of the network namespace of its device.
     pub namespace: u64,
-    /// Name of its device.
     pub device: String,
     /// Its receive queues, in ascending order.
     pub rx_queues: Vec<u32>,
-    /// The instance.
     pub napi: NapiId,
     /// Interrupts during the interval; null if the instance has none, or it cannot be counted.
     pub interrupts: Option<u64>,
@@ -105,7 +102,6 @@ impl ObservedQueue {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ObservedProgram {
-    /// Process ID.
     pub pid: Pid,
     /// Name of its main thread.
     pub name: String,
@@ -141,7 +137,6 @@ pub struct ObservedProgram {
 pub struct SkippedPart {
     /// NAPI instance; null if the part is no queue.
     pub napi: Option<NapiId>,
-    /// The reason.
     pub reason: SkipReason,
 }
 

@@ -18,7 +18,6 @@ pub struct TuneFile {
     pub quell_version: String,
     /// Start of the search, in seconds since 1970-01-01 UTC.
     pub started_unix_s: u64,
-    /// Machine on which the search ran.
     pub host: HostFacts,
     /// Subject whose mode was switched.
     pub subject: SubjectFacts,

@@ -106,10 +106,7 @@ impl fmt::Debug for Sampler {
 
 impl Sampler {
     /// Loads and attaches the programs. No instance is selected yet. The kernel's BTF is read below `sys`, normally
-    /// `/sys`.
-    ///
-    /// # Errors
-    /// [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
+    /// `/sys`. [`SamplerError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path) -> Result<Self, SamplerError> {
         Self::attach_programs(sys, &[POLLS, TIMERS, SOFTIRQS], None)
     }
@@ -117,6 +114,7 @@ impl Sampler {
     /// `room` is the number of instances that can be selected at the same time, if it is not the default.
     fn attach_programs(sys: &Path, attached: &[Program], room: Option<u32>) -> Result<Self, SamplerError> {
         let (kernel, btf) = kernel_types(sys)?;
+        // By name: the numbers are those of this kernel, where a new state or softirq can have moved them.
         let enumerator = |name: &str| kernel.enumerator(name).map_err(SamplerError::Unsupported);
         let bit = |name: &str| enumerator(name).map(|bit| 1 << (bit & 63));
         let (sched, in_busy_poll): (u64, u64) = (bit("NAPI_STATE_SCHED")?, bit("NAPI_STATE_IN_BUSY_POLL")?);
@@ -155,10 +153,9 @@ impl Sampler {
         Ok(Self { queues, slots, selected: BTreeMap::new(), free, can, _programs: programs })
     }
 
-    /// Samples these instances without the programs that run for every timer and every softirq of the host. Polls of the
-    /// deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that time
-    /// out count as masked, and
-    /// [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
+    /// Samples these instances without the programs that run for every timer and every softirq of the host. Polls of
+    /// the deferral timer then count as `rescheduled`, [`timer`](crate::PollsByPoller::timer) stays 0, suspensions that
+    /// time out count as masked, and [`softirq_ns`](crate::QueueSample::softirq_ns) is absent.
     pub fn of(sys: &Path, napis: impl IntoIterator<Item = NapiId>) -> Result<Self, SamplerError> {
         let mut sampler = Self::attach_programs(sys, &[POLLS], None)?;
         sampler.select_all(napis.into_iter().collect())?;
@@ -209,10 +206,8 @@ impl Sampler {
         Ok(unsampled)
     }
 
-    /// Selects all of these instances instead of the previous ones.
-    ///
-    /// # Errors
-    /// As [`select`](Self::select), and when one of them cannot be sampled beside the others.
+    /// Selects all of these instances instead of the previous ones. Fails also if one of them cannot be
+    /// sampled beside the others.
     pub fn select_all(&mut self, napis: BTreeSet<NapiId>) -> Result<(), SamplerError> {
         match self.select(napis)?.first_key_value() {
             None => Ok(()),
@@ -224,7 +219,6 @@ impl Sampler {
         napi.get() % self.slots.len()
     }
 
-    /// Reads the counters of the selected instances, with one system call each.
     pub fn read(&self) -> Result<BTreeMap<NapiId, PollCounters>, SamplerError> {
         let read = |(&napi, at): (&NapiId, &u32)| {
             let words = self.queues.get(at, 0);

@@ -84,11 +84,8 @@ impl fmt::Debug for WaitSampler {
 }
 
 impl WaitSampler {
-    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF is
-    /// read below `sys`, normally `/sys`.
-    ///
-    /// # Errors
-    /// [`SamplerError`], also in a PID namespace whose PIDs are not those of the kernel.
+    /// Counts the calls of these processes from now on. Calls of 32-bit programs are not recognized. The kernel's BTF
+    /// is read below `sys`, normally `/sys`. Fails in a PID namespace whose PIDs are not those of the kernel.
     pub fn attach(sys: &Path, programs: &BTreeSet<Pid>) -> Result<Self, SamplerError> {
         const ATTACHING: &str = "counting waits";
         let refused = |said: &str| SamplerError::Refused { action: ATTACHING, said: said.to_owned() };
@@ -96,6 +93,7 @@ impl WaitSampler {
         if !threads_are_in_sight(&ProcRoot::default()) {
             return Err(refused("this PID namespace is not the initial one"));
         }
+        // No thread makes call -1: it stands for those that the architecture lacks.
         let number = |call: Option<i64>| call.unwrap_or(-1);
         let numbers = [
             ("EPOLL_WAIT", number(calls.epoll_wait)),
@@ -129,6 +127,7 @@ impl WaitSampler {
         let map = loaded.take_map("programs").ok_or_else(|| missing("programs"))?;
         let opening = |error: MapError| SamplerError::new("opening the maps", &error);
         let mut selected: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(opening)?;
+        // Before the programs are attached, so that they count all processes from one moment on.
         for pid in programs {
             let inserted = selected.insert(pid.get().unsigned_abs(), 1, 0);
             inserted.map_err(|error| SamplerError::new("selecting a process", &error))?;

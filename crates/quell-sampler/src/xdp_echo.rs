@@ -35,10 +35,7 @@ pub struct XdpEcho {
 impl XdpEcho {
     /// Attaches the responder for `port` at `server`, and at `client` a program that passes every packet. Without the
     /// second program, veth does not deliver frames that the XDP program of the peer sends (`veth_xdp_flush` in
-    /// `drivers/net/veth.c`).
-    ///
-    /// # Errors
-    /// When the caller lacks permission or an end does not support XDP in its driver. Both ends then have no program.
+    /// `drivers/net/veth.c`). On an error neither end has a program.
     pub fn attach(server: VethSide<'_>, client: VethSide<'_>, port: u16) -> Result<Self, SamplerError> {
         let mut programs = EbpfLoader::new()
             .override_global("port", &port, true)

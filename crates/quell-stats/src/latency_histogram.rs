@@ -183,13 +183,12 @@ impl fmt::Debug for LatencyHistogram {
 }
 
 /// Why a string cannot be read as a [`LatencyHistogram`].
+#[allow(missing_docs, reason = "the texts of the errors say it")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseHistogramError {
-    /// The text is not base64.
     #[error("the latency histogram is not valid base64: {0}")]
     Base64(#[from] base64::DecodeError),
-    /// The bytes are not a compressed HDR V2 histogram.
     #[error("not a compressed HDR V2 histogram: {0}")]
     Malformed(String),
     /// The histogram has another range or precision, so it cannot be merged.
@@ -197,22 +196,9 @@ pub enum ParseHistogramError {
         "a histogram of {digits} significant digits from {lowest} to {highest} ns; \
          latency histograms have 3 digits from 1 to 68719476735 ns"
     )]
-    OtherShape {
-        /// Number of significant decimal digits.
-        digits: u32,
-        /// Lowest discernible value, in ns.
-        lowest: u64,
-        /// Highest trackable value, in ns.
-        highest: u64,
-    },
-    /// The header claims more bytes of counts than a histogram of this range can have.
+    OtherShape { digits: u32, lowest: u64, highest: u64 },
     #[error("the histogram's header claims {claimed} bytes of counts, but at most {limit} are possible")]
-    TooLong {
-        /// Claimed length in bytes.
-        claimed: u32,
-        /// Maximum possible length in bytes.
-        limit: u32,
-    },
+    TooLong { claimed: u32, limit: u32 },
 }
 
 /// Header of an HDR V2 histogram, checked before memory is allocated for the counts.

@@ -33,7 +33,6 @@ pub enum Ablation {
 }
 
 impl Ablation {
-    /// All parts that can be disabled.
     pub const ALL: [Self; 10] = [
         Self::FinalPoll,
         Self::BatchCost,
@@ -47,7 +46,6 @@ impl Ablation {
         Self::FloatingWorkers,
     ];
 
-    /// Name of the part in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,7 +62,6 @@ impl Ablation {
         }
     }
 
-    /// Disables the part in a run.
     pub fn apply(self, run: &mut Run) {
         let constants = &mut run.host.constants;
         match self {
@@ -89,11 +86,8 @@ impl Ablation {
 /// Change of the columns of one cell when one part is disabled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AblatedCell {
-    /// The disabled part.
     pub without: Ablation,
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Offered load.
     pub load: Load,
     /// Change of each column relative to the complete model. 0.1 means 10 % more.
     pub changes: Vec<(Column, f64)>,
@@ -101,10 +95,6 @@ pub struct AblatedCell {
 
 /// Simulates each cell without each of the parts. Any thread may call `progress` with the number of finished runs and
 /// the number of all runs.
-///
-/// # Errors
-///
-/// See [`Run::simulate`].
 pub fn ablate(
     cells: &[(DeliveryMode, Load)],
     host: &HostProfile,

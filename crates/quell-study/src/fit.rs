@@ -47,16 +47,12 @@ pub const FITTED: [&str; 21] = [
     "client_outlier_share",
 ];
 
-/// Parameters of a fit.
 #[derive(Debug, Clone)]
 pub struct Fit<'a> {
     /// Profile with the initial values of the constants, and all values that are not fitted.
     pub host: HostProfile,
-    /// Published cells to which the constants are fitted.
     pub training: Vec<&'a PublishedCell>,
-    /// Names of the constants to fit.
     pub constants: Vec<&'static str>,
-    /// Scale of each simulated run.
     pub scale: RunScale,
     /// Maximum number of restarts of the solver from the best point so far. The fit ends earlier if a restart improves
     /// the objective by less than 1 %.
@@ -65,16 +61,13 @@ pub struct Fit<'a> {
     pub threads: usize,
 }
 
-/// Result of a fit.
 #[derive(Debug, Clone)]
 pub struct Fitted {
-    /// Profile with the fitted values.
     pub host: HostProfile,
     /// Sum of squared weighted errors before and after the fit.
     pub objective: (f64, f64),
 }
 
-/// Error for the name of an unknown constant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot fit `{0}`: unknown constant")]
 pub struct FitError(String);
@@ -178,10 +171,6 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
 
 impl Fit<'_> {
     /// Runs the fit. After each round, it calls `progress` with the objective and the best profile so far.
-    ///
-    /// # Errors
-    ///
-    /// When the name of a constant is unknown.
     pub fn find(&self, progress: impl FnMut(f64, &HostProfile)) -> Result<Fitted, FitError> {
         let constants = self
             .constants

@@ -136,7 +136,10 @@ mod tests {
         let check = of_receive_work(&softirqs(0), &softirqs(1_675), &[0], 6_726);
         let said = crate::run::LabRunError::Check(check).to_string();
         assert!(said.starts_with("lab check failed"), "{said}");
-        assert!(said.contains("expected: the server's CPUs do no receive work for the client; found: 1675 "), "{said}");
+        assert!(
+            said.contains("expected: the server's CPUs do no receive work for the client; found: 1,675 "),
+            "{said}"
+        );
     }
 
     #[test]

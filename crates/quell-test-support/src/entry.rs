@@ -1,9 +1,6 @@
 //! Entry points of other processes in a test binary.
 
 /// Arguments that make this test binary run one of its ignored tests, which is the entry point of another process.
-///
-/// # Panics
-/// When `entry` is not a named function.
 pub fn entry<F: Fn()>(_entry: F) -> [String; 4] {
     let (_, test) = std::any::type_name::<F>().split_once("::").unwrap();
     ["--ignored", "--exact", test, "--nocapture"].map(str::to_owned)

@@ -6,7 +6,6 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crate::{Lacks, skip};
 
-/// What the kernel reports for one NAPI instance; `None` for an attribute that it does not report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelNapi {
     pub id: u64,

@@ -110,7 +110,6 @@ enum Turn {
     BesideOthers { _guard: RwLockReadGuard<'static, ()> },
 }
 
-/// A lab that is removed on drop.
 pub struct TestLab {
     pub server: Namespace,
     pub client: Namespace,
@@ -188,9 +187,6 @@ impl TestLab {
     }
 
     /// Leaves the queues without an interrupt, with one timer poll a second: the rings fill.
-    ///
-    /// # Panics
-    /// As [`Self::set_napi`].
     pub fn poll_every_second(&self) {
         self.set_napi(&PartialNapiSettings {
             defer_hard_irqs: Some(100),
@@ -217,7 +213,6 @@ impl TestLab {
         Some(())
     }
 
-    /// Current state of the first instance.
     pub fn napi(&self) -> Napi {
         Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()
     }

@@ -63,19 +63,13 @@ pub fn skip(lacks: Lacks<'_>, reason: impl Display) {
     record(lacks, "whole", &reason.to_string());
 }
 
-/// Records that the current test skips a part, with the reason.
-///
-/// # Panics
-/// As [`skip`].
+/// Records that the current test skips a part, with the reason. Panics as [`skip`].
 pub fn skip_part(lacks: Lacks<'_>, reason: impl Display) {
     record(lacks, "part", &reason.to_string());
 }
 
 /// Records that the current test is skipped because no lab is possible. `missing` contains texts of
 /// `quell_subject::requirements`.
-///
-/// # Panics
-/// As [`skip`].
 pub fn skip_missing<'a>(missing: impl IntoIterator<Item = &'a str>) {
     let missing: Vec<&str> = missing.into_iter().collect();
     skip(lacks_of(&missing), missing.join("; "));

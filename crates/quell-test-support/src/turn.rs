@@ -10,10 +10,6 @@ pub struct LabTurn {
 }
 
 impl LabTurn {
-    /// Waits for a turn.
-    ///
-    /// # Panics
-    /// When the lock file cannot be created in the directory for temporary files.
     #[must_use]
     pub fn wait() -> Self {
         let lock = File::create(std::env::temp_dir().join("quell-lab-tests.lock")).unwrap();

@@ -9,10 +9,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Repeats `attempt` until it succeeds.
-///
-/// # Panics
-/// With the last reason, when it has not succeeded within [`PATIENCE`].
+/// Repeats `attempt` until it succeeds. Panics with the last reason after [`PATIENCE`].
 pub fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

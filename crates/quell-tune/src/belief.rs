@@ -81,7 +81,6 @@ impl Belief {
         belief
     }
 
-    /// Begins a block, whose level is unknown.
     pub(crate) fn begin_block(&mut self) {
         let (size, level) = (self.modes + 1, self.modes);
         if self.covariance[level * size + level] > 0.0 && self.covariance[level * size + level] < UNKNOWN_LEVEL {
@@ -245,7 +244,6 @@ struct ModelResponses {
 struct ResponseRow {
     host: String,
     metric: String,
-    /// Logarithms of ratios, by mode.
     values: Vec<Option<f64>>,
 }
 

@@ -20,10 +20,8 @@ pub struct FinishedTune<E> {
     pub restored: Result<(), E>,
 }
 
-/// Runs a search on a subject. It reports to `watch`, which can end the search by returning `Break`.
-///
-/// # Errors
-/// When the plan is invalid. The subject was not changed.
+/// Runs a search on a subject. It reports to `watch`, which can end the search by returning `Break`. If the plan is
+/// invalid, the subject is not changed.
 pub fn tune<T: ExperimentSubject<Setting = DeliveryMode>>(
     subject: &mut T,
     plan: TunePlan,

@@ -137,7 +137,6 @@ pub enum TuneDirection {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneLimit {
-    /// Limited quantity.
     pub metric: TuneMetric,
     /// Largest permitted value, above 0: in the metric's unit, or if `relative`, as a multiple of the value under the
     /// present setting.
@@ -194,7 +193,6 @@ impl TuneGoal {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TuneGuard {
-    /// Guarded quantity.
     pub metric: TuneMetric,
     /// Largest permitted value, in the metric's unit.
     pub above: f64,

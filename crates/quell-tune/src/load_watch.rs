@@ -23,7 +23,6 @@ pub(crate) struct LoadChange {
 
 #[derive(Debug, Clone)]
 pub(crate) struct LoadWatch {
-    /// Rates of the present setting, by load.
     present: Vec<Vec<f64>>,
     /// Last rate above 0 in any mode, at any load.
     last: Option<f64>,

@@ -8,6 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::goal::TuneGoal;
+use crate::space::TuneSpace;
+
+/// Number of modes whose neighbours are ranked too.
+const REFINED: usize = 4;
 
 #[derive(Debug, Clone)]
 pub struct ModelPrior {
@@ -23,7 +27,6 @@ pub struct ModelPrior {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RankedMode {
-    /// The mode.
     pub mode: DeliveryMode,
     /// Objective at each load, in its unit. Absent if the model cannot tell it.
     pub objective: Vec<Option<f64>>,
@@ -42,36 +45,65 @@ impl RankedMode {
 }
 
 impl ModelPrior {
-    /// Ranks modes, best first: those that hold the limits by their cost, then the others by how far they miss a limit.
-    /// Modes that the model cannot run are left out. The result does not depend on the number of threads.
-    pub fn rank(&self, goal: &TuneGoal, modes: &[DeliveryMode], threads: usize) -> Result<Vec<RankedMode>, RunError> {
-        let loads = self.loads.len();
-        let point = |mode, load: usize| Point { mode, load: self.loads[load], seed: self.seed };
-        let at_each_load = |mode: DeliveryMode| {
-            (0..loads)
-                .map(|load| observe_model(&self.setup, &point(mode, load)))
-                .collect::<Result<Vec<SliceObservation>, _>>()
+    /// Ranks modes for a goal, best first: those that hold the limits by their cost, then the others by how far they miss a
+    /// limit. They are a coarse grid, with `base` and the present setting, and the neighbours of its best modes; overrides
+    /// change 2 or 3 % in the model. Modes that the model cannot run are left out. The result does not depend on the number
+    /// of threads.
+    ///
+    /// # Errors
+    /// When the model cannot run `base` or the present setting.
+    pub fn rank(&self, goal: &TuneGoal, threads: usize) -> Result<Vec<RankedMode>, RunError> {
+        let at_each_load = |mode: DeliveryMode| (0..self.loads.len()).map(move |load| self.slice(mode, load));
+        let base: Vec<SliceObservation> = at_each_load(DeliveryMode::default()).collect::<Result<_, _>>()?;
+        let space = TuneSpace::default();
+        let mut modes = space.coarse();
+        let present = match self.present == DeliveryMode::default() {
+            true => base.clone(),
+            false => at_each_load(self.present).collect::<Result<_, _>>()?,
         };
-        let base = at_each_load(DeliveryMode::default())?;
-        let present = if self.present == DeliveryMode::default() { base.clone() } else { at_each_load(self.present)? };
-        let run = |index: usize| observe_model(&self.setup, &point(modes[index / loads], index % loads));
-        let slices = in_parallel(modes.len() * loads, threads, run, |_| ());
-        let mut ranked: Vec<RankedMode> = modes
-            .iter()
-            .zip(slices.chunks(loads))
-            .filter_map(|(mode, slices)| {
-                let slices: Vec<&SliceObservation> =
-                    slices.iter().map(|slice| slice.as_ref().ok()).collect::<Option<_>>()?;
-                Some(ranked_mode(goal, *mode, &slices, &base, &present))
-            })
-            .collect();
-        let key = |mode: &RankedMode| (mode.limit_ratio.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
-        ranked.sort_by(|a, b| {
-            let (a, b) = (key(a), key(b));
-            a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
-        });
+        if !modes.contains(&self.present) {
+            modes.push(self.present);
+        }
+        let rank = |modes: &[DeliveryMode]| self.rank_each(goal, modes, threads, &base, &present);
+        let mut ranked = rank(&modes);
+        sort(&mut ranked);
+        let best: Vec<DeliveryMode> = ranked.iter().take(REFINED).map(|ranked| ranked.mode).collect();
+        let neighbours = space.neighbours(&best).into_iter().filter(|mode| !modes.contains(mode));
+        ranked.extend(rank(&neighbours.collect::<Vec<_>>()));
+        sort(&mut ranked);
         Ok(ranked)
     }
+
+    fn slice(&self, mode: DeliveryMode, load: usize) -> Result<SliceObservation, RunError> {
+        observe_model(&self.setup, &Point { mode, load: self.loads[load], seed: self.seed })
+    }
+
+    fn rank_each(
+        &self,
+        goal: &TuneGoal,
+        modes: &[DeliveryMode],
+        threads: usize,
+        base: &[SliceObservation],
+        present: &[SliceObservation],
+    ) -> Vec<RankedMode> {
+        let loads = self.loads.len();
+        let run = |index: usize| self.slice(modes[index / loads], index % loads);
+        let slices = in_parallel(modes.len() * loads, threads, run, |_| ());
+        let of_mode = |(mode, slices): (&DeliveryMode, &[Result<SliceObservation, RunError>])| {
+            let slices: Vec<&SliceObservation> =
+                slices.iter().map(|slice| slice.as_ref().ok()).collect::<Option<_>>()?;
+            Some(ranked_mode(goal, *mode, &slices, base, present))
+        };
+        modes.iter().zip(slices.chunks(loads)).filter_map(of_mode).collect()
+    }
+}
+
+fn sort(ranked: &mut [RankedMode]) {
+    let key = |mode: &RankedMode| (mode.limit_ratio.map_or(1.0, |ratio| ratio.max(1.0)), mode.cost);
+    ranked.sort_by(|a, b| {
+        let (a, b) = (key(a), key(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
 }
 
 fn ranked_mode(

@@ -41,7 +41,6 @@ pub(crate) struct Race {
     queue: Vec<usize>,
     /// Beliefs by quantity (the objective, and then that of each limit) and load.
     beliefs: Vec<Vec<Estimates>>,
-    /// Number of slices that the beliefs contain.
     believed: usize,
     /// Number of slices of each arm in the next confirmation, which decides how far from a limit an arm must be.
     pub(crate) confirm_slices: f64,

@@ -19,7 +19,6 @@ pub struct TuneResult {
     pub slices: Vec<TuneSliceRecord>,
     /// Experiments on fresh slices, in order, at most four.
     pub confirmations: Vec<Confirmation>,
-    /// The answer.
     pub answer: TuneAnswer,
     /// Best arm of the search at each load alone, in the order of the plan. It was not confirmed.
     pub preferred: Vec<Option<DeliveryMode>>,
@@ -33,7 +32,6 @@ pub struct TuneResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ArmReport {
-    /// Mode of the arm.
     pub mode: DeliveryMode,
     /// What has become of it.
     pub state: ArmState,
@@ -62,18 +60,11 @@ pub enum ArmState {
         limit: String,
     },
     /// Abandoned at once, because a slice violated a guard.
-    ViolatedGuard {
-        /// The guard.
-        guard: String,
-    },
+    ViolatedGuard { guard: String },
     /// Could not be set.
-    NotSettable {
-        /// What the subject reported.
-        reason: String,
-    },
+    NotSettable { reason: String },
 }
 
-/// Part of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TunePhase {
@@ -93,7 +84,6 @@ pub struct TuneSliceRecord {
     pub load: usize,
     /// Index of the arm in [`TuneResult::arms`].
     pub arm: usize,
-    /// Observed values.
     pub observation: SliceObservation,
 }
 
@@ -101,7 +91,6 @@ pub struct TuneSliceRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Confirmation {
-    /// The candidate.
     pub mode: DeliveryMode,
     /// Designs and slices, by load. The reference is the present setting.
     pub experiments: Vec<ExperimentRecord<DeliveryMode>>,
@@ -120,7 +109,6 @@ pub struct Confirmation {
 pub enum TuneAnswer {
     /// The mode is better than the present setting by the objective and holds the limits.
     Better {
-        /// The mode.
         mode: DeliveryMode,
         /// Ratio of the objective to the present setting, by load.
         gain: Vec<Option<RatioEstimate>>,
@@ -129,7 +117,6 @@ pub enum TuneAnswer {
     },
     /// The mode holds the limits, and the present setting does not. Its objective may be worse.
     HoldsLimits {
-        /// The mode.
         mode: DeliveryMode,
         /// Ratio of the objective to the present setting, by load.
         gain: Vec<Option<RatioEstimate>>,
@@ -163,12 +150,10 @@ pub enum TuneEnd {
     Interrupted,
     /// The metric of a guard could not be read, so nothing protects the server.
     GuardUnreadable {
-        /// The guard.
         guard: String,
     },
     /// The objective or a limited quantity was never read.
     MetricUnreadable {
-        /// Name of the metric.
         metric: String,
     },
     /// The load has vanished, or its rate under the present setting is below 0.3 or above 1.75 times the first rate.
@@ -186,12 +171,9 @@ pub enum TuneEnd {
     NoModeLeft,
     /// The present setting could not be set.
     PresentNotSettable {
-        /// What the subject reported.
         reason: String,
     },
-    /// The subject failed.
     SubjectFailed {
-        /// What the subject reported.
         reason: String,
     },
 }

@@ -100,6 +100,20 @@ impl TuneSpace {
     }
 }
 
+impl TuneSpace {
+    /// Modes of [`all`](Self::all) that differ from one of `modes` by one step of N, and have its overrides.
+    #[must_use]
+    pub fn neighbours(&self, modes: &[DeliveryMode]) -> Vec<DeliveryMode> {
+        let points = self.points();
+        let of = |mode: &DeliveryMode| points.iter().find(|(_, other)| other == mode).map(|(point, _)| point);
+        let places: Vec<&GridPoint> = modes.iter().filter_map(of).collect();
+        let is_neighbour = |(family, point): &GridPoint| {
+            places.iter().any(|(other, at)| family == other && point[0].abs_diff(at[0]) == 1 && point[1..] == at[1..])
+        };
+        points.iter().filter(|(point, _)| is_neighbour(point)).map(|(_, mode)| *mode).collect()
+    }
+}
+
 /// Place of a mode in the grid: its family, and its step on each axis.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct GridPlace(GridPoint);
@@ -135,6 +149,17 @@ mod tests {
         let without = TuneSpace { refused: vec![refused] }.all();
         assert_eq!(without.len() + 1, all.len());
         assert!(without.iter().all(|mode| mode.to_string() != "threaded"));
+    }
+
+    #[test]
+    fn neighbours_differ_by_one_step_and_have_the_same_overrides() {
+        let names = |modes: &[&str]| {
+            let modes: Vec<DeliveryMode> = modes.iter().map(|mode| mode.parse().unwrap()).collect();
+            TuneSpace::default().neighbours(&modes).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&["suspend5"]), ["suspend10"]);
+        assert_eq!(names(&["defer10", "defer40"]), ["defer5", "defer20", "defer80"]);
+        assert_eq!(names(&["base", "suspend123", "fullbusy"]), [""; 0]);
     }
 
     #[test]

@@ -69,11 +69,9 @@ impl Tuner {
         Some(NextTuneSlice { phase: TunePhase::Search, mode, load: self.race.load(&self.plan) })
     }
 
-    /// Records the observation of the next slice. An arm that violates a guard is abandoned. If a guard cannot be read or
-    /// the load has changed, the search ends.
-    ///
-    /// # Errors
-    /// When a value is below 0, infinite or not a number. The slice then remains the next one.
+    /// Records the observation of the next slice. An arm that violates a guard is abandoned. If a guard cannot be read
+    /// or the load has changed, the search ends. Fails if a value is below 0, infinite or not a number. The slice then
+    /// remains the next one.
     pub fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
         let Some(next) = self.next_slice() else { return Ok(()) };
         observation.check()?;

@@ -86,9 +86,6 @@ pub struct Archives {
 impl Archives {
     /// Downloads the current package indexes to a directory next to the stored kernels. `mirror` replaces the system's
     /// mirror.
-    ///
-    /// # Errors
-    /// [`FetchError`], with apt's message if apt could not reach the mirror or verify the data.
     pub fn update(store: &Store, mirror: Option<&str>) -> Result<Self, FetchError> {
         let mirror = match mirror {
             Some(mirror) => checked(mirror)?,
@@ -130,7 +127,6 @@ impl Archives {
         run(program, &mut command)
     }
 
-    /// Kernels that the archive currently offers, from the newest suite to the oldest. Each name occurs once.
     pub fn offers(&self) -> Result<Vec<Offer>, FetchError> {
         let mut offers: Vec<Offer> = Vec::new();
         for suite in SUITES {
@@ -155,10 +151,7 @@ impl Archives {
     }
 
     /// Downloads a kernel and stores the files that guests need. apt verifies the packages. `progress` is called before
-    /// each step.
-    ///
-    /// # Errors
-    /// See [`FetchError`]. The store is unchanged on an error.
+    /// each step. On an error the store is unchanged.
     pub fn get(
         &self,
         offer: &Offer,
@@ -259,7 +252,6 @@ fn sources(mirror: &str) -> String {
     SUITES.iter().map(|suite| format!("deb [arch=amd64 target=Packages{keyring}] {mirror} {suite} main\n")).collect()
 }
 
-/// Value of a field that has a single line.
 fn field<'a>(entry: &'a str, name: &str) -> Option<&'a str> {
     entry.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }

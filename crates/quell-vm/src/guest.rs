@@ -24,7 +24,6 @@ pub(crate) const SHELL: &str = "/bin/sh";
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Task {
-    /// Paths of the driver modules, in load order.
     pub(crate) modules: Vec<PathBuf>,
     pub(crate) run: Run,
 }
@@ -54,10 +53,8 @@ pub enum GuestError {
     Restart(io::Error),
 }
 
-/// Executes the host's task, then ends the machine. Returns only on failure.
-///
-/// # Errors
-/// [`GuestError::NotAGuest`] in every process that is not the init of a guest, before anything is done.
+/// Executes the host's task, then ends the machine. Returns only on failure. Fails with `NotAGuest` in every
+/// process that is not the init of a guest, before anything is done.
 pub fn run() -> Result<Infallible, GuestError> {
     if Pid::of_this_process().get() != 1 || !Path::new(TASK).exists() {
         return Err(GuestError::NotAGuest);

@@ -36,7 +36,6 @@ impl Initramfs {
         self.entry(path, SYMBOLIC_LINK, target.into());
     }
 
-    /// Writes the archive to a file.
     pub(crate) fn write(self, path: &Path) -> io::Result<()> {
         cpio::write_cpio(self.entries.into_iter(), BufWriter::new(File::create(path)?))?.into_inner()?;
         Ok(())

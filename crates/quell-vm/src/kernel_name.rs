@@ -25,7 +25,6 @@ pub struct KernelName {
     flavour: Flavour,
 }
 
-/// Error for a text that is not a valid kernel name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid kernel `{0}`: expected a series such as 6.12, or 6.12-full for the build with drivers of real NICs")]
 pub struct InvalidKernelName(String);

@@ -96,10 +96,8 @@ pub struct Ended {
 impl Machine {
     /// Runs this program in the guest with these arguments. Passes each line of the command's stdout to `on_line`, with
     /// the host's `schedstat` of QEMU's threads if available. If `on_line` returns `Break`, the guest is killed and the
-    /// result is `None`. `stopped` is called often, and the run ends early when it returns true.
-    ///
-    /// # Errors
-    /// See [`MachineError`]. No process remains after an error.
+    /// result is `None`. `stopped` is called often, and the run ends early when it returns true. No process remains
+    /// after an error.
     pub fn run(
         &self,
         arguments: &[String],
@@ -268,7 +266,6 @@ struct GuestRun<'a> {
 }
 
 impl GuestRun<'_> {
-    /// Waits until QEMU opens the port.
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, MachineError> {
         loop {
             match listener.accept() {

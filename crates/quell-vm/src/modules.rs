@@ -30,7 +30,6 @@ pub(crate) fn needed(path: &Path) -> Option<&'static str> {
     MODULES.iter().find(|needed| **needed == module).copied()
 }
 
-/// Files of the needed modules, in load order.
 pub(crate) fn in_order(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     let place = |path: &Path| MODULES.iter().position(|module| needed(path) == Some(module));
     files.retain(|path| place(path).is_some());

@@ -22,9 +22,7 @@ const PREFIX_BITS: u8 = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The measured NIC.
     Server,
-    /// The peer of the measured NIC.
     Client,
 }
 

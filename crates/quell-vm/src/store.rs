@@ -82,7 +82,6 @@ impl Store {
         Ok(Self::in_dir(dir))
     }
 
-    /// Creates a store in this directory, which need not exist.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
@@ -175,13 +174,11 @@ impl StoredKernel {
         Ok(Self { origin, dir })
     }
 
-    /// Path of the kernel image.
     #[must_use]
     pub fn image(&self) -> PathBuf {
         self.dir.join(IMAGE)
     }
 
-    /// Paths of its driver modules, in load order.
     pub fn modules(&self) -> Result<Vec<PathBuf>, StoreError> {
         let dir = self.dir.join(MODULES);
         let files: io::Result<Vec<PathBuf>> =

@@ -25,7 +25,6 @@ pub(crate) trait Kind: fmt::Display {
         Ok(Comparison::Same)
     }
 
-    /// Sets the value of a profile again.
     fn make_again(&self, _: &Present<'_>) -> Result<(), CompareError> {
         Ok(())
     }

@@ -78,7 +78,6 @@ pub struct PlannedQueue {
     pub queue: u32,
     /// NAPI ID; `None` until an earlier change creates the instance.
     pub napi: Option<NapiId>,
-    /// All settings that the kernel supports.
     pub values: Diff<PartialNapiSettings>,
     /// What earlier changes do to the queue.
     pub in_plan: QueueInPlan,
@@ -104,7 +103,6 @@ pub enum PlannedChange {
         /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
-    /// Indirection table of an existing context.
     RssTable {
         device: DeviceId,
         context: RssContextId,
@@ -164,7 +162,6 @@ pub enum PlannedChange {
     /// Threaded NAPI of all queues, for kernels that support it only per device (before 6.17).
     DeviceThreading {
         device: DeviceId,
-        /// Whether kthreads poll.
         on: Diff<bool>,
     },
     Napi(PlannedQueue),

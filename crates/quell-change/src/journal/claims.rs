@@ -20,7 +20,6 @@ use crate::ownership::{Claim, Claims};
 /// Time limit for another process to set or undo a queue, including the wait for a queue that nothing can poll.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 
-/// The other journals of this host.
 #[derive(Debug)]
 pub(crate) struct Others {
     journal: Journal,
@@ -39,7 +38,6 @@ impl Others {
         Self { journal: Journal::in_dir(dir), own: own.to_owned(), boot_id }
     }
 
-    /// All journals of this boot.
     pub(crate) fn all(journal: &Journal, boot_id: String) -> Self {
         Self { journal: journal.clone(), own: PathBuf::new(), boot_id }
     }
@@ -144,7 +142,6 @@ impl Others {
     }
 }
 
-/// A change that an owner has recorded.
 #[derive(Debug, Clone)]
 pub struct Owned<T> {
     /// Time of setting, in nanoseconds since boot.

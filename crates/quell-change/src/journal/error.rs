@@ -88,7 +88,6 @@ pub struct Locked {
 }
 
 impl JournalError {
-    /// The lock of `path` is held by another process.
     pub(crate) fn locked(attempt: Attempt, path: &Path) -> Self {
         let holder = lock_holder(&ProcRoot::default(), path);
         let source = io::Error::new(io::ErrorKind::WouldBlock, Locked { holder });

@@ -34,7 +34,6 @@ pub enum JournalFile {
     Unreadable(JournalError),
 }
 
-/// A journal that was only read.
 #[derive(Debug)]
 pub enum ListedJournal {
     Running { path: PathBuf, history: Option<History> },
@@ -79,7 +78,6 @@ pub struct DamagedJournal {
 }
 
 impl DamagedJournal {
-    /// Removes the journal together with its unreadable lines.
     pub fn remove(self) -> Result<(), JournalError> {
         let Self { path, .. } = self;
         fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })

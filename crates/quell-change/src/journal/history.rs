@@ -12,7 +12,6 @@ pub struct History {
     /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
     pub persistence: Persistence,
-    /// Whether the changes stay although their queues stall.
     pub accepts_stalls: bool,
     /// Whether the last line is incomplete, as after a crash. Such a line has no effect.
     pub cut_off: bool,
@@ -31,7 +30,6 @@ pub enum Persistence {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub seq: u32,
-    /// Outcome; absent if the writer died in between. The change may or may not have been made then.
     pub change: Change,
     /// Outcome. Absent when the writer died in between; the change may or may not have been made.
     pub outcome: Option<ChangeOutcome>,
@@ -48,11 +46,7 @@ pub enum HistoryError {
     #[error("its format is {found:?}, but this version reads only {FORMAT:?}: use the version of Quell that wrote it")]
     Format { found: String },
     #[error("line {line} is damaged: {source}")]
-    Damaged {
-        /// Line number, from 1.
-        line: usize,
-        source: LineError,
-    },
+    Damaged { line: usize, source: LineError },
     #[error("line {line} contradicts earlier lines: {why}")]
     OutOfOrder { line: usize, why: &'static str },
 }
@@ -67,10 +61,8 @@ impl History {
     }
 
     /// Like [`Self::parse`], but skips unusable lines and returns their errors. A change without its intent record is
-    /// missing from the result. A change without its undo record is undone again, which is harmless.
-    ///
-    /// # Errors
-    /// When the first line cannot be read. The other lines are useless without its boot ID.
+    /// missing from the result. A change without its undo record is undone again, which is harmless. Fails if the first
+    /// line cannot be read. The other lines are useless without its boot ID.
     pub fn salvage(text: &str) -> Result<(Self, Vec<HistoryError>), HistoryError> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let cut_off = !text.is_empty() && !text.ends_with('\n');
@@ -108,11 +100,8 @@ impl History {
         self.entries.last().map_or(0, |last| last.seq.saturating_add(1))
     }
 
-    /// Appends a record.
-    ///
-    /// # Errors
-    /// When the record contradicts earlier records; the text names the contradiction. A change is appended anyway if
-    /// the only fault is a missing earlier change.
+    /// Appends a record. Fails if the record contradicts earlier records; the text names the contradiction. A change is
+    /// appended anyway if the only fault is a missing earlier change.
     pub fn append(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
             Record::Begin(_) => Err("the journal has a second begin record"),

@@ -28,7 +28,6 @@ const ROOM_PER_CHANGE: u64 = 512;
 /// Bytes reserved at once, enough for many changes.
 const ROOM_STEP: u64 = 64 << 10;
 
-/// Directory of the journals of one host.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
@@ -42,7 +41,6 @@ pub struct OwnedJournal {
     history: History,
     /// Length of the complete lines on disk, in bytes.
     whole_bytes: u64,
-    /// Length of the reserved disk space, in bytes.
     reserved_bytes: u64,
 }
 
@@ -121,24 +119,14 @@ impl OwnedJournal {
     }
 
     /// Appends a record and returns when it is on disk. For an intended change, also reserves space for the records of
-    /// its undo, which can then be recorded even if the disk fills up.
-    ///
-    /// # Errors
-    /// When it could not be written; the announced change must not be made then.
-    ///
-    /// # Panics
-    /// When the record contradicts earlier records, which is a bug in this crate.
+    /// its undo, which can then be recorded even if the disk fills up. On an error the announced change must not be
+    /// made. Panics if the record contradicts earlier records, which is a bug in this crate.
     pub fn write(&mut self, record: Record) -> Result<(), JournalError> {
         self.write_all(vec![record])
     }
 
-    /// Like [`Self::write`], for several records of one kind, with a single sync.
-    ///
-    /// # Errors
-    /// When they could not be written; the journal then contains none of them.
-    ///
-    /// # Panics
-    /// When a record contradicts earlier records, which is a bug in this crate.
+    /// Like [`Self::write`], for several records of one kind, with a single sync. On an error the journal contains none
+    /// of them. Panics as [`Self::write`].
     pub fn write_all(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
         let attempt = match records.first() {
             None => return Ok(()),

@@ -106,9 +106,6 @@ impl Resumer {
     }
 
     /// Polls the queue if possible, which ends any suspension that began before this call.
-    ///
-    /// # Errors
-    /// The error of io_uring, if neither method works.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
         let napi = self.napi.get();
         // io_uring first: it polls by the NAPI ID alone. A socket has to be found, duplicated from the program, and
@@ -140,9 +137,6 @@ impl Resumer {
     }
 
     /// Polls the queue, or waits until a suspension that was possible when this value was created has ended.
-    ///
-    /// # Errors
-    /// [`ResumeError`], also when the wait would exceed [`WAITED_OUT_MAX`].
     pub fn poll_or_wait_out(&self) -> Result<Freed, ResumeError> {
         match (self.poll(), self.timeout) {
             (Ok(freed), _) => Ok(freed),

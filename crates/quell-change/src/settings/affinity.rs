@@ -74,10 +74,8 @@ pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, Setting
     })
 }
 
-/// Sets the affinity and verifies it.
-///
-/// # Errors
-/// When the kernel refuses, or omits a CPU that is offline or outside the thread's cpuset.
+/// Sets the affinity and verifies it. Fails if the kernel refuses, or omits a CPU that is offline or outside the
+/// thread's cpuset.
 pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     sched::set_affinity(tid, cpus)?;
     let read = sched::affinity(tid)?;

@@ -243,10 +243,8 @@ impl Program {
         Ok(Self { process, handle, resumers })
     }
 
-    /// Reads the parameters of the epoll `fd`.
-    ///
-    /// # Errors
-    /// When `fd` is not an epoll, or an epoll that watches none of `watched`.
+    /// Reads the parameters of the epoll `fd`. Fails if `fd` is not an epoll, or an epoll that watches none of
+    /// `watched`.
     pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
@@ -258,9 +256,6 @@ impl Program {
 
     /// Changes the parameters of the epoll `fd` from `from` to `to`, and verifies them. Leaves the epoll alone if its
     /// parameters differ from `from`. Returns the previous parameters.
-    ///
-    /// # Errors
-    /// When `fd` is not an epoll, the kernel refuses, or the kernel reports other values afterwards.
     pub fn change(&self, fd: i32, from: EpollParams, to: EpollParams) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?;

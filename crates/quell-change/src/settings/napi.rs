@@ -275,6 +275,7 @@ pub(crate) fn plan(
 ) -> Option<NapiSettingsChange> {
     let at = owners.next_boot_ns(now_boot_ns);
     let old = match wanted.in_plan {
+        // The setting that outlives a queue on some drivers (veth). The others end with the created queue.
         Some((QueueInPlan::IsCreated, _)) => {
             PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE }
         }
@@ -331,9 +332,6 @@ pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Na
 }
 
 /// Sets `values` on an instance and verifies them. Frees the queue if the change could leave it stalled.
-///
-/// # Errors
-/// When the kernel refuses or reports other values afterwards, or the queue cannot be freed.
 pub fn set(
     namespace: &Namespace,
     proc: &ProcRoot,
@@ -453,7 +451,6 @@ pub(crate) fn set_at_end(
 pub(super) struct Ending {
     pub(super) set: PartialNapiSettings,
     foreign: PartialNapiSettings,
-    /// Values before Quell of the same attributes.
     before: PartialNapiSettings,
     /// Whether a newer owner has set some of the values.
     is_covered: bool,

@@ -67,10 +67,8 @@ pub(crate) struct FilterToAttach {
 }
 
 impl FilterToAttach {
-    /// Verifies that the group and its filter are unchanged and that one of its sockets is accessible.
-    ///
-    /// # Errors
-    /// When the group or its filter has changed, or no process that holds its sockets may be inspected.
+    /// Verifies that the group and its filter are unchanged and that one of its sockets is accessible. Fails if the
+    /// group or its filter has changed, or no process that holds its sockets may be inspected.
     pub(crate) fn prepare(proc: &ProcRoot, wanted: &GroupFilter) -> Result<Self, SettingsError> {
         let key = wanted.group;
         let group = || key.to_string();

@@ -39,12 +39,10 @@ impl Kind for RingPollingChange {
 
 #[derive(Debug)]
 pub(crate) enum Ring {
-    /// Busy polling is off and can be enabled.
     CanBeSet(RingPollingChange),
     LeftAlone(String),
 }
 
-/// Inspects a ring without changing it.
 pub(crate) fn look(
     proc: &ProcRoot,
     process: ProcessIdentity,

@@ -111,9 +111,6 @@ impl Prepared {
     }
 
     /// Sets the sockets that are still open and unchanged, and verifies each. Returns their number.
-    ///
-    /// # Errors
-    /// When the process may no longer be inspected, or the kernel refuses or reports other values afterwards.
     pub(crate) fn make(self) -> Result<usize, SettingsError> {
         let mut made = 0;
         for (fd, inode, old) in &self.sockets {

@@ -16,7 +16,6 @@ use crate::settings::epoll::{self, EpollPlace, EpollToSet};
 use crate::settings::{SettingsError, not_possible};
 
 struct Planned {
-    /// Index in the request.
     place: usize,
     process: ProcessIdentity,
     now: EpollParams,

@@ -178,7 +178,6 @@ impl Transaction {
         self.boot_id.to_string()
     }
 
-    /// The journals that can contain other owners of an object.
     pub(crate) fn others(&self) -> Others {
         Others::beside(self.journal_path(), self.boot_id())
     }
@@ -191,10 +190,8 @@ impl Transaction {
     }
 
     /// Attaches a filter to a reuseport group, replacing an existing one. Marks earlier filters of this transaction as
-    /// undone if they are on the same group or if all their sockets are closed.
-    ///
-    /// # Errors
-    /// When it could not be recorded or attached; also when the group's sockets have changed since the decision.
+    /// undone if they are on the same group or if all their sockets are closed. Fails if the group's sockets have
+    /// changed since the decision.
     pub fn steer(&mut self, filter: impl Into<GroupFilter>) -> Result<(), ChangeError> {
         let filter = filter.into();
         let _span = error_span!("steer", group = %filter.group).entered();
@@ -358,10 +355,7 @@ impl Transaction {
     }
 
     /// Undoes everything, the last change first. Changes that cannot be undone stay in the journal and do not stop the
-    /// others.
-    ///
-    /// # Errors
-    /// When the journal could not be removed after everything was undone.
+    /// others. An error means that the journal could not be removed after everything was undone.
     pub fn revert(mut self) -> Result<Reverted, JournalError> {
         match self.journal.take() {
             Some(journal) => revert(journal, self.boot_id, &self.proc),
@@ -369,10 +363,8 @@ impl Transaction {
         }
     }
 
-    /// Ends the transaction. Its changes persist until the journal is reverted. Returns the path of the journal.
-    ///
-    /// # Errors
-    /// When this could not be recorded; everything was undone then.
+    /// Ends the transaction. Its changes persist until the journal is reverted. Returns the path of the journal. On an
+    /// error everything has been undone.
     pub fn persist(self) -> Result<PathBuf, JournalError> {
         self.end_with(Record::Persist)
     }
@@ -397,10 +389,8 @@ impl Transaction {
         self.journal_mut().write(Record::AcceptStalls)
     }
 
-    /// Like [`Self::maintained_by`], and hands the journal over to the keeper. Returns the path of the journal.
-    ///
-    /// # Errors
-    /// When it could not be recorded; everything was undone then.
+    /// Like [`Self::maintained_by`], and hands the journal over to the keeper. Returns the path of the journal. On an
+    /// error everything has been undone.
     pub fn hand_over_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
         self.end_with(Record::MaintainedBy(keeper))
     }

@@ -18,10 +18,8 @@ use crate::settings::{SettingsError, not_possible};
 impl Transaction {
     /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.
     /// Returns false if the instance already has them. They are recorded nevertheless if other owners set the queue:
-    /// when one of several owners ends, the values of the newest remaining one are in force.
-    ///
-    /// # Errors
-    /// When it could not be recorded or set, and when an owner refuses; the journal then undoes the completed part.
+    /// when one of several owners ends, the values of the newest remaining one are in force. On an error the journal
+    /// undoes the completed part.
     pub fn set_napi(
         &mut self,
         namespace: &Namespace,

@@ -31,7 +31,6 @@ pub struct QueueValues<'a> {
 pub struct EpollValues {
     pub process: ProcessIdentity,
     pub fd: i32,
-    /// Sockets that identify it.
     pub watched: Vec<SocketId>,
     pub old: EpollParams,
     /// Parameters, including `old`.

@@ -42,9 +42,7 @@ use start::{Start, wait_until};
 /// A site to run scenarios on: a device with all its queues, and a peer that sends to it.
 #[derive(Debug)]
 pub struct Site {
-    /// Side that runs the applications.
     pub application: Side,
-    /// Side that sends the packets.
     pub peer: Side,
     /// CPUs of the site. Applications are pinned to the first ones, the sender to the last one.
     pub cpus: Vec<u32>,
@@ -240,7 +238,6 @@ fn run<'a, T: Send>(
     })
 }
 
-/// Propagates a panic of the thread.
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -23,11 +23,7 @@ pub(super) struct Sockets(Vec<Opened>);
 
 #[derive(Debug)]
 enum Opened {
-    Socket {
-        receiver: UdpSocket,
-        /// Socket of the peer, connected to the application's.
-        sender: UdpSocket,
-    },
+    Socket { receiver: UdpSocket, sender: UdpSocket },
     Event(WakeEvent),
 }
 

@@ -79,10 +79,8 @@ impl VethSite {
         Ok(Self { site, transaction })
     }
 
-    /// Removes the site.
-    ///
-    /// # Errors
-    /// When the journal cannot be removed. Changes that could not be undone are in [`Reverted::failed`].
+    /// Removes the site. Fails if the journal cannot be removed. Changes that could not be undone are in
+    /// [`Reverted::failed`].
     pub fn take_down(self) -> Result<Reverted, JournalError> {
         drop(self.site);
         self.transaction.revert()

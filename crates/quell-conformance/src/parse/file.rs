@@ -156,7 +156,6 @@ pub(super) enum Step {
     Repeat,
 }
 
-/// `forever` or a duration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeout(pub(super) Option<Nanos>);
 

@@ -201,8 +201,9 @@ impl EffectOnQueue {
         let Self { packets, programs_cpu_ns, .. } = *self;
         match programs_cpu_ns.filter(|&cpu_ns| cpu_ns < packets.saturating_mul(CPU_NS_PER_PACKET)) {
             Some(cpu_ns) => ModeVerdict::CannotTell(format!(
-                "other traffic on the queue: the program used {:.1} ms of CPU time for {packets} packets",
-                cpu_ns as f64 / 1e6
+                "other traffic on the queue: the program used {:.1} ms of CPU time for {}",
+                cpu_ns as f64 / 1e6,
+                counted(packets, "packet")
             )),
             None => ModeVerdict::NotInEffect(why),
         }
@@ -437,7 +438,10 @@ mod tests {
         let never = seen(10_000, 900, 0);
         let (asked, verdict) = of("suspend200", never, NoPollCause::NoEpoll);
         let ModeVerdict::NotInEffect(why) = verdict else { panic!("{verdict:?}") };
-        assert!(asked && why.contains("(10000 packets): no epoll of the program") && why.contains("; choose"), "{why}");
+        assert!(
+            asked && why.contains("(10,000 packets): no epoll of the program") && why.contains("; choose"),
+            "{why}"
+        );
         let others = NoPollCause::TrafficOfOthers { names: ["dnsmasq".to_owned()].into() };
         let (_, verdict) = of("suspend200", never, others);
         assert!(matches!(&verdict, ModeVerdict::CannotTell(why) if why.ends_with("dnsmasq has")), "{verdict:?}");
@@ -470,7 +474,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
-        let of_all = "the kernel itself polled at least 7500 times";
+        let of_all = "the kernel itself polled at least 7,500 times";
         assert!(many.contains("the queue runs empty at this load: ") && many.contains(of_all), "{many}");
         assert!(!few.contains("runs dry") && few.contains(of_all), "{few}");
     }
@@ -500,7 +504,7 @@ mod tests {
             let unpolled = |cpu_ns| verdict(mode, with(cpu_ns, seen(10_000, 900, 0)));
             let ModeVerdict::CannotTell(why) = unpolled(Some(3_200_000)) else { panic!("{mode}") };
             assert!(
-                why.starts_with("other traffic on the queue: the program used 3.2 ms of CPU time for 10000"),
+                why.starts_with("other traffic on the queue: the program used 3.2 ms of CPU time for 10,000"),
                 "{why}"
             );
             assert!(matches!(unpolled(Some(10_000_000)), ModeVerdict::NotInEffect(_)), "{mode}");

@@ -87,7 +87,7 @@ fn suspension_is_not_judged_by_packets_that_the_program_did_not_run_for() {
     let report = examine_sampled(&now, Some(&earlier), &BTreeMap::from([(napi, sample)]));
     let found = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
     assert_eq!(found.severity, Severity::CannotTell, "{found:?}");
-    assert!(found.observed.contains("0.8 ms of CPU time for 10000 packets"), "{found:?}");
+    assert!(found.observed.contains("0.8 ms of CPU time for 10,000 packets"), "{found:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): whether a structure has
-//! a member, and values of enumerators. The content is untrusted. Invalid bytes cause an error, never a panic.
+//! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): whether a structure
+//! has a member, and values of enumerators. The content is untrusted. Invalid bytes cause an error, never a panic.
 
 use std::fs;
 use std::io;
@@ -14,34 +14,13 @@ use thiserror::Error;
 pub enum BtfError {
     /// The kernel is built without `CONFIG_DEBUG_INFO_BTF`.
     #[error("{path}: {source}; the kernel needs CONFIG_DEBUG_INFO_BTF")]
-    Absent {
-        /// Path of the BTF file.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The file could not be read.
+    Absent { path: PathBuf, source: io::Error },
     #[error("reading {path}: {source}")]
-    Read {
-        /// Path of the BTF file.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The bytes are not BTF in the byte order of this machine.
+    Read { path: PathBuf, source: io::Error },
     #[error("byte {offset} of the kernel's BTF: expected {expected}")]
-    Malformed {
-        /// Offset of the invalid bytes from the start of the file.
-        offset: usize,
-        /// Description of valid content at this offset.
-        expected: &'static str,
-    },
-    /// The running kernel has no enumerator of this name.
+    Malformed { offset: usize, expected: &'static str },
     #[error("this kernel's BTF has no enumerator `{name}`")]
-    NotFound {
-        /// Name that was looked up.
-        name: String,
-    },
+    NotFound { name: String },
 }
 
 /// Kinds of types (`enum` in `linux/btf.h`).
@@ -63,7 +42,6 @@ const VERSION: u8 = 1;
 /// Size of the fixed part of a type in bytes: name, info, and size or referenced type.
 const TYPE_BYTES: usize = 12;
 
-/// The BTF types of a kernel.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
@@ -98,9 +76,6 @@ impl Type {
 
 impl Btf {
     /// Reads the types of the running kernel from `kernel/btf/vmlinux` below `sys`, normally `/sys`.
-    ///
-    /// # Errors
-    /// When the kernel has no BTF, or it is unreadable or malformed.
     pub fn of_kernel(sys: &Path) -> Result<Self, BtfError> {
         let path = sys.join("kernel/btf/vmlinux");
         match fs::read(&path) {
@@ -111,9 +86,6 @@ impl Btf {
     }
 
     /// Takes BTF in the byte order of this machine. Types are examined by the lookups.
-    ///
-    /// # Errors
-    /// When the header is invalid, or a section exceeds the bytes.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         if bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(malformed(0, "the magic number of BTF in this machine's byte order"));
@@ -128,16 +100,12 @@ impl Btf {
         Ok(btf)
     }
 
-    /// The whole file.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Whether the first structure of this name has this member. Members of anonymous structures in it do not count.
-    ///
-    /// # Errors
-    /// When a type before the structure is malformed.
     pub fn has_member(&self, structure: &str, member: &str) -> Result<bool, BtfError> {
         for ty in self.all() {
             let ty = ty?;
@@ -155,9 +123,6 @@ impl Btf {
     }
 
     /// Value of an enumerator, searched in all enums.
-    ///
-    /// # Errors
-    /// When no enum has it, or a type before the enum is malformed.
     pub fn enumerator(&self, name: &str) -> Result<u32, BtfError> {
         for ty in self.all() {
             let ty = ty?;

@@ -57,7 +57,6 @@ struct ObjAttr {
     file_flags: u32,
 }
 
-/// Opens a loaded program by its ID.
 pub(crate) fn open_program(id: u32) -> io::Result<OwnedFd> {
     // The kernel requires zeros after the ID, also in the members of other commands.
     let attr: [u32; 3] = [id, 0, 0];
@@ -74,7 +73,6 @@ pub(crate) fn pin(program: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     unsafe { bpf(OBJ_PIN, &attr) }.map(drop)
 }
 
-/// Opens a pinned program.
 pub(crate) fn open_pinned_program(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attr = ObjAttr { pathname: path.as_ptr() as u64, bpf_fd: 0, file_flags: 0 };

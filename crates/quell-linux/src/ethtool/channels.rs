@@ -38,11 +38,7 @@ pub struct ChannelRequest {
 }
 
 impl Ethtool {
-    /// Reads the channels of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver does not report channels, `Absent` if the interface does not
-    /// exist.
+    /// Reads the channels of an interface. Errors: `Unsupported` if the driver does not report channels.
     pub fn channels(&mut self, index: Ifindex) -> Result<Channels, NetlinkError> {
         let mut request = bindings::Request::new().op_channels_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
@@ -50,10 +46,8 @@ impl Ethtool {
         self.socket.get("read the channels of", &RequestTarget::Index(index), &request, decode_channels)
     }
 
-    /// Sets the channel counts of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Invalid` with the kernel's message if a count exceeds the maximum.
+    /// Sets the channel counts of an interface. Errors: `Invalid` with the kernel's message if a count exceeds the
+    /// maximum.
     pub fn set_channels(&mut self, index: Ifindex, counts: ChannelRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_channels_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_SET;

@@ -153,11 +153,7 @@ impl FromIterator<(CoalesceParameter, u32)> for Coalescing {
 
 impl Ethtool {
     /// Reads the coalescing parameters of an interface. The kernel omits a parameter if its value is zero and the
-    /// driver does not declare it.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has no coalescing (veth), `Absent` if the interface does not
-    /// exist.
+    /// driver does not declare it. Errors: `Unsupported` if the driver has no coalescing (veth).
     pub fn coalescing(&mut self, index: Ifindex) -> Result<Coalescing, NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_GET;
@@ -165,11 +161,9 @@ impl Ethtool {
         self.socket.get("read the coalescing of", &RequestTarget::Index(index), &request, decode_coalescing)
     }
 
-    /// Sets the parameters in `changes` and leaves the others unchanged. On an error, nothing is changed.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Invalid` if the driver lacks a parameter (the kernel names it) or rejects a value.
-    /// `Unsupported` if the driver has no coalescing. `Denied` without `CAP_NET_ADMIN`.
+    /// Sets the parameters in `changes` and leaves the others unchanged. On an error, nothing is changed. Errors:
+    /// `Invalid` if the driver lacks a parameter (the kernel names it) or rejects a value. `Unsupported` if the driver
+    /// has no coalescing. `Denied` without `CAP_NET_ADMIN`.
     pub fn set_coalescing(&mut self, index: Ifindex, changes: &Coalescing) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_SET;

@@ -23,17 +23,13 @@ pub struct DriverInfo {
     pub driver: Option<String>,
     /// Version of the driver, usually the kernel's version.
     pub version: Option<String>,
-    /// Version of the firmware.
     pub firmware_version: Option<String>,
     /// Bus address of the device, for example `0000:00:03.0`.
     pub bus_info: Option<String>,
 }
 
 impl Ethtool {
-    /// Reads the driver information of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` if its device has no driver.
+    /// Reads the driver information of an interface. Errors: `Unsupported` if its device has no driver.
     pub fn driver_info(&mut self, index: Ifindex) -> Result<DriverInfo, NetlinkError> {
         let mut buffer = vec![0; DRVINFO_BYTES];
         put(&mut buffer, 0, &ETHTOOL_GDRVINFO.to_ne_bytes());

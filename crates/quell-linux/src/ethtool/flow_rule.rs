@@ -40,9 +40,7 @@ const MATCH_BYTES: usize = 52;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowTransport {
-    /// Transmission Control Protocol.
     Tcp,
-    /// User Datagram Protocol.
     Udp,
 }
 
@@ -93,9 +91,8 @@ impl<A: Address> Prefix<A> {
         Self { address, bits: A::BITS }
     }
 
-    /// Creates the prefix of all addresses that share the first `bits` bits of `address`. Returns `None` if `bits` is 0
-    /// or exceeds the address length, or if `address` has bits set after the prefix. A rule for any address has no
-    /// prefix.
+    /// Creates the prefix of all addresses that share the first `bits` bits of `address`. `None` if `bits` is 0 or
+    /// exceeds the address length, or if `address` has bits set after the prefix. A rule for any address has no prefix.
     #[must_use]
     pub fn new(address: A, bits: u8) -> Option<Self> {
         let fits = (1..=A::BITS).contains(&bits) && address.to_number() & !mask::<A>(bits) == 0;
@@ -149,33 +146,18 @@ fn mask<A: Address>(bits: u8) -> u128 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlowAddresses {
-    /// IPv4 prefixes.
-    V4 {
-        /// Source prefix.
-        source: Option<Prefix<Ipv4Addr>>,
-        /// Destination prefix.
-        destination: Option<Prefix<Ipv4Addr>>,
-    },
-    /// IPv6 prefixes.
-    V6 {
-        /// Source prefix.
-        source: Option<Prefix<Ipv6Addr>>,
-        /// Destination prefix.
-        destination: Option<Prefix<Ipv6Addr>>,
-    },
+    V4 { source: Option<Prefix<Ipv4Addr>>, destination: Option<Prefix<Ipv4Addr>> },
+    V6 { source: Option<Prefix<Ipv6Addr>>, destination: Option<Prefix<Ipv6Addr>> },
 }
 
 /// Conditions that a packet must meet. `None` matches any port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowMatch {
-    /// Transport protocol of the packet.
     pub transport: FlowTransport,
     /// Address family and prefixes.
     pub addresses: FlowAddresses,
-    /// Source port.
     pub source_port: Option<u16>,
-    /// Destination port.
     pub destination_port: Option<u16>,
 }
 
@@ -187,7 +169,6 @@ pub enum FlowAction {
     Queue(u32),
     /// Delivers packets to a queue of this RSS context.
     Context(RssContextId),
-    /// Drops packets.
     Discard,
 }
 

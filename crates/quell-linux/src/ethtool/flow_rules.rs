@@ -64,11 +64,8 @@ impl FlowRules {
 }
 
 impl Ethtool {
-    /// Reads the flow rules of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has no flow rules (veth, virtio-net), `Absent` if the interface
-    /// does not exist. `Busy` if the rules change during the call.
+    /// Reads the flow rules of an interface. Errors: `Unsupported` if the driver has no flow rules (veth, virtio-net).
+    /// `Busy` if the rules change during the call.
     pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
         const ACTION: &str = "list the flow rules of";
         let failed = |cause: Cause| NetlinkError::new(ACTION, RequestTarget::Index(index), cause);
@@ -94,11 +91,9 @@ impl Ethtool {
     }
 
     /// Adds a rule at a location that the driver selects, or else at the last free one. Returns the location. The
-    /// feature `rx-ntuple-filter` must be on. Not tested on hardware.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: the errors of [`Ethtool::flow_rules`], and `Denied` and `Exists`. `Invalid` if the queue or
-    /// RSS context does not exist, or if the device does not support the combination of conditions.
+    /// feature `rx-ntuple-filter` must be on. Not tested on hardware. Errors: those of [`Ethtool::flow_rules`],
+    /// and `Denied` and `Exists`. `Invalid` if the queue or RSS context does not exist, or if the device does not
+    /// support the combination of conditions.
     pub fn add_flow_rule(&mut self, index: Ifindex, rule: &FlowRule) -> Result<u32, NetlinkError> {
         const ACTION: &str = "add a flow rule to";
         let full = Cause::Inexpressible("the flow rule table is full");
@@ -109,10 +104,8 @@ impl Ethtool {
         u32_at(&buffer, LOCATION).ok_or_else(|| failed(Malformed("a flow rule without a location").into()))
     }
 
-    /// Deletes the rule at a location. Not tested on hardware.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` or `Invalid` if the location is free (drivers differ), `Denied`, `Unsupported`.
+    /// Deletes the rule at a location. Not tested on hardware. Errors: `Absent` or `Invalid` if the location is free
+    /// (drivers differ), `Denied`, `Unsupported`.
     pub fn delete_flow_rule(&mut self, index: Ifindex, location: u32) -> Result<(), NetlinkError> {
         let mut buffer = command(ETHTOOL_SRXCLSRLDEL, 0);
         put(&mut buffer, LOCATION, &location.to_ne_bytes());

@@ -1,6 +1,5 @@
 //! The ethtool ioctl, `SIOCETHTOOL`. Quell uses it for functions that netlink lacks (coalescing of single queues, flow
-//! rules, driver name) or supports only since Linux 6.17 (RSS contexts). This module transfers bytes; its callers
-//! interpret them.
+//! rules, driver name) or supports only since Linux 6.17 (RSS contexts).
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,6 +1,5 @@
 //! ethtool settings that decide how packets reach NAPI and the CPU: offload features, channels, rings, coalescing, RSS,
 //! flow rules and the driver. The module uses netlink if the ethtool family supports a command, otherwise the ioctl.
-//! Callers do not see the difference.
 
 mod channels;
 mod coalescing;
@@ -60,12 +59,10 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
 
-    /// Opens another namespace. The calling thread does not change its namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }

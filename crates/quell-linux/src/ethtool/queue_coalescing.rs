@@ -25,11 +25,8 @@ impl Ethtool {
     /// Reads the coalescing parameters of a queue, for both directions.
     ///
     /// The kernel returns zero for parameters that the driver lacks. `device` contains the parameters of the interface
-    /// ([`Ethtool::coalescing`]) and selects the valid ones. The CQE modes exist only per interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has coalescing only per interface, `Absent` if the interface does
-    /// not exist, `Invalid` if the queue does not exist.
+    /// ([`Ethtool::coalescing`]) and selects the valid ones. The CQE modes exist only per interface. Errors:
+    /// `Unsupported` if the driver has coalescing only per interface, `Invalid` if the queue does not exist.
     pub fn queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -42,11 +39,9 @@ impl Ethtool {
             .map_err(|malformed| NetlinkError::new(ACTION, RequestTarget::Index(index), malformed.into()))
     }
 
-    /// Sets the parameters in `changes` on a queue and leaves the others unchanged. Not tested on hardware.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: the errors of [`Ethtool::queue_coalescing`]. `Invalid` for a parameter that exists only per
-    /// interface, or a value that the driver rejects. `Denied` without `CAP_NET_ADMIN`.
+    /// Sets the parameters in `changes` on a queue and leaves the others unchanged. Not tested on hardware. Errors: the
+    /// errors of [`Ethtool::queue_coalescing`]. `Invalid` for a parameter that exists only per interface, or a value
+    /// that the driver rejects. `Denied` without `CAP_NET_ADMIN`.
     pub fn set_queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -63,7 +58,6 @@ impl Ethtool {
         self.ioctl(ACTION, index, "ETHTOOL_PERQUEUE", &mut buffer)
     }
 
-    /// Reads the `struct ethtool_coalesce` of a queue.
     fn queue_words(&mut self, action: &'static str, index: Ifindex, queue: u32) -> Result<Vec<u8>, NetlinkError> {
         let mut buffer = request(ETHTOOL_GCOALESCE, queue).ok_or_else(|| no_such_queue(action, index))?;
         self.ioctl(action, index, "ETHTOOL_PERQUEUE", &mut buffer)?;

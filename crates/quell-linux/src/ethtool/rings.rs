@@ -37,11 +37,7 @@ pub struct RingRequest {
 }
 
 impl Ethtool {
-    /// Reads the ring sizes of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver does not report ring sizes (veth), `Absent` if the interface does
-    /// not exist.
+    /// Reads the ring sizes of an interface. Errors: `Unsupported` if the driver does not report ring sizes (veth).
     pub fn rings(&mut self, index: Ifindex) -> Result<Rings, NetlinkError> {
         let mut request = bindings::Request::new().op_rings_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_GET;
@@ -49,11 +45,9 @@ impl Ethtool {
         self.socket.get("read the ring sizes of", &RequestTarget::Index(index), &request, decode_rings)
     }
 
-    /// Sets ring sizes. Most drivers take the link down briefly and recreate their queues.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Invalid` with the kernel's message if a size exceeds the maximum. `Unsupported` if the driver
-    /// has fixed ring sizes. `Denied` without `CAP_NET_ADMIN`.
+    /// Sets ring sizes. Most drivers take the link down briefly and recreate their queues. Errors: `Invalid` with the
+    /// kernel's message if a size exceeds the maximum. `Unsupported` if the driver has fixed ring sizes. `Denied`
+    /// without `CAP_NET_ADMIN`.
     pub fn set_rings(&mut self, index: Ifindex, sizes: RingRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rings_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_SET;

@@ -48,11 +48,8 @@ impl fmt::Display for RssContextId {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HashFunction {
-    /// Toeplitz hash with a key.
     Toeplitz,
-    /// XOR of all bytes.
     Xor,
-    /// CRC32.
     Crc32,
     /// A hash function with this bit, which Quell does not know.
     Other(u32),
@@ -86,9 +83,7 @@ impl HashFunction {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RssContext {
-    /// Id of the context.
     pub id: RssContextId,
-    /// Hash function.
     pub hash_function: Option<HashFunction>,
     /// Indirection table. An entry is the queue for one hash value, taken modulo the table's length.
     pub indirection: Option<Vec<u32>>,
@@ -109,11 +104,8 @@ pub struct RssRequest {
 }
 
 impl Ethtool {
-    /// Reads an RSS context of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has no RSS (veth), `Absent` if the context or interface does
-    /// not exist.
+    /// Reads an RSS context of an interface. Errors: `Unsupported` if the driver has no RSS (veth), `Absent` if the
+    /// context or interface does not exist.
     pub fn rss(&mut self, index: Ifindex, context: RssContextId) -> Result<RssContext, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
@@ -142,11 +134,9 @@ impl Ethtool {
         Ok(vec![self.rss(index, RssContextId::MAIN)?])
     }
 
-    /// Changes an RSS context. Not tested on hardware.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Invalid` if a queue does not exist, or the table or key does not have the device's length.
-    /// `Unsupported` without RSS, `Absent` if the context does not exist, `Denied` without `CAP_NET_ADMIN`.
+    /// Changes an RSS context. Not tested on hardware. Errors: `Invalid` if a queue does not exist, or the table or key
+    /// does not have the device's length. `Unsupported` without RSS, `Absent` if the context does not exist, `Denied`
+    /// without `CAP_NET_ADMIN`.
     pub fn set_rss(&mut self, index: Ifindex, context: RssContextId, change: &RssRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_SET;
@@ -170,10 +160,8 @@ impl Ethtool {
         }
     }
 
-    /// Deletes an RSS context. Flow rules that use it must be deleted first. Not tested on hardware.
-    ///
-    /// # Errors
-    /// The same errors as [`Ethtool::set_rss`], and `Busy` while a flow rule uses the context.
+    /// Deletes an RSS context. Flow rules that use it must be deleted first. Not tested on hardware. Errors: those of
+    /// [`Ethtool::set_rss`], and `Busy` while a flow rule uses the context.
     pub fn delete_rss_context(&mut self, index: Ifindex, context: RssContextId) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_delete_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_DELETE_ACT;

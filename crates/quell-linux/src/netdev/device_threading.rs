@@ -40,10 +40,7 @@ impl DeviceThreadingError {
     }
 }
 
-/// Whether threaded NAPI is enabled for a device.
-///
-/// # Errors
-/// See [`DeviceThreadingError`]. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
+/// Whether threaded NAPI is enabled for a device. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
 pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<bool, DeviceThreadingError> {
     let sysfs = Sysfs::of(namespace)?;
     let path = threaded_file(&sysfs, name);
@@ -55,10 +52,7 @@ pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<b
     }
 }
 
-/// Enables or disables threaded NAPI for all instances of a device, on kernels that cannot do so via netlink.
-///
-/// # Errors
-/// See [`DeviceThreadingError`]; `NetlinkHasIt` since Linux 6.17.
+/// Enables or disables threaded NAPI for all instances of a device. Fails with `NetlinkHasIt` since Linux 6.17.
 pub fn set_device_threading(
     namespace: &Namespace,
     name: &InterfaceName,

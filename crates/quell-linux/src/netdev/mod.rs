@@ -27,15 +27,11 @@ pub struct Netdev {
 }
 
 impl Netdev {
-    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the kernel lacks the family (before Linux 6.3).
+    /// Fails with `Unsupported` if the kernel lacks the family (before Linux 6.3).
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
 
-    /// Opens another namespace. The calling thread does not change its namespace.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }

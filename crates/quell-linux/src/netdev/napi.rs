@@ -29,10 +29,8 @@ pub struct Napi {
 }
 
 impl Netdev {
-    /// Reads a NAPI instance.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if this namespace has no instance with the id, `Unsupported` before Linux 6.8.
+    /// Reads a NAPI instance. Errors: `Absent` if this namespace has no instance with the id, `Unsupported` before
+    /// Linux 6.8.
     pub fn napi(&mut self, id: NapiId) -> Result<Napi, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
@@ -51,11 +49,8 @@ impl Netdev {
     }
 
     /// Changes the settings that are present in `change`. If a value is out of range or unknown to the kernel, nothing
-    /// is changed.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent` if the instance does
-    /// not exist, `Invalid` for an invalid value, `Unsupported` before Linux 6.13.
+    /// is changed. Errors: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent` if the instance
+    /// does not exist, `Invalid` for an invalid value, `Unsupported` before Linux 6.13.
     pub fn set_napi(&mut self, id: NapiId, change: &PartialNapiSettings) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_napi_set_do();
         let mut attributes = request.encode().push_id(id.get());

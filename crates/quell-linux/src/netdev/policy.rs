@@ -7,9 +7,8 @@ use netlink_bindings::utils::find_attr;
 use super::{NapiThreading, Netdev};
 use crate::netlink::{Malformed, NetlinkError, RequestTarget};
 
-/// `NETDEV_CMD_NAPI_SET` of `include/uapi/linux/netdev.h`.
+// `include/uapi/linux/netdev.h`.
 const NETDEV_CMD_NAPI_SET: u32 = 14;
-/// `NETDEV_A_NAPI_THREADED` of `include/uapi/linux/netdev.h`.
 const NETDEV_A_NAPI_THREADED: u16 = 8;
 /// `CTRL_ATTR_POLICY` of `include/uapi/linux/genetlink.h`: limits by policy number and attribute number.
 const CTRL_ATTR_POLICY: u16 = 8;
@@ -21,10 +20,8 @@ const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
 const GENERIC_HEADER_BYTES: usize = 4;
 
 impl Netdev {
-    /// Whether `napi-set` accepts [`NapiThreading::BusyPoll`] (Linux 6.19).
-    ///
-    /// # Errors
-    /// [`NetlinkError`]; `Unsupported` before Linux 6.13, which lacks `napi-set`.
+    /// Whether `napi-set` accepts [`NapiThreading::BusyPoll`] (Linux 6.19). Errors: `Unsupported` before Linux 6.13,
+    /// which lacks `napi-set`.
     pub fn takes_threaded_busy_poll(&mut self) -> Result<bool, NetlinkError> {
         let mut request = nlctrl::Request::new().op_getpolicy_dump();
         request.encode().push_family_name_bytes(b"netdev").push_op(NETDEV_CMD_NAPI_SET);

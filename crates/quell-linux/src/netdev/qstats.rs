@@ -86,11 +86,8 @@ pub struct QueueStats {
 }
 
 impl Netdev {
-    /// Reads the statistics of an interface.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver reports no statistics (veth, as of Linux 6.18), `Absent` if the
-    /// interface does not exist.
+    /// Reads the statistics of an interface. Errors: `Unsupported` if the driver reports no statistics (veth, as of
+    /// Linux 6.18).
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = RequestTarget::Index(ifindex);

@@ -63,9 +63,7 @@ pub struct QueueLease {
 
 impl Netdev {
     /// Lists the queues of an interface, receive queues first. An interface that is down has no queues.
-    ///
-    /// # Errors
-    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` before Linux 6.8.
+    /// Errors: `Unsupported` before Linux 6.8.
     pub fn queues(&mut self, ifindex: Ifindex) -> Result<Vec<Queue>, NetlinkError> {
         let mut request = bindings::Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex.get());

@@ -19,7 +19,6 @@ pub(crate) fn uint(payload: &[u8]) -> Result<u64, Malformed> {
     .ok_or(Malformed("a uint attribute is not 4 or 8 bytes long"))
 }
 
-/// Appends an attribute to `buffer`.
 pub(crate) fn push(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     let length = u16::try_from(payload.len()).unwrap_or(u16::MAX - 4);
     debug_assert_eq!(usize::from(length), payload.len(), "attributes are shorter than 64 KiB");

@@ -1,6 +1,5 @@
 //! Error type of all netlink requests and of the ethtool ioctl. It contains the operation, the target, the cause, and
-//! the kernel's message (extended acknowledgement) if there is one. It classifies the failure, and callers decide how
-//! to react.
+//! the kernel's message (extended acknowledgement) if there is one.
 
 use std::fmt;
 use std::io;
@@ -14,13 +13,9 @@ use crate::netns::NamespaceError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestTarget {
-    /// The network namespace to which the handle belongs.
     Namespace,
-    /// Interface by its index.
     Index(Ifindex),
-    /// Interface by its name.
     Name(InterfaceName),
-    /// NAPI instance by its id.
     Napi(NapiId),
 }
 
@@ -35,7 +30,6 @@ impl fmt::Display for RequestTarget {
     }
 }
 
-/// Classes of failures that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
@@ -55,7 +49,6 @@ pub enum Failure {
     Other,
 }
 
-/// A failed netlink request or ethtool ioctl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetlinkError {
     action: &'static str,
@@ -67,22 +60,28 @@ pub struct NetlinkError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The kernel rejected the request. The fields are its message, the offending attribute, and the valid range.
-    Refused { errno: i32, message: Option<String>, attribute: Option<String>, range: Option<(u64, u64)> },
-    /// A call on the socket failed.
-    Transport { call: &'static str, errno: i32 },
-    /// The kernel lacks the generic netlink family.
-    FamilyAbsent { family: &'static str },
-    /// The reply violates its specification.
+    Refused {
+        errno: i32,
+        message: Option<String>,
+        attribute: Option<String>,
+        range: Option<(u64, u64)>,
+    },
+    Transport {
+        call: &'static str,
+        errno: i32,
+    },
+    FamilyAbsent {
+        family: &'static str,
+    },
     Malformed(Malformed),
-    /// The listed objects changed during every attempt.
-    DumpInterrupted { attempts: u32 },
+    DumpInterrupted {
+        attempts: u32,
+    },
     /// The request cannot be encoded, so it was not sent.
     Inexpressible(&'static str),
-    /// The network namespace could not be entered.
     Namespace(NamespaceError),
 }
 
@@ -97,7 +96,6 @@ impl NetlinkError {
         Self { action, target, cause }
     }
 
-    /// Class of this failure.
     #[must_use]
     pub fn failure(&self) -> Failure {
         match &self.cause {
@@ -123,13 +121,11 @@ impl NetlinkError {
         self.action
     }
 
-    /// Target of the failed operation.
     #[must_use]
     pub fn target(&self) -> &RequestTarget {
         &self.target
     }
 
-    /// Error number of the cause, if it has one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self.cause {

@@ -11,7 +11,6 @@ pub(super) const HEADER_BYTES: usize = 16;
 /// Size of the error number in bytes. Both messages that end an exchange start with it.
 const ERRNO_BYTES: usize = 4;
 
-/// A message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message<'a> {
     pub(super) kind: u16,
@@ -20,7 +19,6 @@ pub(super) struct Message<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// Result of an exchange, as the kernel reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Status {
     /// Error number; 0 for success.

@@ -27,7 +27,6 @@ pub(crate) struct NetlinkSocket {
     buffer: Vec<u8>,
 }
 
-/// Why an attempt to read a dump failed.
 enum Interruption {
     /// `NLM_F_DUMP_INTR`: objects changed during the dump, so the request must be repeated.
     Changed,
@@ -35,13 +34,11 @@ enum Interruption {
 }
 
 impl NetlinkSocket {
-    /// Opens a socket for links and addresses.
     pub(crate) fn open_route() -> Result<Self, NetlinkError> {
         // `None` means NETLINK_ROUTE, which is protocol 0.
         Self::open(None)
     }
 
-    /// Opens a socket for `sock_diag`.
     pub(crate) fn open_sock_diag() -> Result<Self, NetlinkError> {
         Self::open(Some(netlink::SOCK_DIAG))
     }
@@ -114,7 +111,6 @@ impl NetlinkSocket {
         answer
     }
 
-    /// Sends a request with exactly one reply message.
     pub(crate) fn get<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
@@ -265,7 +261,6 @@ fn refusal<R: NetlinkRequest>(request: &R, status: Status) -> Cause {
     Cause::Refused { errno: status.errno, message: status.message, attribute, range: status.range }
 }
 
-/// Name of the attribute that is invalid or missing.
 fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Option<String> {
     let in_payload = |offset: usize| offset.checked_sub(HEADER_BYTES);
     if let Some((kind, nest)) = status.missing {

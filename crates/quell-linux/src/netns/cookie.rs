@@ -1,5 +1,4 @@
-//! The cookie of a network namespace, which is unique during a boot. An inode number is not unique, because nsfs reuses
-//! it at once.
+//! The cookie of a network namespace, which is unique during a boot. nsfs reuses inode numbers at once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,11 +8,8 @@ use super::{Namespace, NamespaceError};
 
 impl Namespace {
     /// Number of this namespace, unique until reboot (`net_cookie` of `struct net` in `net/core/net_namespace.c`). It
-    /// is read with `SO_NETNS_COOKIE` from a socket in the namespace.
-    ///
-    /// # Errors
-    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] if the namespace cannot be entered
-    /// (`CAP_SYS_ADMIN`).
+    /// is read with `SO_NETNS_COOKIE` from a socket in the namespace. Errors: [`NamespaceError::NoCookie`] before Linux
+    /// 5.14; [`NamespaceError::System`] if the namespace cannot be entered (`CAP_SYS_ADMIN`).
     pub fn cookie(&self) -> Result<u64, NamespaceError> {
         let read = self.run(|| UnixDatagram::unbound().and_then(netns_cookie))?;
         read.map_err(|error| self.refusal(&error))

@@ -1,5 +1,5 @@
 //! Network namespaces: creates, finds, enters and deletes them. Names are files `/run/netns/NAME`, as for `ip netns`,
-//! so each tool sees the other's namespaces. Callers decide on the content of a namespace, and when to delete it.
+//! so each tool sees the other's namespaces.
 //!
 //! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread, which
 //! then ends ([`Namespace::run`]). A panic or an error therefore cannot leave the caller in the wrong namespace.
@@ -151,9 +151,7 @@ impl Namespace {
         Self::open_path(&name.path())
     }
 
-    /// Opens the namespace of a process's main thread via `proc_root`, normally `/proc`.
-    ///
-    /// # Errors
+    /// Opens the namespace of a process's main thread via `proc_root`, normally `/proc`. Errors:
     /// [`NamespaceError::Absent`] if the process does not exist, [`NamespaceError::System`] without ptrace access.
     pub fn open_pid(proc_root: &Path, pid: Pid) -> Result<Self, NamespaceError> {
         Self::open_path(&proc_root.join(pid.to_string()).join("ns/net"))
@@ -227,9 +225,7 @@ impl Namespace {
     /// Runs `work` on a new thread in this namespace, and returns its result.
     ///
     /// Sockets and processes that `work` creates stay in this namespace. The thread ends with `work`. A process with
-    /// `PR_SET_PDEATHSIG` therefore receives its signal at once. A panic in `work` continues in the caller.
-    ///
-    /// # Errors
+    /// `PR_SET_PDEATHSIG` therefore receives its signal at once. A panic in `work` continues in the caller. Errors:
     /// [`NamespaceError::System`] if the namespace cannot be entered; `work` does not run then. Entering needs
     /// `CAP_SYS_ADMIN`, except for the caller's own namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
@@ -242,10 +238,7 @@ impl Namespace {
     }
 
     /// Moves the calling thread into this namespace permanently. This is for threads that work only there; others use
-    /// [`Namespace::run`].
-    ///
-    /// # Errors
-    /// [`NamespaceError::System`]; the thread then stays in its namespace.
+    /// [`Namespace::run`]. On an error, the thread stays in its namespace.
     pub fn move_calling_thread(&self) -> Result<(), NamespaceError> {
         // `setns(2)` needs a capability even for the current namespace.
         if Self::current().is_ok_and(|here| here == *self) {

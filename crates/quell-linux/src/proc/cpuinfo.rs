@@ -1,5 +1,4 @@
-//! `/proc/cpuinfo` and `/proc/cmdline`, for the machine description in result files. This module does not read CPU
-//! features or topology.
+//! `/proc/cpuinfo` and `/proc/cmdline`, for the machine description in result files.
 
 use super::text::{Malformed, lines};
 use super::{ProcError, ProcRoot};
@@ -17,17 +16,11 @@ pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
 
 impl ProcRoot {
     /// Reads the processor's name; `None` if the kernel does not report it.
-    ///
-    /// # Errors
-    /// When `/proc/cpuinfo` cannot be read.
     pub fn cpu_model_name(&self) -> Result<Option<String>, ProcError> {
         self.read("cpuinfo", |bytes| Ok::<_, Malformed>(parse_model_name(bytes)))
     }
 
     /// Reads the kernel command line. It may contain private information about the machine.
-    ///
-    /// # Errors
-    /// When `/proc/cmdline` cannot be read.
     pub fn kernel_cmdline(&self) -> Result<String, ProcError> {
         self.read("cmdline", |bytes| {
             let text = String::from_utf8_lossy(bytes.trim_ascii()).into_owned();

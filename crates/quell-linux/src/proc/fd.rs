@@ -17,23 +17,15 @@ use super::{ProcDir, ProcError};
 pub enum FdKind {
     /// A socket. Its sockfs inode also appears in `sock_diag` and `/proc/net/tcp`.
     Socket {
-        /// Inode number of the socket.
         inode: u64,
     },
-    /// A pipe.
     Pipe {
-        /// Inode number of the pipe.
         inode: u64,
     },
-    /// An epoll.
     Epoll,
-    /// An eventfd.
     EventFd,
-    /// A timerfd.
     TimerFd,
-    /// A signalfd.
     SignalFd,
-    /// An io_uring.
     IoUring,
     /// Another anonymous file (`anon_inode:`), with the kernel's name of its kind.
     AnonInode(String),
@@ -44,7 +36,6 @@ pub enum FdKind {
 }
 
 impl FdKind {
-    /// Parses the kernel's name for a file.
     #[must_use]
     pub fn parse(target: &[u8]) -> Self {
         if target.first() == Some(&b'/') {
@@ -78,12 +69,9 @@ fn bracketed<'a>(target: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     target.strip_prefix(prefix)?.strip_prefix(b"[")?.strip_suffix(b"]")
 }
 
-/// An open file descriptor of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fd {
-    /// Number of the descriptor in that process.
     pub number: i32,
-    /// Kind of file behind the descriptor.
     pub kind: FdKind,
 }
 
@@ -94,9 +82,7 @@ const PATH_MAX: usize = 4_096;
 
 impl ProcDir {
     /// Lists the open file descriptors in ascending order. A descriptor that is closed during the call is skipped.
-    ///
-    /// # Errors
-    /// When the directory or a link cannot be read, which needs ptrace access.
+    /// Needs ptrace access.
     pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
         let path = self.path().join("fd");
         let failed = |errno: Errno| ProcError::refused(&path, errno.into());

@@ -1,6 +1,5 @@
 //! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`ep_show_fdinfo` in `fs/eventpoll.c`), and of a
-//! signalfd: its signals (`signalfd_show_fdinfo` in `fs/signalfd.c`). The busy-poll parameters of an epoll are not in
-//! this file; see [`crate::epoll_params`].
+//! signalfd: its signals (`signalfd_show_fdinfo` in `fs/signalfd.c`).
 
 use super::pid_status::hexadecimal;
 use super::text::{Line, Malformed, lines};
@@ -14,7 +13,6 @@ pub struct EpollTarget {
     pub tfd: i32,
     /// Requested events as in `epoll_ctl(2)`, including flags such as `EPOLLET`.
     pub events: u32,
-    /// User data that was given with the registration.
     pub data: u64,
     /// Inode of the watched file; `None` on kernels before 4.7.
     pub inode: Option<u64>,
@@ -22,18 +20,13 @@ pub struct EpollTarget {
     pub sdev: Option<u32>,
 }
 
-/// Files that an epoll watches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpollInfo {
-    /// Watched files, in the kernel's order.
     pub targets: Vec<EpollTarget>,
 }
 
 impl EpollInfo {
     /// Parses the file. For files other than epolls, the list of targets is empty.
-    ///
-    /// # Errors
-    /// When a target's line lacks the descriptor number, events or data, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let targets =
             lines(bytes).filter(|line| line.bytes.starts_with(b"tfd:")).map(target).collect::<Result<_, _>>()?;
@@ -90,18 +83,12 @@ fn signals_of_signalfd(bytes: &[u8]) -> Result<u64, Malformed> {
 }
 
 impl ProcDir {
-    /// Reads the files that the epoll at a file descriptor of this process watches.
-    ///
-    /// # Errors
-    /// When the file cannot be read, which needs ptrace access, or cannot be parsed.
+    /// Reads the files that the epoll at a file descriptor of this process watches. Needs ptrace access.
     pub fn epoll(&self, fd: i32) -> Result<EpollInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), EpollInfo::parse)
     }
 
-    /// Whether the signalfd at a file descriptor of this process is readable for its main thread.
-    ///
-    /// # Errors
-    /// When the files cannot be read, which needs ptrace access, or cannot be parsed.
+    /// Whether the signalfd at a file descriptor of this process is readable for its main thread. Needs ptrace access.
     pub fn signalfd_is_ready(&self, fd: i32) -> Result<bool, ProcError> {
         let accepted = self.read(&format!("fdinfo/{fd}"), signals_of_signalfd)?;
         Ok(self.status()?.pending_signals.unwrap_or_default() & accepted != 0)

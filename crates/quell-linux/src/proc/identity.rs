@@ -15,7 +15,6 @@ use crate::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootId(u128);
 
-/// The error for text that is not a boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid boot ID `{text}`: expected 8-4-4-4-12 hexadecimal digits")]
 pub struct BootIdError {
@@ -23,10 +22,6 @@ pub struct BootIdError {
 }
 
 impl BootId {
-    /// Parses the content of `boot_id`.
-    ///
-    /// # Errors
-    /// When its first line is not a boot id.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let line = first_line(bytes);
         std::str::from_utf8(line.bytes)
@@ -62,28 +57,19 @@ impl fmt::Display for BootId {
 /// Identity of a process, which no other process with the same PID has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessIdentity {
-    /// PID of the process.
     pub pid: Pid,
     /// Start time since boot.
     pub starttime: Ticks,
-    /// Boot in which the process runs or ran.
     pub boot_id: BootId,
 }
 
 impl ProcessIdentity {
-    /// Identity of the process that currently has this PID.
-    ///
-    /// # Errors
-    /// When the process does not exist, or /proc cannot be read.
     pub fn of(proc: &ProcRoot, pid: Pid) -> Result<Self, ProcError> {
         let starttime = proc.process(pid).stat()?.starttime;
         Ok(Self { pid, starttime, boot_id: proc.boot_id()? })
     }
 
     /// Whether the process is running; a zombie is not.
-    ///
-    /// # Errors
-    /// When /proc cannot be read for a reason other than the exit of the process.
     pub fn is_running(&self, proc: &ProcRoot) -> Result<bool, ProcError> {
         if proc.boot_id()? != self.boot_id {
             return Ok(false);
@@ -97,10 +83,6 @@ impl ProcessIdentity {
 }
 
 impl ProcRoot {
-    /// Reads the id of this boot.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn boot_id(&self) -> Result<BootId, ProcError> {
         self.read("sys/kernel/random/boot_id", BootId::parse)
     }

@@ -14,7 +14,6 @@ pub struct InterruptLine {
     /// Counts by CPU. `None` if the line does not have one count for each CPU in the first line. That is the case for
     /// kinds with a single count (`ERR`, `MIS`), and after CPU hotplug during the read.
     pub per_cpu: Option<BTreeMap<u32, u64>>,
-    /// Sum of the line's counts.
     pub total: u64,
     /// Text after the counts: interrupt chip, hardware line and trigger, then the names from the drivers.
     pub description: String,
@@ -36,18 +35,12 @@ impl InterruptLine {
     }
 }
 
-/// All lines of `/proc/interrupts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// Lines, in the kernel's order.
     pub lines: Vec<InterruptLine>,
 }
 
 impl Interrupts {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When the first line does not list CPUs, or another line lacks its label or counts.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut lines = lines(bytes);
         let Some(head) = lines.next() else {
@@ -61,7 +54,6 @@ impl Interrupts {
         Ok(Self { lines })
     }
 
-    /// Line of the IRQ with this number.
     #[must_use]
     pub fn irq(&self, irq: u32) -> Option<&InterruptLine> {
         self.lines.iter().find(|line| line.irq() == Some(irq))
@@ -121,10 +113,6 @@ fn interrupt_line(line: Line<'_>, cpus: &[u32]) -> Result<InterruptLine, Malform
 }
 
 impl ProcRoot {
-    /// Reads `/proc/interrupts`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn interrupts(&self) -> Result<Interrupts, ProcError> {
         self.read("interrupts", Interrupts::parse)
     }

@@ -1,4 +1,4 @@
-//! `/proc/irq/N`: configured and effective CPU affinity of interrupts. Callers select the CPUs.
+//! `/proc/irq/N`: configured and effective CPU affinity of interrupts.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -10,30 +10,13 @@ use super::{ProcError, ProcRoot};
 use crate::bit_mask;
 use crate::cpu_list::CpuList;
 
-/// Why a file below /proc could not be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcWriteError {
-    /// The caller lacks permission.
     #[error("writing {value:?} to {path}: {source}; this needs root")]
-    Denied {
-        /// Path of the file.
-        path: std::path::PathBuf,
-        /// Value that was written.
-        value: String,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The kernel rejected the value.
+    Denied { path: std::path::PathBuf, value: String, source: io::Error },
     #[error("writing {value:?} to {path}: {source}")]
-    Refused {
-        /// Path of the file.
-        path: std::path::PathBuf,
-        /// Value that was written.
-        value: String,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Refused { path: std::path::PathBuf, value: String, source: io::Error },
 }
 
 impl ProcWriteError {
@@ -43,7 +26,6 @@ impl ProcWriteError {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })
@@ -64,48 +46,33 @@ pub(crate) fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
 
 impl ProcRoot {
     /// `smp_affinity_list`: the CPUs that may handle an interrupt.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed, or the interrupt does not exist.
     pub fn irq_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/smp_affinity_list"), parse_list)
     }
 
-    /// `effective_affinity_list`: the CPUs that handle an interrupt, usually a single one.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::irq_affinity`]. The file does not exist on architectures that do not report the
-    /// effective affinity.
+    /// `effective_affinity_list`: the CPUs that handle an interrupt, usually a single one. The file does not exist on
+    /// architectures that do not report it.
     pub fn irq_effective_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/effective_affinity_list"), parse_list)
     }
 
     /// `default_smp_affinity`: the initial affinity of new interrupts.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn default_irq_affinity(&self) -> Result<CpuList, ProcError> {
         self.read("irq/default_smp_affinity", parse_mask)
     }
 
-    /// Sets the CPUs that may handle an interrupt.
-    ///
-    /// # Errors
-    /// [`ProcWriteError`]: `EINVAL` if none of the CPUs is online. `EPERM` (also for root) or `EIO` if the kernel
-    /// manages the interrupt's affinity or the chip cannot change it.
+    /// Sets the CPUs that may handle an interrupt. Errors: `EINVAL` if none of the CPUs is online. `EPERM` (also for
+    /// root) or `EIO` if the kernel manages the interrupt's affinity or the chip cannot change it.
     pub fn set_irq_affinity(&self, irq: u32, cpus: &CpuList) -> Result<(), ProcWriteError> {
         self.write(&format!("irq/{irq}/smp_affinity_list"), &cpus.to_string())
     }
 
-    /// Checks whether the caller can set affinities of interrupts, without setting one.
-    ///
-    /// # Errors
-    /// When the default affinity, whose file has the same permissions, cannot be opened for writing.
+    /// Checks whether the caller can set affinities of interrupts, without setting one. Fails if the default affinity,
+    /// whose file has the same permissions, cannot be opened for writing.
     pub fn check_irq_affinity_writable(&self) -> io::Result<()> {
         self.check_writable("irq/default_smp_affinity")
     }
 
-    /// Writes a value to an existing file.
     pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
         let opened = File::options().write(true).truncate(true).open(self.path().join(name));
         let written = opened.and_then(|mut open| open.write_all(value.as_bytes()));

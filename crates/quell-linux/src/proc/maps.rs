@@ -15,9 +15,6 @@ const FIELDS_BEFORE_PATH: usize = 5;
 
 /// Parses the file and returns the paths of executable mappings, each once, in order of address. Mappings without a
 /// file (`[vdso]`) and deleted files are skipped.
-///
-/// # Errors
-/// When a line lacks permissions.
 pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     let mut files = Vec::new();
     for line in lines(bytes) {
@@ -34,9 +31,6 @@ pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
 
 /// Parses the file and returns the address at which the beginning of a file with this name is mapped. The directory of
 /// the file does not matter. Returns `None` if the file is not mapped.
-///
-/// # Errors
-/// When a line lacks an address.
 pub fn parse_load_address(bytes: &[u8], file_name: &OsStr) -> Result<Option<u64>, Malformed> {
     for line in lines(bytes) {
         let malformed = || line.malformed("an address", line.bytes);
@@ -64,25 +58,17 @@ fn path(line: &[u8]) -> Option<&[u8]> {
 
 impl ProcDir {
     /// Files from which the process executes code: program, libraries, dynamic linker.
-    ///
-    /// # Errors
-    /// When `maps` cannot be read or parsed.
     pub fn executable_files(&self) -> Result<Vec<PathBuf>, ProcError> {
         self.read("maps", parse_executable_files)
     }
 
     /// Address at which a file with this name is loaded in the process; `None` if it is not loaded.
-    ///
-    /// # Errors
-    /// When `maps` cannot be read or parsed.
     pub fn load_address(&self, file_name: &OsStr) -> Result<Option<u64>, ProcError> {
         self.read("maps", |bytes| parse_load_address(bytes, file_name))
     }
 
-    /// Reads `N` bytes of the process's memory.
-    ///
-    /// # Errors
-    /// When the caller lacks ptrace access, or the process has no memory at this address.
+    /// Reads `N` bytes of the process's memory. Fails if the caller lacks ptrace access, or the process has no memory
+    /// at this address.
     pub fn memory<const N: usize>(&self, address: u64) -> Result<[u8; N], ProcError> {
         let path = self.0.join("mem");
         let refused = |source| ProcError::refused(&path, source);

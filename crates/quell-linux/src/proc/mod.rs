@@ -1,12 +1,11 @@
 //! Readers for /proc files, one module per file. Each module has a `parse` function for bytes and a method of
-//! [`ProcRoot`] or [`ProcDir`] that reads the file. Quell writes only IRQ affinities and sysctls. Callers interpret the
-//! values.
+//! [`ProcRoot`] or [`ProcDir`] that reads the file. Quell writes only IRQ affinities and sysctls.
 //!
-//! `procfs-core` (0.18) is not used, because any process can choose bytes that defeat it: a command name that is not UTF-8
-//! is an error in `status` and altered in `stat`, an interface name with such bytes or a wide blank is an error for all
-//! interfaces of `net/dev`, and a mapped file `/SYSVx` is a panic in `maps`, as is a truncated `stat`. It loses the CPU
-//! numbers of `/proc/stat`, requires fields that Quell does not need, and parses `status` nineteen times slower. It has no
-//! `interrupts`, `softirqs`, `softnet_stat`, `netstat` and `fdinfo` of an epoll.
+//! `procfs-core` (0.18) is not used, because any process can choose bytes that defeat it: a command name that is not
+//! UTF-8 is an error in `status` and altered in `stat`, an interface name with such bytes or a wide blank is an error
+//! for all interfaces of `net/dev`, and a mapped file `/SYSVx` is a panic in `maps`, as is a truncated `stat`. It loses
+//! the CPU numbers of `/proc/stat`, requires fields that Quell does not need, and parses `status` nineteen times
+//! slower. It has no `interrupts`, `softirqs`, `softnet_stat`, `netstat` and `fdinfo` of an epoll.
 
 mod cpuinfo;
 mod fd;
@@ -61,30 +60,16 @@ pub use text::Malformed;
 pub use unit::parse_unit;
 pub(crate) use unit::unescaped as unescaped_unit;
 
-/// Why a /proc file could not be read or parsed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcError {
-    /// The caller lacks permission.
     #[error("reading {path}: {source}; needs the process's user, or CAP_SYS_PTRACE")]
-    Denied {
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
+    Denied { path: PathBuf, source: io::Error },
     /// The read failed for another reason.
     #[error("reading {path}: {source}")]
-    Read {
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error returned by the system call.
-        source: io::Error,
-    },
-    /// The content does not have the documented format.
+    Read { path: PathBuf, source: io::Error },
     #[error("{path}, {source}")]
     Parse {
-        /// Path of the file.
         path: PathBuf,
         /// Line number, expected content and actual content.
         source: Malformed,
@@ -102,7 +87,6 @@ impl ProcError {
         matches!(Errno::from_io_error(source), Some(Errno::NOENT | Errno::SRCH))
     }
 
-    /// Whether the caller lacks permission to read it.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })
@@ -128,12 +112,10 @@ impl Default for ProcRoot {
 }
 
 impl ProcRoot {
-    /// Creates a value for the /proc at this path.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Path of the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -153,9 +135,6 @@ impl ProcRoot {
     }
 
     /// PIDs of all visible processes, in no particular order.
-    ///
-    /// # Errors
-    /// When the directory cannot be listed.
     pub fn pids(&self) -> Result<Vec<Pid>, ProcError> {
         numbered_entries(&self.0)
     }
@@ -176,25 +155,18 @@ impl ProcRoot {
 pub struct ProcDir(PathBuf);
 
 impl ProcDir {
-    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Identity of the file that the process executes (`/proc/PID/exe`).
-    ///
-    /// # Errors
-    /// When the link cannot be examined, which needs ptrace access.
+    /// Identity of the file that the process executes (`/proc/PID/exe`). Needs ptrace access.
     pub fn executable(&self) -> Result<FileId, ProcError> {
         let path = self.0.join("exe");
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
     }
 
     /// Arguments of the process (`/proc/PID/cmdline`), with its name first. Empty for kernel threads.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
     pub fn arguments(&self) -> Result<Vec<String>, ProcError> {
         let parse = |bytes: &[u8]| {
             let words = bytes.strip_suffix(b"\0").into_iter().flat_map(|bytes| bytes.split(|&byte| byte == 0));

@@ -7,10 +7,8 @@ use super::{ProcDir, ProcError};
 use crate::netns::parse_namespace_link;
 
 impl ProcDir {
-    /// Inode number of this process's or thread's network namespace, as in `net:[…]`.
-    ///
-    /// # Errors
-    /// When the link cannot be read. Reading needs ptrace access, and fails after the exit of the process.
+    /// Inode number of this process's or thread's network namespace, as in `net:[…]`. Needs ptrace access, and fails
+    /// after the exit of the process.
     pub fn net_namespace(&self) -> Result<u64, ProcError> {
         let path = self.path().join("ns/net");
         let link = fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))?;

@@ -13,18 +13,15 @@ use super::{ProcDir, ProcError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TrafficCounters {
-    /// Number of received packets.
     pub rx_packets: u64,
     /// Number of packets that were dropped on receive.
     pub rx_dropped: u64,
-    /// Number of sent packets.
     pub tx_packets: u64,
     /// Number of packets that were dropped on transmit. For veth, this includes packets that did not fit the peer's
     /// ring.
     pub tx_dropped: u64,
 }
 
-/// Counters of the interfaces of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetDev {
     interfaces: BTreeMap<String, TrafficCounters>,
@@ -32,9 +29,6 @@ pub struct NetDev {
 
 impl NetDev {
     /// Parses the file, which has two header lines and then one line per interface.
-    ///
-    /// # Errors
-    /// When a line lacks its colon or one of its first twelve numbers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let interfaces = lines(bytes).skip(2).map(interface).collect::<Result<_, _>>()?;
         Ok(Self { interfaces })
@@ -62,9 +56,6 @@ fn interface(line: Line<'_>) -> Result<(String, TrafficCounters), Malformed> {
 
 impl ProcDir {
     /// Reads the counters of all interfaces in the network namespace of this process or thread.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn net_dev(&self) -> Result<NetDev, ProcError> {
         self.read("net/dev", NetDev::parse)
     }

@@ -1,5 +1,5 @@
-//! `/proc/net/netstat` and `/proc/net/snmp6`: protocol counters of a network namespace by name. The namespace is that of
-//! the process in whose directory the file is read; see [`ProcDir::netstat`].
+//! `/proc/net/netstat` and `/proc/net/snmp6`: protocol counters of a network namespace by name. The namespace is that
+//! of the process in whose directory the file is read; see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,6 @@ pub struct Netstat {
 
 impl Netstat {
     /// Parses the file, which consists of pairs of lines: names, and values below them.
-    ///
-    /// # Errors
-    /// When the lines of a pair do not match, or a value is missing, surplus or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut netstat = Self::default();
         let mut lines = lines(bytes);
@@ -33,9 +30,6 @@ impl Netstat {
     }
 
     /// Parses the IPv6 file, which has one name and one value per line.
-    ///
-    /// # Errors
-    /// When a value is missing or invalid.
     pub fn parse_snmp6(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut counters = BTreeMap::new();
         for line in lines(bytes) {
@@ -100,25 +94,16 @@ fn text(bytes: &[u8]) -> String {
 impl ProcDir {
     /// Reads the counters of the network namespace of this process or thread. For the calling thread, use
     /// [`thread_self`](super::ProcRoot::thread_self), which reflects `setns(2)`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn netstat(&self) -> Result<Netstat, ProcError> {
         self.read("net/netstat", Netstat::parse)
     }
 
-    /// Reads the IPv6 counters in `net/snmp6` as group `Ip6`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed. It does not exist on a kernel without IPv6.
+    /// Reads the IPv6 counters in `net/snmp6` as group `Ip6`. The file does not exist on a kernel without IPv6.
     pub fn snmp6(&self) -> Result<Netstat, ProcError> {
         self.read("net/snmp6", Netstat::parse_snmp6)
     }
 
     /// Number of received IPv4 and IPv6 packets on the wire; `None` if this kernel does not count them.
-    ///
-    /// # Errors
-    /// When the files cannot be read or parsed.
     pub fn ip_rx_packets(&self) -> Result<Option<u64>, ProcError> {
         let ipv6 = match self.snmp6() {
             Ok(counters) => counters.ipv6_rx_packets(),

@@ -53,27 +53,21 @@ impl ProcessState {
 /// Fields of `/proc/PID/stat` that Quell uses, named as in `proc_pid_stat(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PidStat {
-    /// PID or TID.
     pub pid: Pid,
     /// Name as raw bytes: at most 15 bytes, or 63 for kernel threads.
     pub comm: Vec<u8>,
-    /// State of the task.
     pub state: ProcessState,
     /// PID of the parent; `None` for a process that the kernel started.
     pub ppid: Option<Pid>,
     /// PID of the session leader; `None` for kernel threads.
     pub session: Option<Pid>,
-    /// CPU time in user mode.
     pub utime: Ticks,
-    /// CPU time in kernel mode.
     pub stime: Ticks,
-    /// Number of threads of the process.
     pub num_threads: u64,
     /// Start time since boot.
     pub starttime: Ticks,
     /// CPU on which the task last ran; `None` if the kernel does not report it.
     pub processor: Option<u32>,
-    /// Number of the scheduling policy (`SCHED_OTHER` and others).
     pub policy: Option<u32>,
 }
 
@@ -106,10 +100,6 @@ impl PidStat {
         matches!(self.state, ProcessState::Zombie | ProcessState::Dead)
     }
 
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When the name is not in parentheses, or a field before or including the start time is missing or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         // Treat the whole file as one record, because the name may contain line breaks.
         let record = Line { number: 1, bytes };
@@ -164,10 +154,6 @@ impl PidStat {
 }
 
 impl ProcDir {
-    /// Reads `stat` of this process or thread.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn stat(&self) -> Result<PidStat, ProcError> {
         self.read("stat", PidStat::parse)
     }

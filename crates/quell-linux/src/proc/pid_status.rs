@@ -9,15 +9,12 @@ use crate::capability::CapabilitySet;
 /// Fields of `/proc/PID/status` that Quell uses. A field is `None` if this kernel does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PidStatus {
-    /// Number of threads in the process.
     pub threads: Option<u64>,
     /// Peak resident memory in KiB (`VmHWM`); `None` for kernel threads.
     pub peak_rss_kib: Option<u64>,
     /// Signals that are pending for this thread, and for its process: bit 0 is signal 1.
     pub pending_signals: Option<u64>,
-    /// Effective capabilities.
     pub cap_eff: Option<CapabilitySet>,
-    /// CPUs on which the task may run.
     pub cpus_allowed: Option<CpuList>,
     /// Number of voluntary context switches, in which the task waited.
     pub voluntary_ctxt_switches: Option<u64>,
@@ -26,10 +23,6 @@ pub struct PidStatus {
 }
 
 impl PidStatus {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When one of the fields has an invalid value.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut status = Self::default();
         for line in lines(bytes) {
@@ -80,10 +73,6 @@ fn cpu_list(line: Line<'_>, value: &[u8]) -> Result<CpuList, Malformed> {
 }
 
 impl ProcDir {
-    /// Reads `status` of this process or thread.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn status(&self) -> Result<PidStatus, ProcError> {
         self.read("status", PidStatus::parse)
     }

@@ -18,10 +18,6 @@ pub struct Schedstat {
 }
 
 impl Schedstat {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When it does not start with three numbers.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let line = first_line(bytes);
         let fields = &mut line.fields();
@@ -32,7 +28,6 @@ impl Schedstat {
         })
     }
 
-    /// Time that the thread ran on a CPU.
     #[must_use]
     pub fn run(self) -> Duration {
         Duration::from_nanos(self.run_ns)
@@ -48,19 +43,14 @@ impl Schedstat {
 }
 
 impl ProcDir {
-    /// Reads `schedstat` of this thread, or of the main thread of the process.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed. It does not exist on a kernel without `CONFIG_SCHED_INFO`.
+    /// Reads `schedstat` of this thread, or of the main thread of the process. The file does not exist on a kernel
+    /// without `CONFIG_SCHED_INFO`.
     pub fn schedstat(&self) -> Result<Schedstat, ProcError> {
         self.read("schedstat", Schedstat::parse)
     }
 
     /// Sum over the current threads of the process. Threads that have exited are not included. If threads exit between
     /// two readings, the difference of the sums is therefore too small.
-    ///
-    /// # Errors
-    /// When the threads cannot be listed, or the file of an existing thread cannot be read.
     pub fn schedstat_of_all_threads(&self) -> Result<Schedstat, ProcError> {
         let mut sum = Schedstat::default();
         for tid in self.tids()? {

@@ -14,10 +14,6 @@ pub struct Softirqs {
 }
 
 impl Softirqs {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When the first line does not list CPUs, or a line does not have one count per CPU.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut lines = lines(bytes);
         let Some(head) = lines.next() else {
@@ -34,7 +30,6 @@ impl Softirqs {
         self.kinds.get(kind)?.get(&cpu).copied()
     }
 
-    /// Names of all kinds of softirqs.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.keys().map(String::as_str)
     }
@@ -50,10 +45,6 @@ fn kind(line: Line<'_>, cpus: &[u32]) -> Result<(String, BTreeMap<u32, u64>), Ma
 }
 
 impl ProcRoot {
-    /// Reads `/proc/softirqs`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn softirqs(&self) -> Result<Softirqs, ProcError> {
         self.read("softirqs", Softirqs::parse)
     }

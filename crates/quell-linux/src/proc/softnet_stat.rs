@@ -9,7 +9,6 @@ use super::{ProcError, ProcRoot};
 pub struct SoftnetCpu {
     /// CPU number; `None` before Linux 5.10, which does not report it.
     pub cpu: Option<u32>,
-    /// Number of processed packets.
     pub processed: u32,
     /// Number of packets dropped because the backlog was full.
     pub dropped: u32,
@@ -17,18 +16,12 @@ pub struct SoftnetCpu {
     pub time_squeeze: u32,
 }
 
-/// Counters of all online CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SoftnetStat {
-    /// One entry per online CPU.
     pub cpus: Vec<SoftnetCpu>,
 }
 
 impl SoftnetStat {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When a line lacks one of the first three columns, or a value is not hexadecimal.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         Ok(Self { cpus: lines(bytes).map(cpu).collect::<Result<_, _>>()? })
     }
@@ -41,7 +34,6 @@ impl SoftnetStat {
 }
 
 fn cpu(line: Line<'_>) -> Result<SoftnetCpu, Malformed> {
-    /// Index of the column with the CPU number.
     const CPU_COLUMN: usize = 12;
     let hex = |field: &[u8]| {
         let digits = std::str::from_utf8(field).ok();
@@ -56,10 +48,6 @@ fn cpu(line: Line<'_>) -> Result<SoftnetCpu, Malformed> {
 }
 
 impl ProcRoot {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn softnet_stat(&self) -> Result<SoftnetStat, ProcError> {
         self.read("thread-self/net/softnet_stat", SoftnetStat::parse)
     }

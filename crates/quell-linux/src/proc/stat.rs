@@ -38,7 +38,6 @@ pub struct CpuTimes {
     pub nice: Ticks,
     /// Time in kernel mode, without interrupts and softirqs.
     pub system: Ticks,
-    /// Idle time.
     pub idle: Ticks,
     /// Idle time while a task of this CPU waits for a block device.
     pub iowait: Option<Ticks>,
@@ -57,17 +56,11 @@ pub struct CpuTimes {
 /// The parts of `/proc/stat` that Quell uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Times of each online CPU, by CPU number.
     pub cpus: BTreeMap<u32, CpuTimes>,
-    /// Number of context switches since boot.
     pub context_switches: Option<u64>,
 }
 
 impl Stat {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When a CPU's line lacks the CPU number or one of the first four times, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut stat = Self { cpus: BTreeMap::new(), context_switches: None };
         for line in lines(bytes) {
@@ -108,10 +101,6 @@ fn cpu_times<'a>(line: Line<'a>, mut fields: impl Iterator<Item = &'a [u8]>) -> 
 }
 
 impl ProcRoot {
-    /// Reads `/proc/stat`.
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed.
     pub fn stat(&self) -> Result<Stat, ProcError> {
         self.read("stat", Stat::parse)
     }

@@ -14,7 +14,6 @@ pub enum CurrentSyscall {
     None,
     /// The thread slept in a system call.
     Blocked {
-        /// System call number on this architecture.
         number: u64,
         /// Argument registers, including those that the call does not use.
         arguments: [u64; 6],
@@ -26,18 +25,14 @@ pub enum CurrentSyscall {
 pub struct EpollWaitCall {
     /// File descriptor of the epoll in the thread's process.
     pub epoll_fd: i32,
-    /// Maximum number of events that the call returns.
     pub max_events: i32,
-    /// Timeout of the call.
     pub timeout: EpollTimeout,
 }
 
-/// Timeout of a call that waits on an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollTimeout {
     /// The call waits without a time limit.
     Forever,
-    /// Timeout in ms.
     Milliseconds(u32),
     /// The timeout is a `timespec` in the thread's memory, which Quell does not read.
     InMemory,
@@ -57,11 +52,6 @@ pub enum SocketWaitCall {
 }
 
 impl CurrentSyscall {
-    /// Parses the file.
-    ///
-    /// # Errors
-    /// When the content is neither `running` nor a number. When the number is a system call and not all six arguments
-    /// follow it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const EXPECTED: &str = "`running`, or the number of a system call and its arguments";
         let line = first_line(bytes);
@@ -129,10 +119,7 @@ const WAITS_FOR_EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll
 const WAITS_FOR_EPOLL: &[libc::c_long] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 
 impl ProcDir {
-    /// Reads the system call of this thread.
-    ///
-    /// # Errors
-    /// When the file cannot be read, which needs ptrace access, or cannot be parsed.
+    /// Reads the system call of this thread. Needs ptrace access.
     pub fn syscall(&self) -> Result<CurrentSyscall, ProcError> {
         self.read("syscall", CurrentSyscall::parse)
     }

@@ -19,19 +19,16 @@ use super::{ProcError, ProcRoot};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SysctlName(String);
 
-/// Text that is not the name of a network sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid network sysctl {0:?}: expected net.* with parts of letters, digits, `_`, `-` and `/`")]
 pub struct InvalidSysctlName(String);
 
 impl SysctlName {
-    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Path of the file below `/proc`.
     fn file(&self) -> String {
         let swapped = self.0.chars().map(|letter| match letter {
             '.' => '/',
@@ -75,54 +72,36 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
 }
 
 impl ProcRoot {
-    /// Reads a sysctl as text; only the first line is used.
-    ///
-    /// # Errors
-    /// When the file cannot be read. It does not exist if this kernel or namespace lacks the sysctl.
+    /// Reads a sysctl as text; only the first line is used. The file does not exist if this kernel or namespace lacks
+    /// the sysctl.
     pub fn sysctl(&self, name: &SysctlName) -> Result<String, ProcError> {
         self.read(&name.file(), parse_text)
     }
 
-    /// Sets a sysctl.
-    ///
-    /// # Errors
-    /// [`ProcWriteError`]: the sysctl does not exist, the caller lacks permission, or the value is invalid (`EINVAL`).
     pub fn set_sysctl(&self, name: &SysctlName, value: &str) -> Result<(), ProcWriteError> {
         self.write(&name.file(), value)
     }
 
     /// Checks whether the caller can set a sysctl, without setting it.
-    ///
-    /// # Errors
-    /// When the file cannot be opened for writing.
     pub fn check_sysctl_writable(&self, name: &SysctlName) -> io::Result<()> {
         self.check_writable(&name.file())
     }
 
     /// `net.core.busy_poll`: busy-poll time in µs of `poll`, `select`, and of `epoll_wait` on epolls without
     /// parameters. If it is not 0, an epoll with parameters 0/0/0 also busy polls (`ep_busy_loop_on` in
-    /// `fs/eventpoll.c`).
-    ///
-    /// # Errors
-    /// When the file cannot be read or parsed. It does not exist on kernels without busy polling and outside the
-    /// initial network namespace.
+    /// `fs/eventpoll.c`). The file does not exist on kernels without busy polling and outside the initial network
+    /// namespace.
     pub fn busy_poll_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_poll", parse)
     }
 
     /// `net.core.busy_read`: the default of `SO_BUSY_POLL` for new sockets, in µs.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::busy_poll_us`].
     pub fn busy_read_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_read", parse)
     }
 
     /// Reads another numeric sysctl of `net.core` by name, for example `netdev_budget`, `dev_weight` or
     /// `netdev_max_backlog`.
-    ///
-    /// # Errors
-    /// The same errors as [`Self::busy_poll_us`].
     pub fn net_core(&self, name: &str) -> Result<u32, ProcError> {
         self.read(&format!("sys/net/core/{name}"), parse)
     }

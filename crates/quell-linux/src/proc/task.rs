@@ -5,9 +5,6 @@ use crate::Pid;
 
 impl ProcDir {
     /// TIDs of the process's threads in ascending order, which is usually the order of their creation.
-    ///
-    /// # Errors
-    /// When the directory cannot be listed.
     pub fn tids(&self) -> Result<Vec<Pid>, ProcError> {
         let mut tids = numbered_entries(&self.path().join("task"))?;
         tids.sort_unstable();
@@ -16,9 +13,6 @@ impl ProcDir {
 
     /// TID of a thread through which the kernel shows the files of this process. This is the main thread, or a running
     /// thread if the main thread has exited.
-    ///
-    /// # Errors
-    /// When the process or its threads cannot be read.
     pub fn thread_with_files(&self, pid: Pid) -> Result<Pid, ProcError> {
         if !self.stat()?.runs_without_main_thread() {
             return Ok(pid);
@@ -27,7 +21,6 @@ impl ProcDir {
         Ok(self.tids()?.into_iter().find(runs).unwrap_or(pid))
     }
 
-    /// Directory of a thread of this process.
     #[must_use]
     pub fn thread(&self, tid: Pid) -> Self {
         Self(self.path().join("task").join(tid.to_string()))

@@ -11,7 +11,6 @@ use thiserror::Error;
 pub struct Malformed {
     /// Line number, from 1.
     pub line: usize,
-    /// Description of the expected content.
     pub expected: &'static str,
     /// Actual content, truncated, with unprintable characters escaped.
     pub found: String,
@@ -27,7 +26,6 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Fields of the line, separated by white space.
     pub(crate) fn fields(self) -> impl Iterator<Item = &'a [u8]> {
         self.bytes.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
     }
@@ -36,12 +34,10 @@ impl<'a> Line<'a> {
         Malformed { line: self.number, expected, found: found[..found.len().min(FOUND_MAX)].escape_ascii().to_string() }
     }
 
-    /// Parses the number in a field.
     pub(crate) fn number<T: FromStr>(self, field: &[u8], expected: &'static str) -> Result<T, Malformed> {
         number(field).ok_or_else(|| self.malformed(expected, field))
     }
 
-    /// Parses the number in the next field.
     pub(crate) fn next_number<'f, T: FromStr>(
         self,
         fields: &mut impl Iterator<Item = &'f [u8]>,

@@ -8,20 +8,17 @@ use super::{ProcDir, ProcError};
 const DELETED: &str = " (deleted)";
 
 impl ProcDir {
-    /// Name of the service or scope that contains the process, for example `memcached.service`. `None` if none does, or if
-    /// its cgroup is outside the reader's cgroup namespace. The name is as long as the file name of a control group at
-    /// most, and can contain any byte but `/`.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
+    /// Name of the service or scope that contains the process, for example `memcached.service`. `None` if none does, or
+    /// if its cgroup is outside the reader's cgroup namespace. The name is as long as the file name of a control group
+    /// at most, and can contain any byte but `/`.
     pub fn unit(&self) -> Result<Option<String>, ProcError> {
         let path = self.path().join("cgroup");
         fs::read(&path).map(|bytes| parse_unit(&bytes)).map_err(|source| ProcError::refused(&path, source))
     }
 }
 
-/// Innermost service or scope in the path of the unified hierarchy, or else of systemd's own. On a host whose systemd uses
-/// version 1, any mount of version 2 adds the unified hierarchy, with all processes in its root.
+/// Innermost service or scope in the path of the unified hierarchy, or else of systemd's own. On a host whose systemd
+/// uses version 1, any mount of version 2 adds the unified hierarchy, with all processes in its root.
 #[must_use]
 pub fn parse_unit(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes);
@@ -43,8 +40,9 @@ fn unit_in(path: &str) -> Option<String> {
     path.rsplit('/').find(is_unit).map(|name| unescaped(name).to_owned())
 }
 
-/// Name of the unit whose cgroup has this name. systemd puts an underscore before names that the kernel reserves, such as
-/// `cpu.service`, and before names with an underscore (`cg_escape`). Other escapes (`\x2d`) are part of the unit's name.
+/// Name of the unit whose cgroup has this name. systemd puts an underscore before names that the kernel reserves, such
+/// as `cpu.service`, and before names with an underscore (`cg_escape`). Other escapes (`\x2d`) are part of the unit's
+/// name.
 pub(crate) fn unescaped(cgroup: &str) -> &str {
     cgroup.strip_prefix('_').unwrap_or(cgroup)
 }

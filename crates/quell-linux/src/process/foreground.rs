@@ -18,8 +18,7 @@ use crate::pidfd::PidFd;
 use crate::proc::ProcessIdentity;
 use crate::signal_queue::SignalQueue;
 
-/// A running program that replaced this one. It continues to run after this value is dropped and after this process
-/// exits.
+/// A running program that replaced this one. It continues to run after this value is dropped or this process exits.
 #[derive(Debug)]
 pub struct Foreground {
     process: std::process::Child,

@@ -1,4 +1,4 @@
-//! The limit of open files in this process. Callers decide whether to raise it.
+//! The limit of open files in this process.
 
 use std::io;
 

@@ -149,17 +149,15 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// As [`Self::dies_with_this_thread`], with SIGTERM: for a child that has to end children of its own before it exits.
+    /// As [`Self::dies_with_this_thread`], with SIGTERM: for a child that has to end children of its own before it
+    /// exits.
     #[must_use]
     pub fn is_terminated_with_this_thread(mut self) -> Self {
         self.death_signal = Some(Signal::TERM);
         self
     }
 
-    /// Starts the program.
-    ///
-    /// # Errors
-    /// When a step fails; the child is then killed and reaped.
+    /// Starts the program. On an error, the child is killed and reaped.
     pub fn start(self) -> Result<Child, ProcessError> {
         let program = self.program.to_string_lossy().into_owned();
         if self.cpus.as_ref().is_some_and(CpuList::is_empty) {

@@ -96,7 +96,6 @@ impl Assembler {
         self.0.push(libc::sock_filter { code, jt: 0, jf: 0, k });
     }
 
-    /// `A = metadata`
     fn load(&mut self, what: Ancillary) {
         self.push(LOAD_WORD, (libc::SKF_AD_OFF + what as i32).cast_unsigned());
     }

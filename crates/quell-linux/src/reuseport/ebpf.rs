@@ -27,10 +27,8 @@ impl EbpfFilter {
         load_socket_filter(name, instructions).map(Self)
     }
 
-    /// Opens the program with this ID (`BPF_PROG_GET_FD_BY_ID`).
-    ///
-    /// # Errors
-    /// When it no longer exists, or the caller lacks `CAP_SYS_ADMIN`.
+    /// Opens the program with this ID (`BPF_PROG_GET_FD_BY_ID`). Fails if it no longer exists, or the caller lacks
+    /// `CAP_SYS_ADMIN`.
     pub fn open(id: u32) -> io::Result<Self> {
         open_program(id).map(Self)
     }

@@ -1,5 +1,5 @@
 //! The filter of a reuseport group (`net/core/sock_reuseport.c`). It is attached or detached through any socket of the
-//! group, or a duplicate of it. It selects sockets by [`QueueSteering`]. Callers decide which groups get a filter.
+//! group, or a duplicate of it. It selects sockets by [`QueueSteering`].
 //!
 //! No system call reports the filter of a group; `quell-sampler` reads it with a BPF iterator.
 
@@ -56,10 +56,7 @@ pub enum Detachment {
 
 /// Attaches the filter to the group of this socket and replaces any other filter (`SO_ATTACH_REUSEPORT_CBPF`). It
 /// applies to new connections and datagrams, also on sockets that join the group later. It ends with the group's last
-/// socket.
-///
-/// # Errors
-/// [`ReuseportError`]; the group then keeps its previous filter.
+/// socket. On an error, the group keeps its previous filter.
 pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), ReuseportError> {
     set_classic(socket, &classic_bpf::assemble(steering))
 }

@@ -1,5 +1,5 @@
 //! Rule that maps the receive queues of interfaces to sockets of a reuseport group. The filter in the kernel computes
-//! the same rule. Callers select the queues.
+//! the same rule.
 
 use thiserror::Error;
 

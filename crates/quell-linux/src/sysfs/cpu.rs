@@ -27,10 +27,8 @@ pub struct NumaNode {
 }
 
 impl Sysfs {
-    /// Frequency governor of a CPU (`scaling_governor`).
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist without frequency scaling, as in most virtual machines.
+    /// Frequency governor of a CPU (`scaling_governor`). The file does not exist without frequency scaling, as in most
+    /// virtual machines.
     pub fn cpu_governor(&self, cpu: u32) -> Result<String, SysfsError> {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"), parse_word)
     }
@@ -40,10 +38,8 @@ impl Sysfs {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_driver"), parse_word)
     }
 
-    /// Idle states of a CPU, from the lightest to the deepest.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The directory does not exist without a cpuidle driver, as in most virtual machines.
+    /// Idle states of a CPU, from the lightest to the deepest. The directory does not exist without a cpuidle driver,
+    /// as in most virtual machines.
     pub fn cpu_idle_states(&self, cpu: u32) -> Result<Vec<CpuIdleState>, SysfsError> {
         let directory = format!("devices/system/cpu/cpu{cpu}/cpuidle");
         let state = |number: u32| {
@@ -64,10 +60,7 @@ impl Sysfs {
         self.numbered(&directory, "state")?.into_iter().map(entries).collect()
     }
 
-    /// NUMA nodes in ascending order.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The directory does not exist on kernels without NUMA.
+    /// NUMA nodes in ascending order. The directory does not exist on kernels without NUMA.
     pub fn numa_nodes(&self) -> Result<Vec<NumaNode>, SysfsError> {
         let directory = "devices/system/node";
         let node = |number: u32| {
@@ -77,10 +70,8 @@ impl Sysfs {
         self.numbered(directory, "node")?.into_iter().map(node).collect()
     }
 
-    /// CPUs that stop their tick while one task runs (`nohz_full=`).
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist on kernels without this function.
+    /// CPUs that stop their tick while one task runs (`nohz_full=`). The file does not exist on kernels without this
+    /// function.
     pub fn cpus_without_tick(&self) -> Result<CpuList, SysfsError> {
         self.read("devices/system/cpu/nohz_full", parse_cpu_list_or_null)
     }

@@ -1,4 +1,4 @@
-//! The sysfs of a network namespace: mounts it and reads its files. Other modules interpret the files.
+//! The sysfs of a network namespace: mounts it and reads its files.
 //!
 //! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, independently of the reader's
 //! namespace. For another namespace, Quell creates a sysfs mount without a mount point (`fsmount(2)`). The mount is
@@ -92,10 +92,7 @@ impl Sysfs {
 
     /// Opens the sysfs of a namespace, with a new mount. Without `CAP_SYS_ADMIN`, it falls back to `/sys` for the
     /// caller's namespace, if `/sys` shows the same devices. After `nsenter --net` it does not, because `/sys` shows
-    /// the namespace in which it was mounted.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
+    /// the namespace in which it was mounted. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
     pub fn of(namespace: &Namespace) -> Result<Self, SysfsError> {
         match Self::mount_of(namespace) {
             Err(error) if error.is_denied() && *namespace == Namespace::current()? => {
@@ -117,10 +114,7 @@ impl Sysfs {
         Links::open_in(namespace).and_then(|mut links| links.list()).is_ok_and(|links| links.into_iter().all(shows))
     }
 
-    /// Mounts the sysfs of a namespace.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. Mounting needs `CAP_SYS_ADMIN`.
+    /// Mounts the sysfs of a namespace. Mounting needs `CAP_SYS_ADMIN`.
     fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
         let mount = namespace.run(mount_nowhere)??;
         // The file descriptor belongs to the process, so this path is valid in all threads.

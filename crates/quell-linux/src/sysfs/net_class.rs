@@ -113,10 +113,8 @@ impl NetClass<'_> {
         self.link_name("device")
     }
 
-    /// `napi_defer_hard_irqs`: the default for new NAPI instances. The values of existing instances can differ.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist before Linux 5.11.
+    /// `napi_defer_hard_irqs`: the default for new NAPI instances. The values of existing instances can differ. The
+    /// file does not exist before Linux 5.11.
     pub fn napi_defer_hard_irqs(&self) -> Result<u32, SysfsError> {
         self.read("napi_defer_hard_irqs", parse_number)
     }
@@ -138,10 +136,7 @@ impl NetClass<'_> {
         self.write(Path::new("gro_flush_timeout"), &timeout_ns.to_string())
     }
 
-    /// `threaded`: whether kernel threads poll the NAPI instances.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist before Linux 5.12.
+    /// `threaded`: whether kernel threads poll the NAPI instances. The file does not exist before Linux 5.12.
     pub fn threaded(&self) -> Result<bool, SysfsError> {
         self.read("threaded", |bytes| Ok(parse_number::<u32>(bytes)? != 0))
     }

@@ -29,18 +29,13 @@ impl NetClass<'_> {
     }
 
     /// `rps_cpus` of a receive queue: the CPUs to which RPS steers the queue's packets. An empty list means that RPS is
-    /// off.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist if the queue does not exist or the kernel lacks RPS.
+    /// off. The file does not exist if the queue does not exist or the kernel lacks RPS.
     pub fn rps_cpus(&self, queue: u32) -> Result<CpuList, SysfsError> {
         self.read_queue(QueueKind::Rx, queue, "rps_cpus", parse_mask).map(CpuList::from_iter)
     }
 
-    /// Sets `rps_cpus` of a receive queue.
-    ///
-    /// # Errors
-    /// [`SysfsError`]; `EINVAL` if all CPUs are isolated (`rps_cpumask_housekeeping` in `net/core/net-sysfs.c`).
+    /// Sets `rps_cpus` of a receive queue. Errors: `EINVAL` if all CPUs are isolated (`rps_cpumask_housekeeping` in
+    /// `net/core/net-sysfs.c`).
     pub fn set_rps_cpus(&self, queue: u32, cpus: &CpuList) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Rx, queue, "rps_cpus", &bit_mask::format(cpus.iter()))
     }
@@ -57,9 +52,6 @@ impl NetClass<'_> {
 
     /// `xps_cpus` of a transmit queue: the CPUs that send through the queue. `None` if the interface supports only one
     /// transmit queue, because then there is no choice.
-    ///
-    /// # Errors
-    /// [`SysfsError`]. The file does not exist if the queue does not exist.
     pub fn xps_cpus(&self, queue: u32) -> Result<Option<CpuList>, SysfsError> {
         let file = queue_file(QueueKind::Tx, queue, "xps_cpus");
         match self.read(&file, parse_mask) {

@@ -65,7 +65,6 @@ pub(crate) enum Pace {
     ClosedBatched,
 }
 
-/// One thread's plan for one run.
 pub(crate) struct Plan {
     pub(crate) pace: Pace,
     pub(crate) source: Source,
@@ -94,7 +93,6 @@ pub(crate) struct ThreadState {
     pub(crate) answered: Arc<AtomicU64>,
 }
 
-/// Slot for one outstanding request on a connection.
 struct Slot {
     connection: u32,
     incarnation: u32,

@@ -7,7 +7,6 @@ use crate::connection::{Connection, Pending, Socket, State};
 use super::{Drive, ThreadState};
 
 impl Drive<'_> {
-    /// Runs everything outside the hot path.
     pub(super) fn keep_house(&mut self, now_ns: u64) {
         self.thread.answered.store(self.answered, Ordering::Relaxed);
         self.keep_windows(now_ns);
@@ -39,7 +38,6 @@ impl Drive<'_> {
         }
     }
 
-    /// Takes the next step towards reopening a connection.
     fn bring_up(&mut self, id: u32, now_ns: u64) {
         let ThreadState { connections, transport, connect_timeout_ns, .. } = &mut *self.thread;
         let connection = &mut connections[id as usize];

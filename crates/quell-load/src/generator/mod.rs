@@ -95,11 +95,8 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Starts the threads and opens all connections, in `namespace` if given.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] before anything is done. [`LoadError::Connect`] and others when a thread cannot be set up.
-    /// No thread and no connection remains after an error.
+    /// Starts the threads and opens all connections, in `namespace` if given. No thread and no connection remains after
+    /// an error.
     pub fn connect(spec: LoadSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         spec.check()?;
         let content = Arc::new(Content::new(&spec));
@@ -174,11 +171,8 @@ impl Generator {
     pub const PRELOAD_LIMIT: Duration = Duration::from_secs(120);
 
     /// Stores every key, then reads every key back, all within `limit`. Returns the number of keys. Does nothing for
-    /// workloads without keys. Stops at the first error.
-    ///
-    /// # Errors
-    /// [`LoadError::Preload`] when a key is missing or has a wrong value afterwards. [`LoadError::PreloadTooSlow`] when
-    /// the time limit is exceeded. [`LoadError::Cancelled`] when the observer cancels.
+    /// workloads without keys. Stops at the first error. Fails also if a key is missing or has a wrong value
+    /// afterwards.
     pub fn preload(&mut self, limit: Duration, observer: &mut dyn RunObserver) -> Result<u64, LoadError> {
         let keys = u64::from(self.content.keys());
         if keys == 0 {
@@ -222,11 +216,7 @@ impl Generator {
         self.finish(start_ns, Duration::ZERO, observer)
     }
 
-    /// Runs the load and returns a report.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] before anything is sent. [`LoadError::Cancelled`] when the observer cancels. Errors of
-    /// requests are in the report.
+    /// Runs the load and returns a report. Errors of requests are in the report.
     pub fn run(&mut self, run: &RunSpec, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
         run.check()?;
         let start_ns = monotonic_ns() + LEAD_NS;
@@ -328,7 +318,6 @@ impl Generator {
         LoadError::Cancelled
     }
 
-    /// Waits for the records of all threads.
     fn finish(&mut self, start_ns: u64, planned: Duration, observer: &mut dyn RunObserver) -> Result<Tally, LoadError> {
         let mut total = Tally::default();
         let mut failure = None;

@@ -51,11 +51,7 @@ struct Watch<'a> {
 
 impl Generator {
     /// Starts a load that runs until [`RunningLoad::stop`]. It has no warm-up: measure the first window when the server
-    /// has reached its steady state.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] before anything is sent. [`LoadError::ThreadLost`] when a generator thread has exited. Both
-    /// close the connections.
+    /// has reached its steady state. An error closes the connections.
     pub fn keep_running(mut self, schedule: Schedule) -> Result<RunningLoad, LoadError> {
         schedule.check()?;
         let mut desks = Vec::with_capacity(self.workers.len());
@@ -78,12 +74,9 @@ impl RunningLoad {
     /// `never_sent`. An open loop continues with current arrivals: a backlog does not carry over to the next window.
     ///
     /// A request that is answered later is in no histogram. Its answer counts in `answered_in_window` of the window in
-    /// which it arrives; a timeout counts among the errors of a later report.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] when `window` is empty. [`LoadError::Cancelled`] when the observer cancels: the load
-    /// continues, and the next report includes the errors of this window. [`LoadError::ThreadLost`] when a generator
-    /// thread has exited; [`RunningLoad::stop`] returns the reason. Errors of requests are in the report.
+    /// which it arrives; a timeout counts among the errors of a later report. After [`LoadError::Cancelled`] the load
+    /// continues, and the next report includes the errors of this window. After [`LoadError::ThreadLost`],
+    /// [`RunningLoad::stop`] returns the reason.
     pub fn measure(&mut self, window: Duration, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
         let length_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 4);
         let called_ns = monotonic_ns();
@@ -202,10 +195,7 @@ impl RunningLoad {
     }
 
     /// Stops the load and waits for the last answers until their timeouts. The connections stay open, except those
-    /// without an answer.
-    ///
-    /// # Errors
-    /// The error that stopped a generator thread. The connections are then closed.
+    /// without an answer. The error is that of a generator thread; the connections are then closed.
     pub fn stop(mut self) -> Result<Generator, LoadError> {
         // A thread stops when its desk is gone.
         self.desks.clear();

@@ -31,7 +31,6 @@ use crate::spec::{RequestResponse, Transport};
 pub struct ResponderSpec {
     /// Listening address. With port 0 the kernel selects a port.
     pub address: SocketAddr,
-    /// TCP or UDP.
     pub transport: Transport,
     /// How workers wait for requests.
     pub shape: ServeShape,
@@ -106,11 +105,7 @@ const WORKERS_MAX: u32 = 1024;
 
 impl Responder {
     /// Binds every worker's socket, in `namespace` if given, and starts serving. [`Responder::address`] includes the
-    /// port.
-    ///
-    /// # Errors
-    /// [`LoadError::Spec`] before anything is opened. [`LoadError::System`] when the address cannot be bound.
-    /// [`LoadError::Pin`] when a worker cannot be pinned. Nothing keeps running after an error.
+    /// port. Nothing keeps running after an error.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
         let event = || WakeEvent::new().map_err(LoadError::system("create an eventfd"));
@@ -149,7 +144,6 @@ impl Responder {
         Ok(())
     }
 
-    /// Listening address, with the port that the kernel selected.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

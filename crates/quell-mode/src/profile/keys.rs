@@ -185,6 +185,12 @@ pub(super) const PROGRAM: ProfileTable = ProfileTable {
             "Maximum number of events that one `epoll_wait` returns. While the program processes them, its queue is not polled.",
             "64",
         ),
+        key(
+            "found-elsewhere",
+            "text",
+            "Where `quell tune` found the mode, if it did not measure the program. `quell attach` and `quell run` print it.",
+            "'simulated on the model of epyc7662-cx5'",
+        ),
     ],
 };
 

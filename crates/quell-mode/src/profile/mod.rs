@@ -68,13 +68,12 @@ pub struct ProgramProfile {
     pub mode: Option<Placed<DeliveryMode>>,
     /// Maximum number of events that a wait returns. While the program processes events, its queue is not polled.
     pub max_events: Option<Placed<NonZeroU32>>,
+    /// Where the mode was found, if that was not by a measurement of this program.
+    pub found_elsewhere: Option<Placed<String>>,
 }
 
 impl Profile {
     /// Parses a profile from its layers. A later layer overrides an earlier one.
-    ///
-    /// # Errors
-    /// See [`ProfileRefusal`].
     pub fn parse(layers: &[Source]) -> Result<Self, ProfileError> {
         let mut merged = Table::default();
         for layer in layers {
@@ -101,6 +100,7 @@ fn read_program(table: &Table) -> Result<ProgramProfile, ProfileError> {
     Ok(ProgramProfile {
         mode: section.text("mode")?.map(device::read_mode).transpose()?,
         max_events: section.number("max-events")?.map(events).transpose()?,
+        found_elsewhere: section.text("found-elsewhere")?,
     })
 }
 

@@ -30,8 +30,7 @@ impl QueueSet {
     }
 }
 
-/// Parses numbers in a text such as `0-3,8`, in the order of the text. Returns `None` if the text is not a list of
-/// numbers.
+/// Parses numbers in a text such as `0-3,8`, in the order of the text. `None` if the text is not a list of numbers.
 pub(super) fn parse_numbers(text: &str) -> Option<Vec<u32>> {
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -13,7 +13,6 @@ const TABLES_MAX: usize = 1_000;
 /// Minimum similarity (Jaro-Winkler) of a suggested name.
 const SIMILAR: f64 = 0.8;
 
-/// An opened table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Section<'a> {
     table: &'a Table,
@@ -70,7 +69,6 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Reads a 32-bit number.
     pub(super) fn number(&self, key: &str) -> Result<Option<Placed<u32>>, ProfileError> {
         const EXPECTED: &str = "a whole number from 0 to 4294967295";
         let number = self.value(key, EXPECTED, |value| match value {
@@ -119,7 +117,6 @@ impl<'a> Section<'a> {
         numbers.map(in_range).transpose()
     }
 
-    /// Reads a table.
     pub(super) fn table(&self, key: &'static str) -> Result<Option<&'a Table>, ProfileError> {
         match self.table.get(key).map(|entry| &entry.node) {
             None => Ok(None),

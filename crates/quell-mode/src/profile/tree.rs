@@ -44,7 +44,6 @@ pub(super) enum Value {
     Other(&'static str),
 }
 
-/// Parses a file into a tree.
 pub(super) fn parse(source: &Source) -> Result<Table, ProfileError> {
     let root = DeTable::parse(source.text()).map_err(|error| {
         let span = error.span().unwrap_or(0..0);

@@ -46,10 +46,6 @@ struct Document<'a> {
     cells: &'a [AblatedCell],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When a mode or the host is invalid, or a run fails.
 pub(crate) fn ablate(args: &AblateArgs) -> Result<(), ProgramFailure> {
     let cells = cells(args)?;
     let host = args.host.profile()?;
@@ -60,7 +56,7 @@ pub(crate) fn ablate(args: &AblateArgs) -> Result<(), ProgramFailure> {
     progress.finish();
     let ablated = ablated.map_err(|error| simulation::not_run(&error))?;
     if args.json {
-        return output::json(&Document { schema: "quell-sim-ablate/1", host: &host.name, cells: &ablated });
+        return output::json(&Document { schema: "quell-study-ablate/1", host: &host.name, cells: &ablated });
     }
     output::data(&ablation_table::render(&host.name, &ablated, Terminal::of_stdout()))
 }

@@ -63,55 +63,35 @@ Examples:
   quell-study fit -o mine.toml
   quell-study fit --host mine.toml --train base,suspend20 --rounds 1 -o better.toml";
 
-/// A fitted constant.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct FittedConstant {
-    /// Name in host profiles.
     pub(crate) name: &'static str,
-    /// Unit.
     pub(crate) unit: &'static str,
-    /// Value before the fit.
     pub(crate) before: f64,
-    /// Fitted value.
     pub(crate) after: f64,
 }
 
-/// Errors of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Errors {
-    /// Errors of the training modes.
     pub(crate) training: Scored,
-    /// Errors of the held-out modes.
     pub(crate) held_out: Scored,
 }
 
-/// Result of a fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report {
-    /// `quell-sim-fit/1`.
     pub(crate) schema: &'static str,
-    /// Host profile that the fit started from.
     pub(crate) host: String,
-    /// Training modes.
     pub(crate) training_modes: Vec<DeliveryMode>,
-    /// Number of training cells.
     pub(crate) training_cells: usize,
     /// Sum of squared errors in units of the tolerance, before and after.
     pub(crate) objective: (f64, f64),
-    /// All fitted constants.
     pub(crate) constants: Vec<FittedConstant>,
-    /// Errors of the initial profile.
     pub(crate) before: Errors,
-    /// Errors of the fitted profile.
     pub(crate) after: Errors,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the data, a mode or the host is invalid, the profile cannot be written, or a run fails.
 pub(crate) fn fit(args: &FitArgs) -> Result<(), ProgramFailure> {
     let modes = sweep::modes(&args.train).map_err(|error| simulation::refused_modes(&error))?;
     let cells = cells(args.from.as_deref())?;
@@ -175,7 +155,7 @@ fn run_fit(
     progress.doing("simulating every cell after the fit");
     let after = errors(cells, &fitted.host, modes).map_err(|error| simulation::not_run(&error))?;
     let report = Report {
-        schema: "quell-sim-fit/1",
+        schema: "quell-study-fit/1",
         host: fit.host.name.clone(),
         training_modes: modes.to_vec(),
         training_cells: fit.training.len(),

@@ -39,10 +39,6 @@ struct Document<'a> {
     experiments: &'a [ExperimentComparison],
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// When the host is unknown, or a run fails.
 pub(crate) fn published(args: &PublishedArgs) -> Result<(), ProgramFailure> {
     let mut experiments = args.experiments.clone();
     if experiments.is_empty() {
@@ -50,7 +46,7 @@ pub(crate) fn published(args: &PublishedArgs) -> Result<(), ProgramFailure> {
     }
     let compared = experiments.iter().map(|&experiment| compare(experiment, args)).collect::<Result<Vec<_>, _>>()?;
     if args.json {
-        return output::json(&Document { schema: "quell-sim-published/1", experiments: &compared });
+        return output::json(&Document { schema: "quell-study-published/1", experiments: &compared });
     }
     let terminal = Terminal::of_stdout();
     let shown: Vec<String> = compared.iter().map(|comparison| comparison::render(comparison, terminal)).collect();

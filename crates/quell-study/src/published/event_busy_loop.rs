@@ -21,21 +21,16 @@ const SEGMENT_BYTES: u32 = 4096;
 const MODE: &str = "eventspin1000000";
 /// Goal: maximum error of a ratio.
 const RATIO_BOUND: f64 = 0.03;
-/// Published row with the modelled values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EventLoopCell {
-    /// Row of the publication.
     pub row: EventLoopRow,
-    /// Modelled round trips per second.
     pub throughput_rps: f64,
-    /// Modelled median latency in µs.
     pub p50_us: f64,
 }
 
 /// Throughput ratio of the two forms at one message size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FormRatio {
-    /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
     /// Published throughput of the kernel form relative to the user form.
     pub published: f64,
@@ -44,10 +39,6 @@ pub struct FormRatio {
 }
 
 /// Simulates every row on up to `threads` threads. Calls `progress` with the number of finished rows.
-///
-/// # Errors
-///
-/// See [`Run::simulate`].
 pub fn event_loops(
     rows: &[EventLoopRow],
     host: &HostProfile,
@@ -63,7 +54,6 @@ pub fn event_loops(
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// Computes the ratio of the two forms at each message size.
 #[must_use]
 pub fn form_ratios(cells: &[EventLoopCell]) -> Vec<FormRatio> {
     let user =
@@ -96,7 +86,6 @@ fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
     }
 }
 
-/// Runs the comparison of [`Experiment::D`](super::Experiment::D).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,

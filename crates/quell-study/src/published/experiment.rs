@@ -9,19 +9,14 @@ use serde::Serialize;
 use super::score::{ColumnScore, ComparedCell, RatioCell, Scored, wanted_errors, wanted_ratio_errors};
 use super::{event_busy_loop, irq_suspension, low_latency_sockets, threaded_napi};
 
-/// Schema of an [`ExperimentComparison`].
-const SCHEMA: &str = "quell-sim-published-1";
 /// Number of seeds of experiment (a). Figures are medians over them.
 const SEEDS: u64 = 5;
 
-/// Why an experiment cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
-    /// The published data is malformed.
     #[error(transparent)]
     Data(#[from] PublishedError),
-    /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -41,17 +36,13 @@ pub enum ErrorKind {
 pub struct Cell {
     /// Name of the run: a mode at a load, a configuration, or a message size.
     pub row: String,
-    /// Name of the metric, with its unit.
     pub column: String,
-    /// Published value.
     pub published: f64,
     /// Modelled value, the median over the seeds.
     pub modelled: f64,
     /// Lowest and highest modelled value over the seeds. Absent if there is only one run.
     pub spread: Option<(f64, f64)>,
-    /// How `error` is computed.
     pub error_kind: ErrorKind,
-    /// Error of the modelled value.
     pub error: f64,
     /// Whether the cell counts in the summary. Trivial, unstable and training cells do not count.
     pub scored: bool,
@@ -77,11 +68,8 @@ impl Cell {
 /// One line of a summary: a statistic of many cells and its goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// Name of the statistic, with its unit.
     pub what: String,
-    /// Value of the statistic.
     pub value: f64,
-    /// Kind of errors from which the statistic is computed.
     pub error_kind: ErrorKind,
     /// Goal: maximum value. Absent if there is no goal.
     pub bound: Option<f64>,
@@ -92,34 +80,23 @@ impl Summary {
         Self { what: what.into(), value, error_kind: ErrorKind::Relative, bound }
     }
 
-    /// Creates a summary of differences; see [`Summary::new`].
     pub(super) fn of_differences(what: impl Into<String>, value: f64, bound: Option<f64>) -> Self {
         Self { error_kind: ErrorKind::Difference, ..Self::new(what, value, bound) }
     }
 
-    /// Whether the value reaches its goal. `None` if there is no goal.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         self.bound.map(|bound| self.value <= bound)
     }
 }
 
-/// Comparison of a whole experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentComparison {
-    /// Schema of this value: `quell-sim-published-1`.
-    pub schema: &'static str,
-    /// Published experiment.
     pub experiment: Experiment,
-    /// Title of the experiment.
     pub title: &'static str,
-    /// Publication with the measurements.
     pub source: &'static str,
-    /// Name of the modelled host.
     pub host: String,
-    /// All cells of the experiment.
     pub cells: Vec<Cell>,
-    /// Summary of the cells.
     pub summary: Vec<Summary>,
     /// Notes on the published data: contradictions, and cells that were not compared.
     pub notes: Vec<String>,
@@ -138,10 +115,6 @@ pub fn host_of(experiment: Experiment) -> &'static str {
 
 /// Simulates an experiment on a host, on up to `threads` threads, and compares the results. Any thread may call
 /// `progress` with the number of finished runs and the number of all runs.
-///
-/// # Errors
-///
-/// When the data is invalid or a run fails.
 pub fn compare(
     experiment: Experiment,
     host: HostProfile,
@@ -155,10 +128,9 @@ pub fn compare(
         Experiment::D => event_busy_loop::compare(&host, threads, progress)?,
     };
     let (title, source) = (experiment.title(), experiment.source());
-    Ok(ExperimentComparison { schema: SCHEMA, experiment, title, source, host: host.name, cells, summary, notes })
+    Ok(ExperimentComparison { experiment, title, source, host: host.name, cells, summary, notes })
 }
 
-/// Cells, summary and notes of an experiment.
 pub(super) type Compared = (Vec<Cell>, Vec<Summary>, Vec<String>);
 
 fn compare_irq_suspension(

@@ -20,31 +20,22 @@ pub fn run_of_cell(cell: &PublishedCell, host: &HostProfile, scale: RunScale) ->
     Run::memcached(cell.mode, cell.load, host, scale)
 }
 
-/// Comparison of all cells with the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuspensionComparison {
-    /// All cells.
     pub cells: Vec<ComparedCell>,
     /// Ratios of all modes to `base` at the same load.
     pub ratios: Vec<RatioCell>,
-    /// Scores of the modes to which the host's constants were fitted.
     pub training: Scored,
-    /// Scores of all other modes.
     pub held_out: Scored,
     /// Scores of `base`, to which every other mode is compared.
     pub base: Scored,
     /// Scores of the ratios to `base`, over all modes.
     pub to_base: Scored,
-    /// Number of simulated events.
     pub events: u64,
 }
 
 /// Simulates every cell with `seeds` consecutive seeds, on up to `threads` threads, and compares the medians. Calls
 /// `progress` with the number of finished runs.
-///
-/// # Errors
-///
-/// See [`Run::simulate`].
 pub fn irq_suspension(
     cells: &[PublishedCell],
     host: &HostProfile,

@@ -26,13 +26,9 @@ const UDP_FACTOR: f64 = 0.78;
 /// Published row with the modelled values for one transport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LowLatencyCell {
-    /// Row of the publication.
     pub row: LowLatencyRow,
-    /// Transport protocol of the cell.
     pub transport: CellTransport,
-    /// Published round trips per second.
     pub published_tps: f64,
-    /// Modelled round trips per second.
     pub modelled_tps: f64,
     /// Modelled CPU use, in percent of all hardware threads.
     pub modelled_cpu_pct: f64,
@@ -41,7 +37,6 @@ pub struct LowLatencyCell {
 }
 
 impl LowLatencyCell {
-    /// Relative error of the throughput.
     #[must_use]
     pub fn error(&self) -> f64 {
         self.modelled_tps / self.published_tps - 1.0
@@ -50,10 +45,6 @@ impl LowLatencyCell {
 
 /// Simulates every row with both transports, on up to `threads` threads. Calls `progress` with the
 /// number of finished runs.
-///
-/// # Errors
-///
-/// See [`Run::simulate`].
 pub fn low_latency_sockets(
     rows: &[LowLatencyRow],
     host: &HostProfile,
@@ -76,7 +67,6 @@ pub fn low_latency_sockets(
     in_parallel(jobs.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// Runs the comparison of [`Experiment::B`](super::Experiment::B).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,

@@ -17,14 +17,10 @@ const LEAST_SOFTIRQ_PCT: f64 = 3.0;
 /// Throughput relative to the offered load at which the server satisfies the load.
 const LOAD_MET: f64 = 0.99;
 
-/// Published cell with the modelled values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ComparedCell {
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Offered load.
     pub load: Load,
-    /// Published metrics.
     pub published: Figures,
     /// Modelled metrics: the median of each over the runs.
     pub modelled: Figures,
@@ -54,7 +50,6 @@ impl ComparedCell {
         lowest_and_highest(self.runs.iter().map(|run| column.of(run)))
     }
 
-    /// Relative error of a column. 0.1 means 10 % too high.
     #[must_use]
     pub fn error(&self, column: Column) -> f64 {
         column.of(&self.modelled) / column.of(&self.published) - 1.0
@@ -86,17 +81,12 @@ impl ComparedCell {
 /// A metric of a mode relative to `base` at the same load, which is what a choice between modes depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RatioCell {
-    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// Offered load.
     pub load: Load,
-    /// Metric of the ratio.
     pub column: Column,
-    /// Published ratio.
     pub published: f64,
     /// Modelled ratio: the median over the seeds, each with both modes.
     pub modelled: f64,
-    /// Lowest and highest modelled ratio over the seeds.
     pub spread: (f64, f64),
     /// Whether both cells are stable and the ratio is not trivial.
     pub counts: bool,
@@ -179,22 +169,16 @@ pub fn wanted_errors(column: Column) -> Option<(f64, f64)> {
     }
 }
 
-/// Score of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ColumnScore {
-    /// Column of the score.
     pub column: Column,
-    /// Number of informative cells.
     pub cells: usize,
-    /// Median of the absolute errors.
     pub median: f64,
-    /// 90th percentile of the absolute errors.
     pub p90: f64,
     /// Share of cells with an error of at most 25 %, in percent.
     pub within_25_pct: f64,
 }
 
-/// Scores of all columns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scored {
     /// One score per column with informative cells.

@@ -38,23 +38,15 @@ fn polling(mechanism: PollMechanism) -> XskPolling {
 
 /// Latency quantiles in ns: 5 %, 50 %, 95 % and 99 %.
 pub type LatencyQuantiles = [f64; 4];
-/// Index of the median in [`LatencyQuantiles`].
 const MEDIAN: usize = 1;
 
-/// Published cell with the modelled values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThreadedNapiCell {
-    /// Row of the publication.
     pub row: ThreadedNapiRow,
-    /// Modelled latency quantiles.
     pub modelled: LatencyQuantiles,
 }
 
 /// Simulates every row on up to `threads` threads. Calls `progress` with the number of finished rows.
-///
-/// # Errors
-///
-/// See [`XskRoundTrips::simulate`].
 pub fn threaded_napi(
     rows: &[ThreadedNapiRow],
     host: &HostProfile,
@@ -120,7 +112,6 @@ impl Group<'_> {
     }
 }
 
-/// Runs the comparison of [`Experiment::C`](super::Experiment::C).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,

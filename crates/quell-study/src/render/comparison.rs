@@ -177,7 +177,6 @@ mod tests {
             |what: &str, bound| Summary { what: what.into(), value: 0.1, error_kind: ErrorKind::Relative, bound };
         let of_difference = Summary { error_kind: ErrorKind::Difference, value: 1.25, ..line("p50, µs", None) };
         ExperimentComparison {
-            schema: "quell-sim-published-1",
             experiment: Experiment::A,
             title: "memcached",
             source: "a list",

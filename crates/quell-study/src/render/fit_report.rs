@@ -99,7 +99,7 @@ mod tests {
         let errors = |median| Errors { training: scored(median), held_out: Scored { columns: Vec::new() } };
         let constant = |name, before, after| FittedConstant { name, unit: "ns", before, after };
         Report {
-            schema: "quell-sim-fit/1",
+            schema: "quell-study-fit/1",
             host: "a host".into(),
             training_modes: vec!["base".parse().unwrap()],
             training_cells: 6,

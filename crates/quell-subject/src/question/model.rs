@@ -2,13 +2,12 @@
 
 use quell_linux::signal::Interruption;
 use quell_load::OfferedLoad;
-use quell_mode::DeliveryMode;
 use quell_result::experiment::{ExperimentResult, SubjectFacts};
 use quell_result::facts::ModelFacts;
 use quell_result::tune::TuneFile;
 use quell_sim::sweep::Setup;
 use quell_sim::{Load, RunError};
-use quell_tune::{ModelPrior, RankedMode, TunePlan, TuneSpace};
+use quell_tune::{ModelPrior, RankedMode, TunePlan};
 
 use super::search::search;
 use super::{Answer, Operator, Planned, PlannedSubject, Question, SubjectStep, Unanswered, metrics};
@@ -40,7 +39,7 @@ impl ModelSpec {
         Ok(self.loads.iter().map(|load| load.rate_per_s(reaches_per_s).map_or(Load::Max, Load::Qps)).collect())
     }
 
-    /// Ranks all modes for the goal of a plan by the model alone, best first.
+    /// Ranks modes for the goal of a plan by the model alone ([`ModelPrior::rank`]).
     ///
     /// # Errors
     /// When a metric is not of the model, or the model cannot run `base` or the present setting.
@@ -48,17 +47,11 @@ impl ModelSpec {
         metrics::of_model().check(plan)?;
         let setup = self.slice(plan.slice_ms, plan.settle_ms);
         let (loads, present, seed) = (self.rates(&setup, plan.seed)?, plan.present, plan.seed);
-        let mut modes = TuneSpace::default().all();
-        if !modes.contains(&present) {
-            modes.push(present);
-        }
-        let ranked = ModelPrior { setup, loads, present, seed }.rank(&plan.goal, &modes, self.threads);
-        Ok(ranked.map_err(|error: RunError| ComparisonError::Reference { mode: base(), why: error.to_string() })?)
+        let ranked = ModelPrior { setup, loads, present, seed }.rank(&plan.goal, self.threads);
+        let reference =
+            |error: RunError| ComparisonError::Reference { mode: present.to_string(), why: error.to_string() };
+        Ok(ranked.map_err(reference)?)
     }
-}
-
-fn base() -> String {
-    DeliveryMode::default().to_string()
 }
 
 /// Answers a question on the model.

@@ -1,8 +1,8 @@
 //! Compares packaged servers with and without a delivery mode: `base` twice, `quell attach` and `quell run`, in
-//! interleaved rounds, with the real client of each server. Prints the page `docs/servers.md`; progress goes to
-//! standard error.
+//! interleaved rounds, with the real client of each server. Prints a page with figures and with the parts of
+//! `docs/servers.md`; progress goes to standard error.
 //!
-//! `make bench-servers`, or `cargo bench -p quell --bench servers > docs/servers.md` as root.
+//! `make bench-servers`, or `cargo bench -p quell --bench servers` as root.
 
 #![allow(
     clippy::unwrap_used,

@@ -8,6 +8,7 @@ use quell_mode::profile::{Profile, ProgramProfile, Source};
 
 use crate::exit::Failure;
 use crate::file;
+use crate::output;
 
 pub(crate) const SHIPPED: [(&str, &str); 4] = [
     ("haproxy", include_str!("../../../../profiles/haproxy.toml")),
@@ -22,7 +23,14 @@ pub(crate) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let profile = Profile::parse(&[source]);
     let profile = profile.map_err(|error| Failure::usage(format!("{error}\n{}", error.caret())))?;
     let nothing = || Failure::usage(format!("profile {named} has no [program] table"));
-    profile.program.ok_or_else(nothing)
+    let program = profile.program.ok_or_else(nothing)?;
+    if let Some(elsewhere) = &program.found_elsewhere {
+        output::say(&format!(
+            "this mode was not measured on this program: {}; compare it here with `quell bench --pid PID`",
+            visible::name(&elsewhere.value)
+        ));
+    }
+    Ok(program)
 }
 
 fn source(named: &str) -> Result<Source, Failure> {

@@ -114,7 +114,7 @@ fn of_model(model: &ModelFacts) -> String {
     format!(
         "{host}\nan epoll server similar to memcached, {}, {}; times are virtual\n",
         counted(model.queues, "queue"),
-        number::counted(model.connections as usize, "connection")
+        counted(model.connections, "connection")
     )
 }
 

@@ -99,7 +99,7 @@ fn engine(engines: &[EngineUsed]) -> Option<String> {
         Engine::Epoll => "epoll",
         Engine::BusyPoll => "busy-polling receives",
     };
-    let why = first.why_not_busy_poll.as_ref().map_or_else(String::new, |why| format!(" (no busy polling: {why})"));
+    let why = first.fallback_reason.as_ref().map_or_else(String::new, |why| format!(" (no busy polling: {why})"));
     Some(format!("responses received by {name}{why}"))
 }
 

@@ -7,9 +7,10 @@ use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledF
 use quell_linux::link::OperationalState;
 use quell_linux::netdev::NapiThreading;
 use quell_linux::sched::Policy;
+use quell_linux::visible::counted;
 use quell_mode::duration_text;
 
-use super::number::{count, counted};
+use super::number::count;
 use super::show_names::{ranges, reason};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
@@ -89,10 +90,7 @@ fn describe(device: &Device, node: &mut Node) {
     }
     node.add_if(Set, (device.has_xdp.known() == Some(&true)).then(|| "xdp".to_owned()));
     let full = device.rx_queue_dropped.known().copied().unwrap_or(0);
-    node.add_if(
-        Notable,
-        (full > 0).then(|| format!("{} lost by full queues", counted(full as usize, "received packet"))),
-    );
+    node.add_if(Notable, (full > 0).then(|| format!("{} lost by full queues", counted(full, "received packet"))));
     let dropped = device.counters.known().map_or(0, |counters| counters.rx_dropped);
     node.add_if(Notable, (dropped > 0).then(|| format!("rx_dropped {}", count(dropped as usize))));
     for (why, what) in unknown(device) {
@@ -141,7 +139,7 @@ fn coalescing(values: &Coalescing) -> String {
         parts.push("adaptive".to_owned());
     }
     parts.extend(values.get(RxUsecs).map(|usecs| format!("{usecs} µs")));
-    parts.extend(values.get(RxMaxFrames).map(|frames| counted(frames as usize, "frame")));
+    parts.extend(values.get(RxMaxFrames).map(|frames| counted(frames, "frame")));
     format!("coalescing rx {}", if parts.is_empty() { "none".to_owned() } else { parts.join("/") })
 }
 
@@ -232,7 +230,7 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
         node.add(meaning, text);
     }
     let packets: Option<u64> = queues.iter().map(|queue| queue.counters.known()?.rx_packets).sum();
-    node.add_if(Faint, packets.map(|packets| counted(packets as usize, "packet")));
+    node.add_if(Faint, packets.map(|packets| counted(packets, "packet")));
     node
 }
 
@@ -245,7 +243,7 @@ fn add_pollers(napis: &[&SnapshotNapi], index: &Index<'_>, node: &mut Node) {
         let numbers = ranges(irqs.iter().map(|irq| irq.number));
         node.add(Plain, format!("irq {numbers}{inferred} on CPU {}", ranges(cpus)));
         let counts = irqs.iter().filter_map(|irq| irq.counts.known()).flatten().map(|(_, count)| *count).sum::<u64>();
-        node.add(Faint, counted(counts as usize, "interrupt"));
+        node.add(Faint, counted(counts, "interrupt"));
     }
     let is_without = |napi: &&&SnapshotNapi| napi.irq.known() == Some(&None);
     if !napis.is_empty() && napis.iter().filter(is_without).count() == napis.len() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use quell_host::snapshot::{Cpu, Cpus, NetworkNamespace, Reading, Snapshot};
 use quell_linux::CpuList;
+use quell_linux::visible::counted;
 
-use super::number::counted;
 use super::show_names::NapiNames;
 use super::terminal::Terminal;
 use super::tree::Meaning::{Faint, Notable, Plain, Set};

@@ -48,7 +48,7 @@ fn header(setup: &SimulationSetup, rows: &[SweepRow]) -> String {
         "model of {}: {}, {}; {} ms after {} ms of warm-up{}",
         visible::name(host),
         shape(setup),
-        number::counted(*connections, "connection"),
+        counted(*connections, "connection"),
         number::plain(ms(measured_ns)),
         number::plain(ms(warm_up_ns)),
         seed.unwrap_or_default(),

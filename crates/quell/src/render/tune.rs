@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::CellAlignment;
 use quell_experiment::RatioEstimate;
 use quell_linux::visible::{self, agree, counted};
+use quell_mode::{DeliveryMode, Requirement};
 use quell_result::experiment::SubjectFacts;
 use quell_result::facts::HostFacts;
 use quell_result::tune::TuneFile;
@@ -18,7 +19,8 @@ use super::experiment;
 use super::number::{ABSENT, short};
 use quell_cli::table::{align_numbers, new_table};
 
-const ADVISED: usize = 15;
+const ADVISED: usize = 12;
+const WORTH_MEASURING: usize = 3;
 const STANDING: usize = 8;
 
 /// Number of tried modes that the table of a result has.
@@ -27,7 +29,7 @@ const TRIED: usize = 20;
 /// Lists goal, guards, modes, loads and limits of time. `of_time` qualifies the time, unless it is real.
 #[must_use]
 pub(crate) fn plan(plan: &TunePlan, of_time: &str) -> String {
-    let base = quell_mode::DeliveryMode::default();
+    let base = DeliveryMode::default();
     let modes = plan.arms.iter().filter(|mode| **mode != base).map(ToString::to_string);
     let modes: Vec<String> = modes.collect();
     let against = match plan.present == base {
@@ -134,16 +136,20 @@ fn arm_table<'a>(plan: &TunePlan, arms: impl Iterator<Item = &'a ArmReport>, wit
 }
 
 #[must_use]
-pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> String {
+pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
     let heading = plan.loads.iter().map(|load| format!("{} at {load}", unit(&plan.goal.objective)));
     let limit = (!plan.goal.limits.is_empty()).then(|| "of the limit".to_owned());
     let mut table = new_table();
     table.set_header(std::iter::once("mode".to_owned()).chain(heading).chain(limit));
-    for mode in ranked.iter().take(ADVISED) {
+    let is_compared = |mode: &RankedMode| mode.mode == plan.present || mode.mode == DeliveryMode::default();
+    let rest = ranked.iter().skip(ADVISED).filter(|mode| is_compared(mode));
+    for mode in ranked.iter().take(ADVISED).chain(rest) {
         let objective =
             mode.objective.iter().map(|value| value.map_or(ABSENT.to_owned(), |value| format!("{value:.2}")));
         let limit = mode.limit_ratio.map(of_limit);
-        table.add_row(std::iter::once(mode.mode.to_string()).chain(objective).chain(limit));
+        let is_present = mode.mode == plan.present && plan.present != DeliveryMode::default();
+        let name = format!("{}{}", mode.mode, if is_present { " (present)" } else { "" });
+        table.add_row(std::iter::once(name).chain(objective).chain(limit));
     }
     align_numbers(&mut table, 1);
     let is_unknown = |mode: &&RankedMode| mode.limit_ratio.is_some_and(f64::is_infinite);
@@ -155,11 +161,31 @@ pub(crate) fn advice(host: &str, plan: &TunePlan, ranked: &[RankedMode]) -> Stri
     format!(
         "{} ranked by the model of {} for {}{misses}:\n\n{table}\n\n\
          The constants of the model are those of that host, not of this machine. Nothing was measured here.\n\
-         The order shows what is worth trying first. It does not show what is best on this machine.\n",
+         The order shows what is worth trying first. It does not show what is best on this machine.\n\
+         {}\n",
         counted(ranked.len(), "mode"),
         visible::name(host),
         visible::name(&plan.goal.to_string()),
+        worth_measuring(plan, ranked, programs),
     )
+}
+
+/// The command that measures the modes that the model expects to be best, and that need no restart of the programs.
+fn worth_measuring(plan: &TunePlan, ranked: &[RankedMode], programs: &str) -> String {
+    let kind = |mode: &RankedMode| mode.mode.kind().word();
+    let mut best: Vec<&RankedMode> = Vec::new();
+    let runs = |mode: &RankedMode| !mode.mode.requirements().contains(&Requirement::SpinBeforeSleep);
+    for mode in ranked.iter().filter(|mode| mode.meets_limits() && mode.mode != plan.present && runs(mode)) {
+        if best.len() < WORTH_MEASURING && best.iter().all(|other| kind(other) != kind(mode)) {
+            best.push(mode);
+        }
+    }
+    if best.is_empty() {
+        return "The model knows no other mode that holds the limits at these loads.".to_owned();
+    }
+    let names: Vec<String> =
+        std::iter::once(plan.present).chain(best.iter().map(|mode| mode.mode)).map(|mode| mode.to_string()).collect();
+    format!("next: measure them where the server runs: quell bench {programs} --modes {}", names.join(","))
 }
 
 fn unit(metric: &TuneMetric) -> String {

@@ -84,7 +84,6 @@ impl<'a> HostAccess<'a> {
         Ok(self.link(device)?.index)
     }
 
-    /// The device, under its current name.
     pub(crate) fn link(&self, device: &DeviceId) -> Result<Link, SettingsError> {
         Ok(Links::open_in(self.namespace)?.by_index(self.moved_to.unwrap_or(device.ifindex))?)
     }

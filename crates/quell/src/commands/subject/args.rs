@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use quell_host::attach::{Selection, TargetError, Targets};
-use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
+use quell_linux::{Pid, visible};
 use quell_load::OfferedLoad;
 use quell_vm::KernelName;
 
@@ -177,6 +177,21 @@ impl SubjectArgs {
             (None, None) => Selection::Processes(self.named.pid.clone()),
         };
         Targets::find(selection)
+    }
+
+    /// The options that select these programs, for a command that the user can paste.
+    pub(crate) fn programs_text(&self) -> String {
+        let NamedSubject { pid, unit, cgroup, .. } = &self.named;
+        let words = match (unit, cgroup) {
+            (Some(unit), _) => ["--unit".to_owned(), unit.clone()],
+            (None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
+            (None, None) if pid.is_empty() => return "--pid PID".to_owned(),
+            (None, None) => {
+                let pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
+                ["--pid".to_owned(), pids.join(",")]
+            }
+        };
+        visible::name(&shell_words::join(words)).into_owned()
     }
 
     pub(super) fn command(&self) -> &[String] {

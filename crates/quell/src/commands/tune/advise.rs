@@ -31,5 +31,5 @@ pub(super) fn advise(args: &TuneArgs, targets: Option<&Targets>) -> Result<(), F
         return output::json(&ranked);
     }
     let seen = seen.map(|seen| seen.to_string()).unwrap_or_default();
-    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &ranked)))
+    output::data(&(seen + &render::advice(&spec.setup.host.name, &plan, &ranked, &args.subject.programs_text())))
 }

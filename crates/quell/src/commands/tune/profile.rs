@@ -29,7 +29,19 @@ pub(super) fn text(report: &str, subject: &SubjectFacts, mode: DeliveryMode, sho
             queues.join(", ")
         )
     });
-    format!("{}\n\n[program]\nmode = \"{mode}\"\n{}", comments.join("\n"), devices.collect::<String>())
+    let elsewhere =
+        found_elsewhere(subject).map(|place| format!("found-elsewhere = \"{place}\"\n")).unwrap_or_default();
+    format!("{}\n\n[program]\nmode = \"{mode}\"\n{elsewhere}{}", comments.join("\n"), devices.collect::<String>())
+}
+
+/// Where a mode was found whose program was not measured.
+fn found_elsewhere(subject: &SubjectFacts) -> Option<&'static str> {
+    match subject {
+        SubjectFacts::Programs(_) | SubjectFacts::Command(_) => None,
+        SubjectFacts::Veth { .. } => Some("found in a private lab, under a load that Quell generated"),
+        SubjectFacts::Guest(_) => Some("found in an emulated guest, whose times mean nothing"),
+        SubjectFacts::Model(_) => Some("found on the model of another host; nothing was measured"),
+    }
 }
 
 /// Whether a running program cannot get the mode.
@@ -131,6 +143,7 @@ mod tests {
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
         let program = profile.program.unwrap();
         assert_eq!(program.mode.map(|mode| mode.value), Some(mode), "{text}");
+        assert!(program.found_elsewhere.is_some_and(|place| place.value.contains("model")), "{text}");
         assert!(text.contains("NOT A MEASUREMENT") && text.contains("quell results show"), "{text}");
     }
 
@@ -162,6 +175,7 @@ mod tests {
         let profile = Profile::parse(&[Source::new("found.toml", text.clone())]).unwrap_or_else(|why| panic!("{why}"));
         let [device] = &profile.devices[..] else { panic!("{text}") };
         assert!(text.contains("name = \"eth[*]0\\\"\"") && text.contains("queues = [0, 1, 2]"), "{text}");
+        assert_eq!(profile.program.unwrap().found_elsewhere, None);
         assert_eq!(device.queues[0].mode.as_ref().map(|mode| mode.value), Some(mode), "{text}");
         assert!(text.contains("quell apply THIS_FILE sets only the queues below"), "{text}");
     }
