@@ -172,7 +172,7 @@ impl Measurement<'_> {
         if !operator.agrees(&Planned { question: &question, subject }) {
             return Err(Unanswered::Declined);
         }
-        let begun = ExperimentResult::begin(SubjectFacts::Programs(facts)).map_err(ComparisonError::from)?;
+        let begun = ExperimentResult::begin(SubjectFacts::Programs(Box::new(facts))).map_err(ComparisonError::from)?;
         self.measure(question, prepared, begun, load.clients, &mut |step| operator.follow(step))
     }
 
@@ -287,7 +287,7 @@ impl Measurement<'_> {
                 let timing = (comparison.timing.budget_ms, comparison.timing.slice_ms);
                 let (mut programs, facts) =
                     self.open(Purpose::Experiment, prepared, (judges, timing), clients, follow)?;
-                begun.subject = SubjectFacts::Programs(facts);
+                begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let rate_per_s = offered.and_then(|load| load.rate_per_s(f64::NAN));
                 let mut watch = |experiment: &_, stage: SliceStage<'_>| report_slice(follow, None, experiment, stage);
                 let experiment = compare(&mut programs, design, (offered, rate_per_s), &mut watch, stopped)?;
@@ -300,7 +300,7 @@ impl Measurement<'_> {
                 }
                 let timing = (plan.budget_ms, plan.slice_ms);
                 let (mut programs, facts) = self.open(Purpose::Search, prepared, (judges, timing), clients, follow)?;
-                begun.subject = SubjectFacts::Programs(facts);
+                begun.subject = SubjectFacts::Programs(Box::new(facts));
                 let result = search(&mut programs, *plan, follow, stopped)?;
                 Ok(Answer::Searched(Box::new(TuneFile::of(begun, result, programs.left_alone))))
             }

@@ -179,18 +179,19 @@ impl SubjectArgs {
         Targets::find(selection)
     }
 
-    /// The options that select these programs, for a command that the user can paste.
+    /// The options that select these programs and place their workers, for a command that the user can paste.
     pub(crate) fn programs_text(&self) -> String {
         let NamedSubject { pid, unit, cgroup, .. } = &self.named;
-        let words = match (unit, cgroup) {
+        let named = match (unit, cgroup) {
             (Some(unit), _) => ["--unit".to_owned(), unit.clone()],
             (None, Some(path)) => ["--cgroup".to_owned(), path.clone()],
-            (None, None) if pid.is_empty() => return "--pid PID".to_owned(),
+            (None, None) if pid.is_empty() => ["--pid".to_owned(), "PID".to_owned()],
             (None, None) => {
                 let pids: Vec<String> = pid.iter().map(ToString::to_string).collect();
                 ["--pid".to_owned(), pids.join(",")]
             }
         };
+        let words = named.into_iter().chain(self.placement.wanted().options());
         visible::name(&shell_words::join(words)).into_owned()
     }
 

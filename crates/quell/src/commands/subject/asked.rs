@@ -226,7 +226,7 @@ fn plan_of_search(plan: &TunePlan, subject: &PlannedSubject<'_>) -> String {
         }
         PlannedSubject::Programs { facts, affected } => {
             let restored = "everything is restored at the end, after Ctrl-C, and if this command is killed\n";
-            let subject = SubjectFacts::Programs((*facts).clone());
+            let subject = SubjectFacts::Programs(Box::new((*facts).clone()));
             (render_tune::searched_on(&subject), notes(facts) + &affected_too(affected) + restored, "")
         }
         PlannedSubject::Lab(request) => {

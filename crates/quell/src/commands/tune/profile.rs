@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn on_queues(queues: Vec<QueueFacts>) -> SubjectFacts {
-        SubjectFacts::Programs(ProgramsFacts {
+        SubjectFacts::Programs(Box::new(ProgramsFacts {
             processes: Vec::new(),
             queues,
             epolls: 1,
@@ -160,7 +160,7 @@ mod tests {
             attached: None,
             placement: None,
             problems: Vec::new(),
-        })
+        }))
     }
 
     fn queue(device: &str, queues: &[u32]) -> QueueFacts {
